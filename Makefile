@@ -12,6 +12,8 @@ BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.set-up
 FUZZ_VENV := .venv-fuzz
 FUZZ_STAMP := $(FUZZ_VENV)/.set-up
+SITE_VENV := .venv-site
+SITE_STAMP := $(SITE_VENV)/.set-up
 
 # The system's interpreter comes first: one from a version manager lives in a home directory that a
 # sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
@@ -33,7 +35,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-frames fuzz-replay soak crashtest docs changelog deniability all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-frames fuzz-replay soak crashtest docs site changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +66,7 @@ $(STAMP): pyproject.toml
 	@echo "installing DIOS and its development tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --editable . --group dev
+	@$(BIN)/python -m dios.firmament.compile_kernels
 	@touch $@
 
 # The peers live in an environment of their own: what they pull in must not reach the product's.
@@ -83,14 +86,28 @@ $(FUZZ_STAMP): $(STAMP)
 		echo "atheris cannot be installed for this Python: the codec and the core are fuzzed without guidance only"
 	@touch $@
 
+# The site's tools read the sources without importing them, so they need nothing of the product.
+$(SITE_STAMP): $(STAMP) pyproject.toml
+	@echo "installing the tools for the documentation site into $(SITE_VENV)"
+	@$(BIN)/python -m venv $(SITE_VENV)
+	@$(SITE_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(SITE_VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
 	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)")
 
 demo-evil: setup ## Run a word count that tries to break out, and see what stops it.
 	@$(BIN)/python -m examples.demo_evil
 
-test: setup ## Run the whole test suite (TESTS=path for a part of it).
-	$(BIN)/python -m pytest $(TESTS)
+# One worker for each processor. All tests of a file run in the same worker, because they may share a node.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+test: setup ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
+	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not extended" $(TESTS)
+
+test-all: setup ## Run the tests, and the long ones besides: repeated experiments, campaigns, broken cores.
+	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
 	@PYTHONPATH=.:tests/support $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
@@ -154,12 +171,15 @@ docs: setup ## Check that links, commands and listings in the documents are true
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs changelog.d
 
+site: $(SITE_STAMP) ## Build the documentation with its API reference as a website: site/index.html.
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --strict
+
 changelog: setup ## Show what the next section of CHANGELOG.md will say.
 	$(BIN)/towncrier build --draft --version next
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
-all: fmt-check lint type imports docs test sim ## Everything that CI checks.
+all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) site .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

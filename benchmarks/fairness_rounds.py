@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled
+from dios.kernels import kernel
 
 Csr: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32], int]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ def algorithm_1(demands: Csr, rounds: int) -> tuple[Floats, int, int]:
     return z, int(made), int(summed)
 
 
-@compiled
+@kernel
 def rise_by_rounds(
     offsets: npt.NDArray[np.int64],
     resources: npt.NDArray[np.int32],
@@ -70,7 +70,7 @@ def rise_by_rounds(
     return made, summed
 
 
-@compiled
+@kernel
 def one_pass(resources: npt.NDArray[np.int32], values: npt.NDArray[np.float32], sums: Floats) -> None:
     """One scatter pass over the demands: the unit in which exact EDRF is measured."""
     for p in range(resources.size):

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.networks import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from benchmarks.report import Row, Section, judge, number
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Level, MachineDescriptor, Resources, TaskDescriptor
-from dios.firmament.generate import PREFERENCES_MAX, RACK_MACHINES, SIZES
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.catalogue import make
 from dios.firmament.models.protocol import Options
-from dios.firmament.policies.fair_queue import Turns
-from dios.firmament.policies.ledger import Ledger
+from dios.firmament.policies.fair_queue import TaskFairQueue
+from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
@@ -82,7 +82,7 @@ class DrawnModel(BaseModel):
 class Cluster:
     """A cluster of size L at a load in per cent of its slots, in which tasks end and come."""
 
-    def __init__(self, load: int, ledger: Ledger | None = None) -> None:
+    def __init__(self, load: int, ledger: PrincipalAccounts | None = None) -> None:
         machines, self.tasks = SIZES["L"]
         slots = round(self.tasks * 100 / load / machines)
         self._random = np.random.default_rng(SEED)
@@ -155,11 +155,11 @@ def large(load: int, rounds: int) -> Measured:
 
 def turns(load: int, rounds: int) -> tuple[float, float]:
     """Milliseconds of processor time, medians: of whose turn it is, and of whole rounds with that."""
-    ledger = Ledger(wall=1e9)
+    ledger = PrincipalAccounts(wall=1e9)
     cluster = Cluster(load, ledger)
     cluster.round()
     state = cluster.scheduler.state
-    apart = Turns(ledger, preemption=True)
+    apart = TaskFairQueue(ledger, preemption=True)
     choosing, whole = [], []
     for _ in range(rounds):
         started = time.process_time()

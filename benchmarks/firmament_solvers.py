@@ -1,7 +1,7 @@
 """The flow solver beside OR-Tools: from scratch, and after one per cent of the tasks changed.
 
 Processor time of one thread, both in one run, costs equal and certificates checked. Networks are those of
-``dios.firmament.generate``; OR-Tools' time is for its graph and its solution, ours for everything.
+``benchmarks.networks``; OR-Tools' time is for its graph and its solution, ours for everything.
 
 Not for: whole rounds of the scheduler, or for the other algorithms of the library.
 """
@@ -17,9 +17,8 @@ from typing import Final, Protocol, cast
 import numpy as np
 
 from benchmarks.measure import median
+from benchmarks.networks import SIZES, WarmCluster, Workload, next_round, quincy
 from benchmarks.report import Row, Section, judge, number, times
-from dios.firmament.generate import SIZES, Workload, quincy
-from dios.firmament.generate_rounds import WarmCluster, next_round
 from dios.firmament.solvers import FlowProblem, certificate, solve
 from dios.firmament.solvers.columns import Ints
 

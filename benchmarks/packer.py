@@ -17,7 +17,7 @@ from benchmarks.measure import median
 from benchmarks.report import Row, Section, judge, number, times
 from dios.packer import Datacenter, share_bandwidth
 from dios.packer.generate_jobs import Workload
-from dios.packer.simulate import JOBS_EACH, Simulation, Steady, rehearse, summarise
+from dios.packer.simulate import JOBS_EACH, Simulation, SyntheticJobs, summarise, warm_up
 
 SEEDS: Final = (16, 17, 18)
 SERVERS: Final = 1200
@@ -46,7 +46,7 @@ TURNS: Final = 50
 
 def run(section: Section) -> None:
     """Measure and judge."""
-    rehearse()
+    warm_up()
     _decisions(section)
     _many_servers(section)
     _accepted(section)
@@ -54,7 +54,7 @@ def run(section: Section) -> None:
 
 
 def _played(servers: int, instants: int, seed: int, mbps: float, policies: tuple[str, ...]) -> Simulation:
-    source = Steady(Workload(mbps=mbps), seed, servers * JOBS_EACH)
+    source = SyntheticJobs(Workload(mbps=mbps), seed, servers * JOBS_EACH)
     simulation = Simulation(lambda: Datacenter.tree(servers), source, policies, instants)
     for _ in range(instants):
         simulation.step()

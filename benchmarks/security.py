@@ -19,7 +19,7 @@ from benchmarks.measure import CLIENT_CPU, SERVER_CPU, clock, interleaved, media
 from benchmarks.nodes import running_node
 from benchmarks.report import Goal, Row, Section, judge, number, times
 from benchmarks.security_task import CALLS
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
@@ -79,7 +79,7 @@ def _off(mechanisms: Mapping[str, Mechanism], names: tuple[str, ...]) -> dict[st
     }
 
 
-def _zygote(mechanisms: Mapping[str, Mechanism]) -> contextlib.AbstractAsyncContextManager[Zygote]:
+def _zygote(mechanisms: Mapping[str, Mechanism]) -> contextlib.AbstractAsyncContextManager[ZygotePool]:
     return open_zygote(
         entry="security_task:main",
         paths=(str(Path(__file__).resolve().parent),),
@@ -89,7 +89,7 @@ def _zygote(mechanisms: Mapping[str, Mechanism]) -> contextlib.AbstractAsyncCont
     )
 
 
-async def _one(zygote: Zygote) -> tuple[float, dict[str, float]]:
+async def _one(zygote: ZygotePool) -> tuple[float, dict[str, float]]:
     """The milliseconds of one start, and the nanoseconds of each kind of work."""
     began = clock()
     task = await zygote.spawn(Brand.PURE, Limits())

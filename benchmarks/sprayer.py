@@ -27,12 +27,12 @@ from dios.limits import SPRAYER_BATCH
 from dios.papers.sprayer.lab import measure, tcp
 from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames
-from dios.papers.sprayer.lab.measure import LONG, LONG_BURST, Rate, Setting
+from dios.papers.sprayer.lab.measure import LONG, LONG_BURST, ForwardingRate, MeasurementSetting
 from dios.papers.sprayer.lab.spaces import NotHereError, mortal
 from dios.papers.sprayer.lab.spaces import run as run_command
-from dios.papers.sprayer.lab.traffic import Sender, made
+from dios.papers.sprayer.lab.traffic import FrameSender, made
 from dios.sprayer.functions.synthetic import Synthetic
-from dios.sprayer.linux.offloads import change, wanted
+from dios.sprayer.linux.offloads import change_features, requested_features
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.runtime.workers import Workers
 
@@ -76,19 +76,19 @@ def run(section: Section) -> None:
 # One core -----------------------------------------------------------------------------------------------
 def _forwarding(section: Section, cables: Cables) -> None:
     """One flow of long frames by one core: workers, plain Python and the kernel."""
-    setting = Setting(cores=1, steer="rss", length=LONG, seed=SEEDS[0], seconds=SECONDS)
+    setting = MeasurementSetting(cores=1, steer="rss", length=LONG, seed=SEEDS[0], seconds=SECONDS)
     measure.forwarding(cables, None, setting._replace(seconds=0.1))
     _plain(cables)
     ours = {
         what: setting._replace(how=how)
         for what, how in (("packet sockets", "af_packet"), ("AF_XDP", "af_xdp"))
     }
-    contenders: dict[str, Callable[[], Rate]] = {
+    contenders: dict[str, Callable[[], ForwardingRate]] = {
         **{name: partial(measure.forwarding, cables, None, each) for name, each in ours.items()},
         "plain Python": lambda: _by_python(cables, setting),
         "kernel": lambda: _by_kernel(setting),
     }
-    found: dict[str, list[Rate]] = {name: [] for name in contenders}
+    found: dict[str, list[ForwardingRate]] = {name: [] for name in contenders}
     for _ in SEEDS:
         for name, forward in contenders.items():
             found[name].append(forward())
@@ -118,21 +118,21 @@ def _forwarding(section: Section, cables: Cables) -> None:
         )
 
 
-def _us(rate: Rate) -> float:
+def _us(rate: ForwardingRate) -> float:
     return 1e6 * rate.worker_cpus / rate.frames_s
 
 
-def _us_with_sender(rate: Rate) -> float:
+def _us_with_sender(rate: ForwardingRate) -> float:
     return 1e6 * (rate.worker_cpus + rate.sender_cpus) / rate.frames_s
 
 
-def _by_python(cables: Cables, setting: Setting) -> Rate:
+def _by_python(cables: Cables, setting: MeasurementSetting) -> ForwardingRate:
     frames = made(1, setting.length, setting.seed, burst=LONG_BURST)
-    with plain_python(cables) as counter, Sender(cables.left, frames) as sender:
+    with plain_python(cables) as counter, FrameSender(cables.left, frames) as sender:
         return measure.taken(cables, sender, counter, setting.seconds, [0])
 
 
-def _by_kernel(setting: Setting) -> Rate:
+def _by_kernel(setting: MeasurementSetting) -> ForwardingRate:
     """Forwarding by the kernel, between machines of its own, as much as it is sent."""
     with Cables() as cables:
         turned = "/proc/sys/net/ipv4"
@@ -149,7 +149,7 @@ def _by_kernel(setting: Setting) -> Rate:
         frames = Frames(
             1, setting.length, setting.seed, target=_MIDDLE_LINK, source=LEFT_LINK, burst=LONG_BURST
         )
-        with Sender(cables.left, frames) as sender:
+        with FrameSender(cables.left, frames) as sender:
             return measure.taken(cables, sender, None, setting.seconds)
 
 
@@ -157,11 +157,11 @@ def _plain(cables: Cables) -> None:
     """No offloads on the function's side, as while a function runs."""
     with cables.middle.entered():
         for name in ("in0", "out0"):
-            features = [each for each in wanted(name) if each.startswith(("tx-", "rx-gro"))]
+            features = [each for each in requested_features(name) if each.startswith(("tx-", "rx-gro"))]
             plain = [
                 each for each in features if "segmentation" in each or "checksum" in each or "gro" in each
             ]
-            change(name, dict.fromkeys(plain, False))
+            change_features(name, dict.fromkeys(plain, False))
 
 
 def _framework(section: Section) -> None:
@@ -223,16 +223,16 @@ def _lookups(section: Section) -> None:
 
 
 # Two cores ----------------------------------------------------------------------------------------------
-def _both(rate: Callable[[str, int], Rate]) -> dict[str, list[Rate]]:
+def _both(rate: Callable[[str, int], ForwardingRate]) -> dict[str, list[ForwardingRate]]:
     """RSS and spraying in turns."""
-    found: dict[str, list[Rate]] = {"rss": [], "spray": []}
+    found: dict[str, list[ForwardingRate]] = {"rss": [], "spray": []}
     for seed in ROUNDS:
         for steer, each in found.items():
             each.append(rate(steer, seed))
     return found
 
 
-def _gain(section: Section, found: dict[str, list[Rate]], where: str, note: str) -> None:
+def _gain(section: Section, found: dict[str, list[ForwardingRate]], where: str, note: str) -> None:
     """The row of one flow."""
     rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
     for name, value in rates.items():
@@ -254,15 +254,15 @@ def _gain(section: Section, found: dict[str, list[Rate]], where: str, note: str)
 
 
 def _memory(section: Section) -> None:
-    setting = Setting(cores=2, seconds=SECONDS)
+    setting = MeasurementSetting(cores=2, seconds=SECONDS)
     found = _both(
         lambda steer, seed: measure.in_memory(Synthetic(CYCLES), setting._replace(steer=steer, seed=seed))
     )
     _gain(section, found, "frames in memory", "both processors are the workers' alone")
 
 
-def _sprayed(cables: Cables, how: str, steer: str, seed: int) -> Rate:
-    setting = Setting(cores=2, seconds=BUSY_SECONDS, how=how, steer=steer, seed=seed)
+def _sprayed(cables: Cables, how: str, steer: str, seed: int) -> ForwardingRate:
+    setting = MeasurementSetting(cores=2, seconds=BUSY_SECONDS, how=how, steer=steer, seed=seed)
     return measure.forwarding(cables, Synthetic(CYCLES), setting)
 
 
@@ -293,7 +293,7 @@ def _delays(section: Section, cables: Cables, lower: float) -> None:
     for seed in SEEDS:
         rate = int(LOAD * lower)
         for steer in ("spray", "rss"):
-            setting = Setting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
+            setting = MeasurementSetting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
             found = measure.delay(cables, Synthetic(CYCLES), setting, rate)
             # Sprayed, workers on both processors go before the sender: RSS gets what it managed then.
             rate = min(rate, int(found.frames_s))
@@ -324,7 +324,7 @@ def _fairness(section: Section, cables: Cables) -> None:
     carried: dict[str, list[float]] = {"rss": [], "spray": []}
     for seed in SEEDS:
         for steer, each in found.items():
-            setting = Setting(cores=2, steer=steer, flows=FLOWS, seed=seed, seconds=TCP_SECONDS)
+            setting = MeasurementSetting(cores=2, steer=steer, flows=FLOWS, seed=seed, seconds=TCP_SECONDS)
             one = tcp.throughput(cables, Synthetic(CYCLES), setting)
             each.append(
                 section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.jain, "Jain's index")
@@ -417,7 +417,7 @@ def _heard(cables: Cables) -> Iterator[Callable[[float], float]]:
 def _knocking(cables: Cables) -> Iterator[None]:
     """Connections that are opened on the left, one after the other."""
     over = threading.Event()
-    with Sender(cables.left, made(4096, measure.SHORT, SEEDS[0])) as sender:
+    with FrameSender(cables.left, made(4096, measure.SHORT, SEEDS[0])) as sender:
 
         def knock() -> None:
             while not over.is_set():

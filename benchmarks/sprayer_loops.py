@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dios.limits import SPRAYER_BATCH
 from dios.papers.sprayer.lab.cables import INSIDE, OUTSIDE, Cables
 from dios.papers.sprayer.lab.measure import WORKER
-from dios.sprayer.compile.intrinsics import array_at, call_at, callable_at, cycles, natural
+from dios.sprayer.compile.intrinsics import array_at, call_at, callable_at, cycles, uint64
 from dios.sprayer.flows.five_tuple import hash_flow
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.nat import Nat
@@ -171,8 +171,8 @@ def _fill(flows: Flows, packets: Packets, order: npt.NDArray[np.int64]) -> int:
     held = 0
     for number in range(len(order)):
         flow = Flow(
-            *(natural(0), natural(0xFFFF0A000000 + number), natural(0), natural(0xFFFFC0000209)),
-            *(natural(1024 + (number & 32767)), natural(443), natural(6)),
+            *(uint64(0), uint64(0xFFFF0A000000 + number), uint64(0), uint64(0xFFFFC0000209)),
+            *(uint64(1024 + (number & 32767)), uint64(443), uint64(6)),
         )
         held += flows.insert_local_flow(flow) is not None
         packet = packets[order[number]]
@@ -192,7 +192,7 @@ def _look(flows: Flows, packets: Packets) -> int:
         packet = packets[i]
         flow = Flow(
             *(packet.source_high, packet.source_low, packet.target_high, packet.target_low),
-            *(natural(packet.source_port), natural(packet.target_port), natural(packet.protocol)),
+            *(uint64(packet.source_port), uint64(packet.target_port), uint64(packet.protocol)),
         )
         found += flows.get_flow(flow) is not None
     return found

@@ -6,23 +6,19 @@ import hashlib
 import sys
 from pathlib import Path
 
-from dios.firmament.coordinator.scheduler_service import open_office
-from dios.firmament.coordinator.warm_up import rehearse
-from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-
-MODELS = ("spread", "coco")
-"""Their networks have all shapes; the other models need no kernel more."""
+from dios.firmament.coordinator import compile_kernels, kernel_compilation
 
 
 def main(folder: Path) -> None:
-    """Compile, and name what came out: ``made`` tells one image's kernels from another's."""
-    open_office("spread", "image", "centralised", KnowledgeBase("image", 1))
-    for model in MODELS:
-        rehearse(model)
-        sys.stdout.write(f"{model}: {len(list(folder.rglob('*.nbc')))} kernels\n")
+    """Compile all kernels into a folder, and write a digest of them to its file ``made``.
+
+    ``join.sh`` compares the digest with that of the node's copy, and copies the kernels after a new image.
+    """
+    compile_kernels.compile_all(lambda compiled, total: print(f"{compiled} of {total} kernels", flush=True))  # noqa: T201 - the build's output
+    kernel_compilation.mark_complete(folder)
     kernels = sorted(path for path in folder.rglob("*") if path.is_file())
-    if not kernels:
-        sys.exit(f"no kernel was kept in {folder}")
+    if not any(path.suffix == ".nbc" for path in kernels):
+        sys.exit(f"no kernel was kept in {folder}: is NUMBA_CACHE_DIR set to it?")
     digest = hashlib.sha256()
     for path in kernels:
         digest.update(path.read_bytes())

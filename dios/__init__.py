@@ -59,15 +59,18 @@ if TYPE_CHECKING:
     )
     from dios.client.trio.node import (
         AsyncAcceptor,
+        AsyncBatch,
         AsyncConsole,
         AsyncDatagrams,
         AsyncGroup,
         AsyncLog,
         AsyncNode,
+        AsyncReadRequest,
         AsyncReference,
         AsyncStream,
         AsyncTask,
         AsyncTcpConnection,
+        AsyncWriteRequest,
         open_node,
     )
     from dios.errors import (
@@ -118,8 +121,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "dios": "syscalls",
     "dios.client.trio.node": (
-        "AsyncAcceptor AsyncConsole AsyncDatagrams AsyncGroup AsyncLog AsyncNode AsyncReference AsyncStream"
-        " AsyncTask AsyncTcpConnection open_node"
+        "AsyncAcceptor AsyncBatch AsyncConsole AsyncDatagrams AsyncGroup AsyncLog AsyncNode AsyncReadRequest"
+        " AsyncReference AsyncStream AsyncTask AsyncTcpConnection AsyncWriteRequest open_node"
     ),
     "dios.client.ops.attributes": "Handed Handle",
     "dios.client.sync.node": (
@@ -176,15 +179,18 @@ __all__ = [
     "UDP_STREAM",
     "Acceptor",
     "AsyncAcceptor",
+    "AsyncBatch",
     "AsyncConsole",
     "AsyncDatagrams",
     "AsyncGroup",
     "AsyncLog",
     "AsyncNode",
+    "AsyncReadRequest",
     "AsyncReference",
     "AsyncStream",
     "AsyncTask",
     "AsyncTcpConnection",
+    "AsyncWriteRequest",
     "BadReferenceError",
     "Batch",
     "Brand",

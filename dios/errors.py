@@ -1,7 +1,7 @@
-"""The error tree: one enumeration for the whole system, and one exception class for each of its codes.
+"""The errors of the whole system: one enumeration of stable codes, and one exception class for each code.
 
-Not for: errors of libraries below us, which are translated where they are met.
-A code crosses the wire and never changes its number; an exception is what a person's program catches.
+A code crosses the wire and never changes its number. A program catches the exceptions. Errors of the
+libraries below are translated where they occur. ``docs/errors.md`` lists all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 
 class Code(enum.IntEnum):
-    """Stable error codes, named after errno where the meaning is the same."""
+    """The stable error codes, named after errno where the meaning is the same."""
 
     EPERM = 1
     ESRCH = 3
@@ -37,7 +37,11 @@ class Code(enum.IntEnum):
 
 
 class DiosError(Exception):
-    """Whatever a call to the node refused; its class says what the caller can do about it."""
+    """The base class of every error that a call raises; the subclass says what the caller can do about it.
+
+    Catch the subclass that the program can handle, and let the others end it. ``message`` is the reason,
+    ``call`` the name of the refused call, ``fingerprint`` identifies the object, ``code`` is the stable code.
+    """
 
     code: ClassVar[Code] = Code.EIO
 
@@ -50,153 +54,211 @@ class DiosError(Exception):
 
 
 class NotPermittedError(DiosError):
-    """The reference, group or principal does not carry the right that the call needs."""
+    """The reference, the group or the user does not have the right that the call needs.
+
+    Repeating the call does not help. Use a reference that carries the right, or ask its owner for one.
+    """
 
     code = Code.EPERM
 
 
 class NoSuchTaskError(DiosError):
-    """The task has ended and its object is gone."""
+    """The task has ended and its object is gone.
+
+    Drop the reference. Start the task again if its work is still needed.
+    """
 
     code = Code.ESRCH
 
 
 class DamagedError(DiosError):
-    """The store or a device failed, or a stored value no longer matches its digest."""
+    """A device failed, or stored bytes no longer match their digest.
+
+    Do not trust the object's content. Read another replica, or run ``dios-node check`` on the stopped node
+    and restore the object from a backup.
+    """
 
     code = Code.EIO
 
 
 class BadReferenceError(DiosError):
-    """The reference or buffer is forged, deleted, or another task's."""
+    """The reference or the buffer does not exist, was deleted, or belongs to another task.
+
+    Drop it. Look the object up again, or ask the task that passed it for a new reference.
+    """
 
     code = Code.EBADF
 
 
 class WouldBlockError(DiosError):
-    """A call with NON_BLOCKING would have had to wait."""
+    """The call would have to wait, and it was sent with NON_BLOCKING or in a vector; nothing was changed.
+
+    Try again later, or send the call alone and without NON_BLOCKING.
+    """
 
     code = Code.EAGAIN
 
 
 class OutOfMemoryError(DiosError):
-    """The node or the task's limit has no memory left for the buffer or table row."""
+    """The machine has no memory, descriptors or processes left for the call; nothing was changed.
+
+    Release buffers, or end tasks, then try again. A full table is a ``LimitError`` instead.
+    """
 
     code = Code.ENOMEM
 
 
 class ExistsError(DiosError):
-    """The name is taken: a deterministic creation was repeated while its object lives."""
+    """The name is taken: a deterministic creation was repeated while its object exists.
+
+    Look up the existing object, or choose another name.
+    """
 
     code = Code.EEXIST
 
 
 class InvalidError(DiosError):
-    """An argument, or the order of calls on one buffer, makes no sense; nothing was changed."""
+    """An argument is wrong, the calls came in a wrong order, or the call is not possible in a vector.
+
+    Nothing was changed. Correct the program; the message names the argument. Send a call that is not possible
+    in a vector alone.
+    """
 
     code = Code.EINVAL
 
 
 class TooLargeError(DiosError):
-    """The size is above the limit for its kind."""
+    """The size is above the fixed maximum of its kind; nothing was changed.
+
+    Split the data into several objects, entries or messages. No setting raises this maximum.
+    """
 
     code = Code.EFBIG
 
 
 class NoSpaceError(DiosError):
-    """The store's disk or a quota is full; nothing was changed, reading goes on."""
+    """The disk of the store is full, or a disk quota is used up; nothing was changed.
+
+    Remove objects or free space on the disk, then try again. Reading still works.
+    """
 
     code = Code.ENOSPC
 
 
 class LimitError(DiosError):
-    """A limit of the task, of a group or of the principal is reached; nothing was changed.
+    """A limit is reached, or a table of bounded size is full; nothing was changed.
 
-    The message says which limit, how much of it is used, and who can raise it.
+    The message says which limit, and for the limits of a task, a group or a principal how much is used
+    and who can raise it. Release something that counts against the limit, or ask for a higher one.
     """
 
     code = Code.EDQUOT
 
 
 class ClosedError(DiosError):
-    """The other end of the stream is gone."""
+    """The other end of the stream or the connection is closed.
+
+    Close this end. Open a new stream, or connect again, to continue.
+    """
 
     code = Code.EPIPE
 
 
 class NotExecutableError(DiosError):
-    """The object handed to run holds no program this node can start."""
+    """The object contains no program that this node can start.
+
+    Store a program in it as Python source in UTF-8, or choose another object.
+    """
 
     code = Code.ENOEXEC
 
 
 class NotSupportedError(DiosError):
-    """The object's type, or this machine, has no such operation."""
+    """The type of the object, this machine or this release does not have the operation.
+
+    Use another type or another node; the message says what is missing.
+    """
 
     code = Code.ENOSYS
 
 
 class EndOfStreamError(DiosError):
-    """Everything was read and no writer is left."""
+    """Everything in the stream was read, and its writer has closed it.
+
+    Stop reading; this is the regular end of a stream.
+    """
 
     code = Code.EOF
 
 
 class ProtocolError(DiosError):
-    """The peer sent bytes that are no message of this protocol; that one connection is closed."""
+    """The peer sent bytes that are not a message of this protocol; the connection to it was closed.
+
+    Connect again. If it happens again, compare the versions of both programs.
+    """
 
     code = Code.EPROTO
 
 
 class TimeLimitError(DiosError):
-    """The time limit of a waiting call passed."""
+    """The timeout of a waiting call passed before its answer came.
+
+    Call again with a longer timeout, or give up.
+    """
 
     code = Code.ETIMEDOUT
 
 
 class UnreachableError(DiosError):
-    """The node, or the machine that holds the object, does not answer."""
+    """The node, or the machine that holds the object, does not answer.
+
+    It is unknown whether a call that changes something was executed. Try again later, or use another replica.
+    """
 
     code = Code.EHOSTUNREACH
 
 
 class StaleError(DiosError):
-    """The object is a zombie: it was deleted, its I/O is disabled for good."""
+    """The object is a zombie: it was deleted, and its I/O is disabled for good.
+
+    Drop the reference, and look up or create another object.
+    """
 
     code = Code.ESTALE
 
 
 class Conflict(DiosError):  # noqa: N818 - the public name is fixed by the documentation
-    """The commit failed: the concurrent access semantics did not hold; acquire again and retry."""
+    """The commit failed: another request violated its semantics; nothing was changed.
+
+    Acquire again, and do the work again on the new bytes. A cancelled call raises it too.
+    """
 
     code = Code.ECANCELED
 
 
-class Busy(Conflict):
-    """The acquire was not admitted beside the requests now active; retry, or choose a weaker level."""
+class Busy(DiosError):  # noqa: N818 - the public name is fixed by the documentation
+    """The request was not admitted: another one that excludes it is active; nothing was changed.
+
+    Try again after a pause, or choose a weaker level of semantics. An end of a stream, a network address or
+    an interface that is in use raises it too: choose another one.
+    """
 
     code = Code.EBUSY
 
 
 class InvariantError(BaseException):
-    """The core contradicts itself. A defect: never caught where expected failure is handled."""
+    """The core contradicts itself. This is a defect of dios: report it, and never catch it."""
 
 
 def _classes() -> dict[Code, type[DiosError]]:
-    found: dict[Code, type[DiosError]] = {}
-    todo: list[type[DiosError]] = [DiosError]
-    while todo:
-        for kind in todo.pop().__subclasses__():
-            found[kind.code] = kind
-            todo.append(kind)
-    return found
+    return {kind.code: kind for kind in DiosError.__subclasses__()}
 
 
 BY_CODE: Final = _classes()
 
 
 def error_for(code: int, message: str, *, call: str = "", fingerprint: str = "") -> DiosError:
-    """Build the exception for a code that came over the wire."""
+    """Return the exception for a code that came over the wire."""
     try:
         kind = BY_CODE[Code(code)]
     except (ValueError, KeyError):

@@ -1,7 +1,8 @@
-"""Every bound of the system, in one place, with the relations between them asserted at import.
+"""Bounds that several packages share, with the relations between them asserted at import.
 
-Not for: settings a person chooses (``dios.node.settings``); those may only lower what stands here.
-Sizes are bytes, times are milliseconds unless the name says otherwise.
+Settings of an operator (``dios.node.settings``) may lower a bound, and never raise it. The unit is the last
+part of a name before ``MAX`` and ``MIN``; a name without a unit is a number of things. Sections follow the
+packages that use the bounds.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
 SEND_QUEUE_ENTRY_BYTES: Final = 256
 DESCRIPTORS_QUEUED_MAX: Final = 256
 RECEIVE_BYTES: Final = 64 * KIB
-RECEIVE_LOOKS_MAX: Final = 6
-RECEIVE_NEAR_NS: Final = 50_000
-LOOK_NS: Final = 60_000
-WAITS_ASLEEP_MIN: Final = 16
-WAITS_ASLEEP_MAX: Final = 1_024
-PENDING_PER_TASK_MAX: Final = 256
+RECEIVE_SPINS_MAX: Final = 6  # tries to receive before the node waits for a peer that answers fast
+RECEIVE_SHORT_WAIT_NS: Final = 50_000  # a peer whose last message came within this time answers fast
+SPIN_NS_MAX: Final = 60_000  # one adaptive spin before a blocking wait
+SPIN_BACKOFF_WAITS_MIN: Final = 16  # waits without a spin after a failed spin; doubled each time
+SPIN_BACKOFF_WAITS_MAX: Final = 1_024
+PENDING_PER_TASK_MAX: Final = 256  # waiting calls
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
 EVENTS_PER_TASK_MAX: Final = 1_024
-CALLS_PER_TURN_MAX: Final = 64
-RESULT_BYTES_TYPICAL: Final = 256
+CALLS_PER_CHECKPOINT_MAX: Final = 64  # calls of one connection before the others get their turn
+RESULT_BYTES_TYPICAL: Final = 256  # reserved in a reply for each part of a vector
 HELLO_MS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 1_024
-CONNECTIONS_OF_OTHERS_MAX: Final = 512
+CONNECTIONS_PER_OTHER_USER_MAX: Final = 512
 
 # -- the public page of references ----------------------------------------------------------------
 PUBLIC_SLOT_BYTES: Final = 128
@@ -69,7 +70,7 @@ COPY_BLOCK_BYTES: Final = 256 * KIB
 COPY_SPLIT_BYTES_MIN: Final = 8 * MIB
 CONSOLE_TAIL_BYTES: Final = 256 * KIB
 CONSOLE_READ_BYTES: Final = 64 * KIB
-CONSOLE_PATIENCE_MS: Final = 1_000
+CONSOLE_READER_TIMEOUT_MS: Final = 1_000  # the longest wait for a console's reader
 CONSOLE_ENDED_BYTES_MAX: Final = 32 * MIB
 CONTENT_CACHE_BYTES: Final = 64 * MIB
 CONTENT_CACHE_FILES_MAX: Final = 256
@@ -81,7 +82,7 @@ LOGS_KEPT: Final = 1_024
 LOG_BYTES_MAX: Final = 16 * KIB
 SPECIAL_NAMES_MAX: Final = 65_536
 STALE_MOMENTS_MAX: Final = 1_024
-LIFETIME_NS_MAX: Final = 366 * 24 * 3600 * 1_000_000_000
+LIFETIME_NS_MAX: Final = 366 * 24 * 3600 * 1_000_000_000  # of a reference with an expiry
 FAILED_PROGRAMS_KEPT: Final = 64
 RECIPES_KEPT: Final = 256
 FAILED_PROGRAM_BYTES_MAX: Final = 1 * MIB
@@ -112,10 +113,10 @@ STORE_BATCH_MAX: Final = 256
 STORE_QUEUE_MAX: Final = 4_096
 STORE_MAP_BYTES_DEFAULT: Final = 16 * GIB
 STORE_MAP_GROWTH_BYTES: Final = 16 * MIB
-STORE_ROOM_BYTES_MIN: Final = 1 * MIB
+STORE_FREE_BYTES_MIN: Final = 1 * MIB  # a disk with less counts as full
 STORE_COPY_BYTES: Final = 1 * MIB
 STORE_WORKERS_MAX: Final = 4
-LOCK_PATIENCE_MS: Final = 1_000
+LOCK_TIMEOUT_MS: Final = 1_000
 STORE_SPARE_DESCRIPTORS: Final = 16
 STORE_MAP_BYTES_MIN: Final = 1 * MIB
 STORE_MAP_BYTES_MAX: Final = 1024 * GIB
@@ -135,13 +136,13 @@ TASK_PROCESSES_DEFAULT: Final = 256
 TASK_CPU_MS_MAX: Final = 366 * 24 * 3600 * 1000
 POOL_FAILURES_MAX: Final = 3
 POOL_REFILL_MS: Final = 5
-PROBE_MS_MAX: Final = 10_000
+SANDBOX_PROBE_MS_MAX: Final = 10_000
 ZYGOTE_START_MS_MAX: Final = 30_000
 ZYGOTE_STOP_MS_MAX: Final = 5_000
 ZYGOTE_MESSAGE_BYTES_MAX: Final = 64 * KIB
 TASK_OPEN_FILES_MAX: Final = 4_096
 TASK_STACK_BYTES_MAX: Final = 8 * MIB
-TASK_WELCOME_NEAR_MS: Final = 20
+TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task before it belongs to the pool
 LAST_LINES_KEPT: Final = 20
 TASK_DRAIN_MS_MAX: Final = 1_000
 
@@ -151,19 +152,19 @@ KEYRING_NAMES_MAX: Final = 10_000
 # -- a node's process -----------------------------------------------------------------------------
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
-NODE_ANSWER_MS_MAX: Final = 3_000
-NODE_SIGNAL_MS_MAX: Final = 4_000
-COLLECTOR_OBJECTS: Final = 20_000
+NODE_ANSWER_MS_MAX: Final = 3_000  # a command waits this long for a node
+NODE_SIGNAL_MS_MAX: Final = 4_000  # between SIGTERM and SIGKILL
+GC_THRESHOLD_OBJECTS: Final = 20_000  # allocations between two runs of the garbage collector in a daemon
 ENTROPY_BYTES: Final = 4 * KIB
 
-# -- many nodes: what people call them -------------------------------------------------------------
+# -- names and ports of nodes ---------------------------------------------------------------------
 NODE_NAME_BYTES_MAX: Final = 63
 HOST_NAME_BYTES_MAX: Final = 253
 LOCAL_NODES_MAX: Final = 64
 LOCAL_PORT_FIRST: Final = 20_000
 LOCAL_PORT_LAST: Final = 31_999
 
-# -- many nodes: which there are --------------------------------------------------------------------
+# -- membership of a cluster ----------------------------------------------------------------------
 NODES_MAX: Final = 256
 NODES_FORGOTTEN_MAX: Final = 4_096
 NODE_ADDRESS_CHARS_MAX: Final = 264
@@ -182,7 +183,7 @@ GOSSIP_NEAR_MS: Final = 2_000
 GOSSIP_TABLE_MS: Final = 15_000
 GOSSIP_JUMP_MAX: Final = 2**32
 ANNOUNCE_PORT: Final = 7_399
-ANNOUNCE_MS: Final = 5_000
+ANNOUNCE_PERIOD_MS: Final = 5_000
 ANNOUNCE_PAUSE_MS: Final = 10
 ANNOUNCE_BYTES_MAX: Final = 512
 ANNOUNCE_SEEKS_MAX: Final = 16
@@ -197,16 +198,16 @@ TOKEN_VALID_S_MAX: Final = 366 * 24 * 3600
 TOKEN_TEXT_CHARS_MAX: Final = 4 * KIB
 JOIN_FRAME_BYTES_MAX: Final = 512 * KIB
 JOIN_MS_MAX: Final = 15_000
-DIAL_MS_MAX: Final = 5_000
+PEER_CONNECT_MS_MAX: Final = 5_000
 HANDSHAKE_MS_MAX: Final = 5_000
 HANDSHAKES_AT_ONCE_MAX: Final = 256
 REFUSAL_BYTES_MAX: Final = 1 * KIB
 DCP_FRAME_BYTES_MAX: Final = 1 * MIB
 DCP_QUEUE_BYTES_MAX: Final = 16 * MIB
 DATA_PIECE_BYTES: Final = 256 * KIB
-SILENCE_MS_MAX: Final = 30_000
+TCP_USER_TIMEOUT_MS: Final = 30_000
 DATA_CONNECTIONS: Final = 2
-DATA_CONNECTIONS_MAX: Final = 16  # where principals have rates: one for each, beside the others'
+DATA_CONNECTIONS_MAX: Final = 16  # with rates: one for each principal, in addition to DATA_CONNECTIONS
 DCP_INLINE_BYTES_MAX: Final = 256 * KIB
 RECEIVED_INLINE_BYTES_MAX: Final = 64 * KIB
 DCP_MESSAGE_BYTES_MAX: Final = 4 * MIB
@@ -214,27 +215,27 @@ DCP_RECEIVING_BYTES_MAX: Final = 4 * GIB
 PEER_STREAMS_MAX: Final = 256
 STREAM_PIECE_BYTES: Final = 256 * KIB
 DCP_TRANSFERS_QUEUED_MAX: Final = 8_192
-DCP_SMALL_BYTES_MAX: Final = 4 * KIB
-DCP_CROWDED_BYTES: Final = 2 * MIB
+DCP_SMALL_FRAME_BYTES_MAX: Final = 4 * KIB
+DCP_QUEUE_HIGH_WATER_BYTES: Final = 2 * MIB  # above it only small frames are queued
 PEER_RETRY_MS_MIN: Final = 20
 PEER_RETRY_MS_MAX: Final = 1_000
 PEER_PROBE_MS_MAX: Final = 100
-LOAD_MEASURE_MS: Final = 3_000
+LOAD_PERIOD_MS: Final = 3_000
 
-# -- catalogues of what people put ----------------------------------------------------------------
+# -- catalogues -----------------------------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
 CATALOGUE_EDITS_MAX: Final = 64
-SERVICE_MEMBERS_MAX: Final = 1024  # who accept connections of one service; each is looked up by itself
+SERVICE_MEMBERS_MAX: Final = 1024  # tasks that accept connections of one service
 SHELL_HISTORY_MAX: Final = 1_000
 
-# -- other nodes, as the core sees them -------------------------------------------------------------
+# -- requests between nodes -----------------------------------------------------------------------
 DCP_REQUESTS_MAX: Final = 4_096
 DCP_WAITING_TOLD: Final = 16
 REQUESTS_PER_EPOCH: Final = 2**36
 DCP_REPEAT_MS: Final = 250
-DCP_TOLD_BYTES_MIN: Final = 16 * MIB  # a transfer as large is told of when it begins to come
-DCP_TOLD_BEFORE_MS: Final = DCP_REPEAT_MS // 2
-DCP_TOLD_MS: Final = 1_000
+DCP_PROGRESS_BYTES_MIN: Final = 16 * MIB  # the receiver reports the progress of transfers of this size
+DCP_PROGRESS_FIRST_MS: Final = DCP_REPEAT_MS // 2
+DCP_PROGRESS_PERIOD_MS: Final = 1_000
 DCP_REPEAT_MS_MAX: Final = 2_000
 DCP_PATIENCE_MS: Final = 8_000
 DCP_SILENCE_MS: Final = 3_000
@@ -269,10 +270,10 @@ JOB_MAPPERS_MAX: Final = 4_096
 JOB_WORKERS_MAX: Final = 128
 JOB_ATTEMPTS_MAX: Final = 16
 JOB_CHUNK_PAIRS: Final = 32_768
-JOB_UNTAKEN_MAX: Final = 256
+JOB_UNREAD_STREAMS_MAX: Final = 256
 JOB_REPORT_RING_BYTES: Final = 4 * KIB
-JOB_REPORT_MS: Final = 100
-JOB_SETTLE_MS: Final = 1_000
+JOB_REPORT_PERIOD_MS: Final = 100
+JOB_END_TIMEOUT_MS: Final = 1_000
 JOB_HEARTBEAT_MS: Final = 1_000
 JOB_RECORD_BLOCK_BYTES: Final = 32 * KIB
 JOB_BLOCK_BYTES_DEFAULT: Final = 32 * MIB
@@ -291,12 +292,12 @@ JOB_FETCH_BYTES: Final = 64 * KIB
 RETRY_PAUSE_US_MIN: Final = 50
 RETRY_PAUSE_US_MAX: Final = 10_000
 LOCK_LEASE_MS_MAX: Final = 24 * 3600 * 1000
-RETRY_SECONDS_MAX: Final = 30
+RETRY_S_MAX: Final = 30
 INDEX_BYTES_MAX: Final = 16 * MIB
 INDEX_COPIES_MAX: Final = 9
 INDEX_SHARDS_MAX: Final = 1_024
 KEY_BYTES_MAX: Final = 1 * KIB
-VALUE_LOOKS_MAX: Final = 100
+VALUE_LOOKUPS_MAX: Final = 100
 
 # -- flow problems --------------------------------------------------------------------------------
 FLOW_VERTICES_MAX: Final = 2**24
@@ -320,7 +321,7 @@ PROC_FILE_BYTES_MAX: Final = 1 * MIB
 COUNTER_DESCRIPTORS_MAX: Final = 512
 PROFILE_BUCKETS_MAX: Final = 96
 PROFILE_SAMPLES_MAX: Final = 32
-PROFILE_BESIDE_MAX: Final = 64
+PROFILE_NEIGHBOURS_MAX: Final = 64
 KNOWLEDGE_PROFILES_MAX: Final = 2_048
 KNOWLEDGE_PAIRS_MAX: Final = 16_384
 KNOWLEDGE_MACHINES_MAX: Final = 16_384
@@ -334,27 +335,27 @@ KNOWLEDGE_GAPS_MAX: Final = 256
 KNOWLEDGE_BYTES_MAX: Final = 1 * GIB
 KNOWLEDGE_BLOCKS_MAX: Final = 65_536
 KNOWLEDGE_HOLDERS_MAX: Final = 64
-COURSE_INSTANTS_MAX: Final = 256  # of one task; longer ones have longer instants
-COURSE_INSTANT_S_MAX: Final = 2**20
-COURSE_CHANNELS_MAX: Final = 8
-COURSE_RUNS_MAX: Final = 8  # of a task of a job: later ones count
-COURSE_MEMBERS_MAX: Final = 16_384
-COURSES_BYTES_MAX: Final = 32 * MIB
-COURSES_FOLLOWED_MAX: Final = 256  # tasks of admitted jobs on one node
-COURSES_GOVERNED_MAX: Final = 65_536  # on all nodes of a coordinator
+USAGE_PROFILE_INSTANTS_MAX: Final = 256  # of one task; instants of longer tasks are longer
+USAGE_PROFILE_INSTANT_S_MAX: Final = 2**20
+USAGE_PROFILE_CHANNELS_MAX: Final = 8
+USAGE_PROFILE_RUNS_MAX: Final = 8  # of a task of a job; the latest count
+USAGE_PROFILE_MEMBERS_MAX: Final = 16_384
+USAGE_PROFILES_BYTES_MAX: Final = 32 * MIB
+TRACED_TASKS_MAX: Final = 256  # tasks of admitted jobs on one node
+JOB_TRAFFIC_TASKS_MAX: Final = 65_536  # on all nodes of a coordinator
 
 # -- scheduling -------------------------------------------------------------------------------------
 WORK_NEAR_MAX: Final = 16
 WORK_CONSTRAINTS_MAX: Final = 16
 BOARD_ROWS_MAX: Final = 1024
 BOARD_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
-BOARD_WAIT_MS_MAX: Final = 10_000
-BOARD_LEASE_MS: Final = 5_000  # who schedules has to ask again within this, or runs no longer wait for it
+QUEUE_WAIT_MS_MAX: Final = 10_000
+BOARD_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
 BOARD_LABEL_CHARS_MAX: Final = 64
 BOARD_ENDED_KEPT: Final = 256
 BOARD_QUESTIONS_MAX: Final = 64
-QUESTION_BYTES_MAX: Final = 32 * KIB
-BOARD_QUESTION_BYTES_MAX: Final = 64 * KIB  # of all that wait
+SCHEDULER_QUESTION_BYTES_MAX: Final = 32 * KIB
+BOARD_QUESTION_BYTES_MAX: Final = 64 * KIB  # of all waiting questions
 BOARD_REPORTS_KEPT: Final = 4
 SUBMISSIONS_MAX: Final = 65_536
 SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
@@ -362,68 +363,68 @@ ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
 RATES_MAX: Final = 1_024  # of one node
 GUARANTEES_MAX: Final = 512  # of one node
-GUARANTEE_STEPS_MAX: Final = 8  # of one: they need not reach beyond the lease
-GUARANTEE_TICK_MS: Final = 20  # so often a link is divided anew while guarantees hold
-GUARANTEE_GAP_MS: Final = 5  # and no more often, whatever happens
-GUARANTEE_LOOK_MS: Final = 100  # what a sender wants is told by what it sent since the look before the last
-GUARANTEE_ROOM_PERCENT: Final = 12  # more than it sends is kept for whoever is slowed by its taker
-GUARANTEE_IDLE_MS: Final = 25  # who had nothing to send for so long wants nothing
+GUARANTEE_STEPS_MAX: Final = 8  # of one guarantee; they need not reach beyond the lease
+GUARANTEE_PERIOD_MS: Final = 20  # a link is divided again this often while guarantees hold
+GUARANTEE_PERIOD_MS_MIN: Final = 5  # the shortest time between two divisions of a link
+GUARANTEE_WINDOW_MS: Final = 100  # the demand of a sender is measured over the last one to two windows
+GUARANTEE_HEADROOM_PERCENT: Final = 12  # above the rate of a sender that its receiver slows
+GUARANTEE_IDLE_MS: Final = 25  # a sender that had nothing to send for this time has no demand
 GUARANTEE_BURST_MS: Final = 30
-GUARANTEE_DEBT_MS: Final = 100  # so long at most somebody waits for what it sent at a higher rate
-GUARANTEE_PIECE_MS: Final = 10  # a piece is as many bytes as may go in this time
+GUARANTEE_DEBT_MS_MAX: Final = 100  # the longest wait for bytes that were sent at a higher rate
+GUARANTEE_PIECE_MS: Final = 10  # a transfer is sent in pieces that take this long
 GUARANTEE_PIECE_BYTES_MIN: Final = 16 * KIB
-GUARANTEE_INLINE_BYTES_MIN: Final = 1 * KIB  # a message with less is only talk
-GUARANTEE_BYTES_S_MIN: Final = 16 * KIB  # what goes at least where guarantees take all of a link
-GUARANTEE_WEIGHT_OTHERS: Final = 500  # of 1000: of a principal without a guarantee
-GUARANTEED_CONNECTIONS_MAX: Final = 64  # to one node, beside DATA_CONNECTIONS_MAX: one for each such task
-SHAPE_HEADERS_PERCENT: Final = 6  # over contents: what TCP, IP and Ethernet add to each packet, and TLS
+GUARANTEE_INLINE_BYTES_MIN: Final = 1 * KIB  # a smaller message is not counted
+GUARANTEE_BYTES_S_MIN: Final = 16 * KIB  # for everybody else, where guarantees take all of a link
+GUARANTEE_WEIGHT_OTHERS: Final = 500  # of 1000; the weight of a principal without a guarantee
+GUARANTEED_CONNECTIONS_MAX: Final = 64  # to one node, for tasks with a guarantee
+SHAPE_HEADERS_PERCENT: Final = 6  # added by TCP, IP, Ethernet and TLS to the content
 SHAPE_BURST_MS: Final = 10
 SHAPE_BURST_BYTES_MIN: Final = 64 * KIB
-SHAPE_WAIT_MS: Final = 50  # what waits longer in the kernel is dropped
+SHAPE_WAIT_MS: Final = 50  # a packet that waits longer in the kernel is dropped
 RATES_LEASE_MS_MAX: Final = 60_000
 RATES_METERED_MAX: Final = 3 * 1_024
-RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # a rate below is taken for this: calls must not wait for ever
+RATE_BYTES_S_MIN: Final = DATA_PIECE_BYTES  # lower rates are raised to this, so that calls end
 RATE_BYTES_S_MAX: Final = 1024 * GIB
 RATE_BURST_MS: Final = 100
-HELD_REQUESTS_MAX: Final = 1_024  # of other nodes, for principals that stored more than their rates give
-RATE_PROBE_PERCENT: Final = 10  # over a rate where nobody said what link or store carry
-RATE_LOOK_MS: Final = 500  # so often who is held up is looked after: it may have hung up
-RATE_IDLE_PERCENT: Final = 10  # idle: of what moved in a second one does not learn how much could
+HELD_REQUESTS_MAX: Final = 1_024  # of other nodes, for principals that stored more than their rates allow
+RATE_PROBE_PERCENT: Final = 10  # above the best rate seen, where no capacity is configured
+RATE_POLL_MS: Final = 500  # a delayed sender is checked this often: it may have closed its connection
+RATE_IDLE_PERCENT: Final = 10  # a second with more idle time does not count as a measurement of the capacity
 SHARES_BYTES_MAX: Final = 64 * KIB
-PACKED_JOBS_MAX: Final = 256  # admitted over time, of one cluster
+PACKED_JOBS_MAX: Final = 256  # jobs with demands over time, in a cluster
 PACKED_MEMBERS_MAX: Final = 512  # of one job
-PACKED_CELLS_MAX: Final = 2**21  # demands and bandwidths of one, over all of its instants
-PACKED_JOBS_BYTES_MAX: Final = 40 * KIB  # of all of them, as they are handed on
-PACKED_TEXT_BYTES_MAX: Final = 1 * MIB  # of one, in TOML
-PACKED_INSTANT_S: Final = 2.0  # a cluster's books count time in these
-PACKED_HORIZON: Final = 4_096  # so many of them ahead
-PACKED_LEASE_S: Final = 30.0  # whose user is not heard of for so long, and which no task runs of, is over
+PACKED_CELLS_MAX: Final = 2**21  # demands and bandwidths of one job, over all of its instants
+PACKED_JOBS_BYTES_MAX: Final = 40 * KIB  # of all jobs, as coordinators exchange them
+PACKED_TEXT_BYTES_MAX: Final = 1 * MIB  # of one job, in TOML
+PACKED_INSTANT_S: Final = 2.0  # the length of one instant in the reservations of a cluster
+PACKED_HORIZON_INSTANTS: Final = 4_096  # the number of instants that reservations reach ahead
+PACKED_LEASE_S: Final = 30.0  # a job without running tasks ends when its user does not renew it for this long
 GANG_TASKS_MAX: Final = 64  # of one `dios run`
-DELEGATION_MS: Final = 2_000  # a rack has its own runs so long, before those above it look for a place
+RACK_DELEGATION_MS: Final = 2_000  # a rack places its own runs first, for this time
 PROFILED_TASKS_MAX: Final = 256
-PROFILED_BESIDE_MAX: Final = 16
-COORDINATOR_MEMORY_BYTES: Final = 8 * GIB  # address space, of which Numba reserves much and uses little
-COORDINATOR_PAUSE_MS: Final = 200  # before one that ended is started again; doubled each time
-COORDINATOR_PAUSE_MS_MAX: Final = 30_000
-COORDINATOR_STEADY_MS: Final = 60_000
+PROFILED_NEIGHBOURS_MAX: Final = 16
+COORDINATOR_MEMORY_BYTES: Final = 8 * GIB  # address space: Numba reserves much of it and uses little
+COORDINATOR_RESTART_MS_MIN: Final = 200  # before the first restart; doubled each time
+COORDINATOR_RESTART_MS_MAX: Final = 30_000
+COORDINATOR_STABLE_MS: Final = 60_000  # a run this long resets the pause before a restart
 
 # -- the cluster scheduler ------------------------------------------------------------------------
-SCHED_ABANDONED_MAX: Final = 3
+SCHED_ABANDONED_THREADS_MAX: Final = 3
 SCHED_HISTORY_MAX: Final = 1_024
 SCHED_CLASS_DEPTH_MAX: Final = 64
 SCHED_MISFIT_FILTERS_MAX: Final = 16
 SCHED_KEPT_FILTERS_MAX: Final = 256
 SCHED_EVICTORS_MAX: Final = 64
 SCHED_FAULTS_MAX: Final = 100
-FAIRNESS_MEMORY_MS_DEFAULT: Final = 1_000_000_000  # the SDRF paper's best discount: 1 - 1e-6 each second
+FAIRNESS_MEMORY_MS_DEFAULT: Final = 1_000_000_000  # the SDRF paper's best discount: 1 - 1e-6 per second
 FAIRNESS_MEMORY_MS_MIN: Final = 1_000
 FAIRNESS_MEMORY_MS_MAX: Final = 10 * 365 * 86_400_000
-SHARES_PRINCIPALS_MAX: Final = 1_024  # whose shares are handed on from coordinator to coordinator
+SHARES_PRINCIPALS_MAX: Final = 1_024  # principals whose shares coordinators exchange
 SHARES_WEIGHT_MAX: Final = 1_000
-SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for so long has no share
-TURN_PATIENCE_S: Final = 10.0  # so long everybody waits for one large task
-TURN_EXEMPT_MAX: Final = 64  # tasks of one principal that wait in the network without room being kept
-SCHED_PICTURE_ARCS_MAX: Final = 2_000
+SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for this long has no share
+FAIR_QUEUE_TIMEOUT_S: Final = 10.0  # the longest time for which others wait for one large task
+FAIR_QUEUE_EXEMPT_MAX: Final = 64  # tasks of one principal that stay in the network without reserved room
+SCHED_EXPORT_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------
 SIMULATED_HOURS_MAX: Final = 100_000  # eleven years
@@ -431,7 +432,7 @@ SIMULATED_MACHINES_MAX: Final = 1_000_000
 SIMULATED_LEVELS_MAX: Final = 720
 SIMULATED_FAULTS_KEPT: Final = 100
 TRACE_TASKS_MAX: Final = 5_000_000
-TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in a measurement of a trace
+TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in one measurement of a trace
 FAIR_TRACE_TASKS_MAX: Final = 40_000_000  # a month of the 2011 trace has 32 million
 
 # -- packing --------------------------------------------------------------------------------------
@@ -441,60 +442,60 @@ PACKER_INSTANTS_MAX: Final = 4_096
 PACKER_CELLS_MAX: Final = 2**24  # demands of one job, over all its instants
 PACKER_AMOUNT_MAX: Final = 1e15
 PACKER_SERVERS_MAX: Final = 1_000_000
-PACKER_STATE_MAX: Final = 2**30  # of a data centre: what is free of anything at any instant
+PACKER_STATE_MAX: Final = 2**30  # cells of the free capacity of a data centre, over all instants
 PACKER_TRIES_MAX: Final = 64  # servers tried for one task when the paths to the best have no room
-PACKER_ROUNDS_MAX: Final = 32  # of pouring bandwidth, before breakpoints are sorted
+PACKER_ROUNDS_MAX: Final = 32  # of water-filling, before breakpoints are sorted
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 
 # -- network functions ------------------------------------------------------------------------------
 SPRAYER_CORES_MAX: Final = 64
-SPRAYER_BATCH: Final = 64  # packets that a worker takes at once, from an interface or from the others
+SPRAYER_BATCH: Final = 64  # packets that a worker takes at once, from an interface or from other workers
 SPRAYER_BATCH_MIN: Final = 2
-SPRAYER_TURN_CYCLES: Final = 50_000  # a worker receives as many packets as take about so long
-SPRAYER_RING: Final = 512  # frames of one core that another has at the same time; a power of two
+SPRAYER_BATCH_CYCLES: Final = 50_000  # a worker receives as many packets as take about this time
+SPRAYER_RING: Final = 512  # frames of one core that another core has at the same time; a power of two
 SPRAYER_FRAME_BYTES_MAX: Final = 65_535
-SPRAYER_EXTENSIONS_MAX: Final = 8  # headers of IPv6 before that of TCP, UDP or ICMP
+SPRAYER_EXTENSIONS_MAX: Final = 8  # IPv6 headers before that of TCP, UDP or ICMP
 SPRAYER_FLOWS_MAX: Final = 2**26  # of one core's table
-SPRAYER_ENTRY_BYTES_MAX: Final = 256  # what is kept of a flow
-SPRAYER_PROBES_MAX: Final = 64  # places looked at for a flow
-SPRAYER_LOOKS_MAX: Final = 100_000  # at an entry that its owner is changing
-SPRAYER_EXPIRY_STEP: Final = 64  # places looked at for flows that are over, with each batch
+SPRAYER_ENTRY_BYTES_MAX: Final = 256  # of the state of a flow
+SPRAYER_PROBES_MAX: Final = 64  # table slots searched for a flow
+SPRAYER_READ_RETRIES_MAX: Final = 100_000  # of an entry that its owner is changing
+SPRAYER_EXPIRY_STEP: Final = 64  # table slots searched for expired flows, with each batch
 SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed
-SPRAYER_COMPILED_KEPT: Final = 64  # functions that are kept compiled
-SPRAYER_PLACES: Final = 2048  # frames of one core and interface that wait or are being worked on
+SPRAYER_COMPILED_KEPT: Final = 64  # compiled functions in the cache
+SPRAYER_PLACES: Final = 2048  # frames of one core and interface that wait or are processed
 SPRAYER_PLACES_MAX: Final = 65_536
 SPRAYER_INTERFACES_MAX: Final = 16
-SPRAYER_QUEUES_MAX: Final = 16  # that an interface deals its frames to
-SPRAYER_SENDS: Final = 16  # calls for one batch of frames that the kernel takes in parts
-SPRAYER_QUEUE_FREE_MS: Final = 2000  # until the kernel lets a queue go whose sockets are closed
-SPRAYER_SPINS: Final = 64  # looks at empty interfaces, one after the other, before a core waits
-SPRAYER_SOON: Final = 256  # such looks after which it waits for longer
+SPRAYER_QUEUES_MAX: Final = 16  # receive queues of an interface
+SPRAYER_SEND_CALLS_MAX: Final = 16  # for one batch of frames that the kernel takes in parts
+SPRAYER_QUEUE_FREE_MS: Final = 2000  # until the kernel frees a queue whose sockets are closed
+SPRAYER_SPINS_MAX: Final = 64  # polls of empty interfaces, one after the other, before a core waits
+SPRAYER_LONG_WAIT_SPINS: Final = 256  # such polls after which it waits for longer
 SPRAYER_NICE: Final = -15  # of workers that have a processor of their own
 SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
-SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of what a running function says that it did
+SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of the statistics of a running function
 
-assert TASKS_MAX <= BOARD_ROWS_MAX, "every task of a node stands on its board"  # noqa: S101
+assert TASKS_MAX <= BOARD_ROWS_MAX, "one answer lists every task of a node"  # noqa: S101
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
-), "rates, guarantees and shares travel in one frame"
-assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are handed on with shares"  # noqa: S101
-assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload must fit its frame"  # noqa: S101
-assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value travels inline"  # noqa: S101
-assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments travel in one frame"  # noqa: S101
-assert NAME_BYTES * GROUPS_PER_CALL_MAX < FRAME_BYTES_MAX, "groups travel in one frame"  # noqa: S101
-assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "one can only select what one holds"  # noqa: S101
+), "rates, guarantees and shares fit one frame"
+assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with shares"  # noqa: S101
+assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload fits its frame"  # noqa: S101
+assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value is sent inline"  # noqa: S101
+assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments fit one frame"  # noqa: S101
+assert NAME_BYTES * GROUPS_PER_CALL_MAX < FRAME_BYTES_MAX, "groups fit one frame"  # noqa: S101
+assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "a task selects among its references"  # noqa: S101
 assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101
-assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "one reply always fits an empty queue"  # noqa: S101
-assert WAITS_ASLEEP_MIN <= WAITS_ASLEEP_MAX, "a pause grows"  # noqa: S101
-assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch comes out of the queue"  # noqa: S101
+assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "a reply fits an empty queue"  # noqa: S101
+assert SPIN_BACKOFF_WAITS_MIN <= SPIN_BACKOFF_WAITS_MAX, "the backoff grows"  # noqa: S101
+assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch is taken from the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
-assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "some calls are refused before all are"  # noqa: S101
+assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "single calls are refused before all calls are"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
-assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "what is kept of ended tasks"  # noqa: S101
-assert CONNECTIONS_OF_OTHERS_MAX < CONNECTIONS_MAX, "the node's own user finds a place"  # noqa: S101
-assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "a mapper is handed them"  # noqa: S101
-assert GOSSIP_CUT_OFF_MS < GOSSIP_SUSPECTED_MS, "a broken connection is a stronger hint than silence"  # noqa: S101
+assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101
+assert CONNECTIONS_PER_OTHER_USER_MAX < CONNECTIONS_MAX, "the node's own user can connect"  # noqa: S101
+assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "the inputs of a mapper fit one call"  # noqa: S101
+assert GOSSIP_CUT_OFF_MS < GOSSIP_SUSPECTED_MS, "a broken connection is the stronger hint"  # noqa: S101
 assert GOSSIP_PING_MS + 2 * GOSSIP_ACK_MS + GOSSIP_SUSPECTED_MS < 3_000, "a frozen node is dead within 3 s"  # noqa: S101
-assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every request that is remembered can be answered"  # noqa: S101
-assert DCP_CROWDED_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "what is small finds room"  # noqa: S101
+assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every open request can be answered"  # noqa: S101
+assert DCP_QUEUE_HIGH_WATER_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "small frames fit"  # noqa: S101

@@ -1,7 +1,7 @@
-"""Boxes, lines and points as pictures: data says what to draw; matplotlib (extra ``plots``) draws.
+"""Box plots, line plots and scatter plots, described as data and drawn by matplotlib (extra ``plots``).
 
-For: the figures of experiments (``repro``) and of single simulations. Not for: numbers, which stand in tables
-(``dios.papers.figures``) whether or not one can draw.
+Experiments (``dios repro``) and simulations use it. Their numbers are also in tables, so matplotlib is
+optional.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ INSTALL: Final = "pip install 'dios[plots]'"
 _WIDTH: Final = 7.0
 _HEIGHT: Final = 3.2
 _DPI: Final = 90
-"""Small files: the pictures stand in the repository."""
+"""The resolution; files stay small because the images are kept in the repository."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = Sequence[float] | Floats
 
 
 class Boxes(NamedTuple):
-    """A box for each group and series: 25th to 75th percentile, whiskers from the 1st to the 99th."""
+    """A box plot for each group and series: 25th to 75th percentile, whiskers from the 1st to the 99th."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Boxes(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Curves."""
+    """A plot of lines."""
 
     name: str
     title: str
@@ -52,27 +52,27 @@ class Lines(NamedTuple):
 
 
 class Dots(NamedTuple):
-    """Points, and the diagonal on which both numbers are equal."""
+    """A scatter plot, with the diagonal on which both numbers are equal."""
 
     name: str
     title: str
     x: str
     y: str
     series: Mapping[str, tuple[Numbers, Numbers, Numbers]]
-    """x, y, and how large each point is (1: small)."""
+    """x, y, and the size of each point (1 is small)."""
 
 
 Picture = Boxes | Lines | Dots
 
 
 def distribution(values: Numbers) -> tuple[Floats, Floats]:
-    """A cumulative distribution as a curve: values, and the share of values up to each."""
+    """Return a cumulative distribution as a line: sorted values, and the fraction of values up to each."""
     ordered = np.sort(np.asarray(values, np.float64))
     return ordered, np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there."""
+    """Return True if matplotlib is installed."""
     try:
         import_module("matplotlib")
     except ImportError:
@@ -81,20 +81,20 @@ def can_draw() -> bool:
 
 
 class MissingPlotsError(DiosError):
-    """Pictures were asked for and matplotlib is not installed."""
+    """Plots were requested, but matplotlib is not installed."""
 
     code: ClassVar[Code] = Code.ENOSYS
 
 
 def need_plots() -> None:
-    """Raises MissingPlotsError where nothing can be drawn: before hours of simulation, not after."""
+    """Raise MissingPlotsError if matplotlib is missing; call this before hours of simulation."""
     if not can_draw():
-        raise MissingPlotsError(f"pictures need matplotlib, which is not installed: {INSTALL}")
+        raise MissingPlotsError(f"plots need matplotlib, which is not installed; install it with: {INSTALL}")
 
 
 def draw(picture: Picture, path: Path) -> None:
-    """Write a picture as PNG; ``can_draw`` says whether that is possible."""
-    # Late: an optional extra that takes a second to load.
+    """Write a plot as PNG; call ``can_draw`` before."""
+    # Imported here because it is an optional extra that takes a second to load.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - see above
     from matplotlib.figure import Figure  # noqa: PLC0415 - the same
 
@@ -111,7 +111,7 @@ def draw(picture: Picture, path: Path) -> None:
     axes.set_ylabel(picture.y, fontsize=8)
     axes.tick_params(labelsize=7)
     axes.grid(visible=True, axis="y", alpha=0.3)
-    # Without a date and a version in it the same data gives the same file.
+    # Without a date and a version in the file, the same data gives the same file.
     canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
 
 

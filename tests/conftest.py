@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,3 +21,16 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # A scheduler's process beside each node would cost every test seconds; tests of it ask for it.
         patch.setenv("DIOS_COORDINATOR", "off")
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the first ``keep`` cases of a test that is marked ``extended(keep=n)`` in the short run."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("extended")
+        if mark is not None and mark.kwargs:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] <= mark.kwargs["keep"]:
+                item.own_markers = [own for own in item.own_markers if own.name != "extended"]

@@ -20,7 +20,7 @@ from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say,
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
-    from dios.papers.figures import Made, Told
+    from dios.papers.figures import ProgressCallback, WrittenFigure
 
 app: Final = typer.Typer(
     help="The experiments of the papers that DIOS implements, done again on simulated machines.",
@@ -111,7 +111,7 @@ def firmament(
         with needing_cluster("the experiments"):
             from dios.papers.firmament import evaluation  # noqa: PLC0415 - needs an extra
 
-        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
             return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
         _run(DOING, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
@@ -137,7 +137,7 @@ def sdrf(
         with needing_cluster("the experiments"):
             from dios.papers.sdrf import evaluation  # noqa: PLC0415 - needs an extra
 
-        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
             return evaluation.reproduce(numbers, out, seed, told, quick=quick)
 
         _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
@@ -165,7 +165,7 @@ def dc_drf(
         with needing_cluster("the experiments"):
             from dios.papers.dc_drf import evaluation  # noqa: PLC0415 - needs an extra
 
-        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
             return evaluation.reproduce(numbers, out, seed, told, quick=quick, large=large)
 
         _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
@@ -192,7 +192,7 @@ def packer(
         with needing_cluster("the experiments"):
             from dios.papers.packer import evaluation  # noqa: PLC0415 - needs an extra
 
-        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
             return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
 
         _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
@@ -221,13 +221,13 @@ def sprayer(
             from dios.papers.sprayer import evaluation  # noqa: PLC0415 - needs an extra
 
         # By figure, and what concerns several of them.
-        unwanted = set(evaluation.FIGURES) - set(figures.chosen(figure or [], evaluation.FIGURES))
-        lacks = {name: why for name, why in evaluation.lacking().items() if name not in unwanted}
+        unwanted = set(evaluation.FIGURES) - set(figures.select_figures(figure or [], evaluation.FIGURES))
+        lacks = {name: why for name, why in evaluation.missing_requirements().items() if name not in unwanted}
         for reason in dict.fromkeys(lacks.values()):
             left_out = ", ".join(name for name, why in lacks.items() if why == reason)
             say(f"left out ({left_out}): {reason}")
 
-        def reproduce(numbers: list[str], told: Told) -> Iterator[Made]:
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
             return evaluation.reproduce(numbers, out, seed, told, seeds=seeds, quick=quick)
 
         _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
@@ -238,7 +238,7 @@ def _run(
     known: Mapping[str, str],
     wanted: list[str] | None,
     out: Path,
-    reproduce: Callable[[list[str], Told], Iterator[Made]],
+    reproduce: Callable[[list[str], ProgressCallback], Iterator[WrittenFigure]],
     *,
     as_json: bool,
 ) -> None:
@@ -246,10 +246,10 @@ def _run(
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.papers import figures  # noqa: PLC0415 - likewise
 
-    numbers = figures.chosen(wanted or [], known)
+    numbers = figures.select_figures(wanted or [], known)
     if not plotting.can_draw():
         say(f"matplotlib is not installed, so there will be no pictures: {plotting.INSTALL}")
-    done: list[Made] = []
+    done: list[WrittenFigure] = []
     try:
         with _progress() as told:
             for made in reproduce(numbers, told):
@@ -280,7 +280,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: shown.update(task, description=text)
 
 
-def _tell(made: Made) -> None:
+def _tell(made: WrittenFigure) -> None:
     """The claims of one figure."""
     figure = made.figure
     sys.stdout.write(f"{figure.title}\n")
@@ -292,7 +292,7 @@ def _tell(made: Made) -> None:
     sys.stdout.write("\n")
 
 
-def _as_json(made: Made) -> dict[str, object]:
+def _as_json(made: WrittenFigure) -> dict[str, object]:
     from dios.papers.figures import as_json  # noqa: PLC0415 - needs an extra
 
     return {**as_json(made.figure), "files": [str(path) for path in made.written]}

@@ -1,23 +1,56 @@
-"""``dios``: objects, groups and tasks of a node, from the command line.
-
-Not for: the commands themselves (one module for each family) or the node's process
-(``dios.cli.nodes.daemon``).
-"""
+"""The command ``dios``: a table of its commands, each of which is imported when it is used."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
 
 import typer
 
-from dios.cli import experiments, network_functions
-from dios.cli.nodes import audit, doctor, limits, local_cluster, members
-from dios.cli.objects import files, groups, logs, replicas
-from dios.cli.packing import pack
-from dios.cli.scheduling import fair, sched, shares, solve
-from dios.cli.tasks import control, debug, describe, run, shell
+from dios.cli.common.lazy import LazyGroup
+
+
+class _Commands(LazyGroup):
+    """The commands of ``dios``, in the order in which ``dios --help`` lists them."""
+
+    places: ClassVar[Mapping[str, str]] = {
+        "put": "dios.cli.objects.files:app",
+        "ls": "dios.cli.objects.files:app",
+        "get": "dios.cli.objects.files:app",
+        "rm": "dios.cli.objects.files:app",
+        "stat": "dios.cli.objects.replicas:app",
+        "replicate": "dios.cli.objects.replicas:app",
+        "group": "dios.cli.objects.groups:app*",
+        "log": "dios.cli.objects.logs:app*",
+        "run": "dios.cli.tasks.run:app",
+        "ps": "dios.cli.tasks.control:app",
+        "logs": "dios.cli.tasks.control:app",
+        "pause": "dios.cli.tasks.control:app",
+        "resume": "dios.cli.tasks.control:app",
+        "kill": "dios.cli.tasks.control:app",
+        "describe": "dios.cli.tasks.describe:app",
+        "debug": "dios.cli.tasks.debug:app",
+        "shell": "dios.cli.tasks.shell:app",
+        "up": "dios.cli.nodes.local_cluster:app",
+        "down": "dios.cli.nodes.local_cluster:app",
+        "node": "dios.cli.nodes.members:app*",
+        "doctor": "dios.cli.nodes.doctor:app",
+        "audit": "dios.cli.nodes.audit:app*",
+        "limits": "dios.cli.nodes.limits:app*",
+        "sched": "dios.cli.scheduling.sched:app*",
+        "explain": "dios.cli.scheduling.sched:explain_app",
+        "shares": "dios.cli.scheduling.shares:app",
+        "quota": "dios.cli.scheduling.shares:quota_app*",
+        "pack": "dios.cli.packing.pack:app*",
+        "nf": "dios.cli.network_functions:app*",
+        "fair": "dios.cli.scheduling.fair:app*",
+        "solve": "dios.cli.scheduling.solve:app",
+        "repro": "dios.cli.experiments:app*",
+    }
+
 
 app: Final = typer.Typer(
+    cls=_Commands,
     help="Objects, groups and tasks of a DIOS node.\n\nEach command explains itself: dios COMMAND --help.",
     epilog="\b\nA first round:\n  dios-node start --data ./node0 --detach\n  dios group create analytics\n"
     "  dios put data/*.txt --group analytics\n  dios ls\n  dios run job.py --group analytics -- --top 20\n"
@@ -27,25 +60,11 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(groups.app, name="group")
-app.add_typer(members.app, name="node")
-app.add_typer(logs.app, name="log")
-app.add_typer(audit.app, name="audit")
-app.add_typer(limits.app, name="limits")
-app.add_typer(sched.app, name="sched")
-app.add_typer(fair.app, name="fair")
-app.add_typer(pack.app, name="pack")
-app.add_typer(network_functions.app, name="nf")
-app.add_typer(shares.quota_app, name="quota")
-app.add_typer(experiments.app, name="repro")
-for family in (local_cluster, files, replicas, run, control, describe, debug, doctor, shell, solve, shares):
-    app.add_typer(family.app)
-app.add_typer(sched.explain_app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        # Late: it reads the installed package's description, which nothing else needs.
+        # Imported here because it reads the installed package's description, which no other command needs.
         from importlib.metadata import version  # noqa: PLC0415 - see above
 
         typer.echo(f"dios {version('dios')}")
@@ -57,7 +76,7 @@ def options(
     *,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version and end.", callback=_show_version, is_eager=True),
+        typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Objects, groups and tasks of a DIOS node."""
@@ -65,7 +84,7 @@ def options(
 
 
 def main() -> None:
-    """The command ``dios``."""
+    """Run the command ``dios``."""
     app(prog_name="dios")
 
 

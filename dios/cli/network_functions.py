@@ -23,7 +23,7 @@ from dios.errors import InvalidError
 from dios.limits import MIB
 
 if TYPE_CHECKING:
-    from dios.sprayer.runtime.statistics_socket import Told
+    from dios.sprayer.runtime.statistics_socket import JsonObject
 
 WHAT: Final = "network functions"
 WATCH_S: Final = 1.0
@@ -196,16 +196,16 @@ def stats(
     """
     with reporting("dios nf stats", as_json=as_json):
         with needing_cluster(WHAT):
-            from dios.sprayer.runtime.statistics_socket import ask  # noqa: PLC0415 - needs an extra
+            from dios.sprayer.runtime.statistics_socket import read_statistics  # noqa: PLC0415 - needs an extra
         chosen = name or _only()
         if not watch:
-            told = ask(chosen)
+            told = read_statistics(chosen)
             write_json(told) if as_json else show(told)
             return
         with contextlib.suppress(KeyboardInterrupt):
-            before: Told = {}
+            before: JsonObject = {}
             while True:
-                told = ask(chosen)
+                told = read_statistics(chosen)
                 if as_json:
                     sys.stdout.write(json.dumps(told) + "\n")
                 else:
@@ -288,7 +288,7 @@ def _within_bounds() -> Iterator[None]:
         raise InvalidError(str(error)) from error
 
 
-def show(told: Told, before: Told | None = None) -> None:
+def show(told: JsonObject, before: JsonObject | None = None) -> None:
     """What a function did, as a table of its cores; with what it had done before, packets a second too."""
     cores = cast("list[dict[str, int]]", told["cores"])
     span = float(cast("float", told["seconds"]))
@@ -326,7 +326,7 @@ def show(told: Told, before: Told | None = None) -> None:
     facts([("Jain's index", f"{told['jain']:.4f}"), *_below(told)])
 
 
-def _below(told: Told) -> list[tuple[str, str]]:
+def _below(told: JsonObject) -> list[tuple[str, str]]:
     dropped, counters = (cast("dict[str, int]", told[key]) for key in ("dropped", "counters"))
     found = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
     if counters:
@@ -336,12 +336,12 @@ def _below(told: Told) -> list[tuple[str, str]]:
 
 def _only() -> str:
     """The one function that runs."""
-    from dios.sprayer.runtime.statistics_socket import NotRunningError, ask, names  # noqa: PLC0415 - needs an extra
+    from dios.sprayer.runtime.statistics_socket import NotRunningError, names, read_statistics  # noqa: PLC0415 - needs an extra
 
     running: list[str] = []
     for each in names():
         with contextlib.suppress(NotRunningError):
-            ask(each)
+            read_statistics(each)
             running.append(each)
     if not running:
         raise NotRunningError("no network function runs here; `dios nf run --help` shows how to start one")

@@ -22,7 +22,7 @@ _COPY_BYTES: Final = 1 << 30
 _POPULATE_BYTES_MIN: Final = MIB
 
 
-class Memory:
+class MappedMemory:
     """The bytes of one buffer. ``data`` holds them unless they are mapped from ``fd``, which it owns."""
 
     __slots__ = ("_data", "_fd", "_map", "_start", "_view", "capacity", "size", "writable")
@@ -142,7 +142,9 @@ class Memory:
             self._fd = -1
 
 
-def memory_of(result: Buffer, fd: int | None, *, writable: bool, former: Memory | None = None) -> Memory:
+def memory_of(
+    result: Buffer, fd: int | None, *, writable: bool, former: MappedMemory | None = None
+) -> MappedMemory:
     """The memory that an answer stands for; ``fd`` is taken over.
 
     ``former`` is what the same buffer had before: with neither bytes nor descriptor in the answer it is
@@ -164,10 +166,10 @@ def memory_of(result: Buffer, fd: int | None, *, writable: bool, former: Memory 
     if former is not None:
         former.close()
     if fd is not None:
-        return Memory(result.size, fd=fd, start=result.start, writable=writable)
+        return MappedMemory(result.size, fd=fd, start=result.start, writable=writable)
     if not writable:
-        return Memory(result.size, data=result.data or b"", writable=False)
+        return MappedMemory(result.size, data=result.data or b"", writable=False)
     room = bytearray(result.size)
     if result.data:
         room[: len(result.data)] = result.data
-    return Memory(result.size, data=room, writable=True)
+    return MappedMemory(result.size, data=room, writable=True)

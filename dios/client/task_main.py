@@ -22,7 +22,7 @@ from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
 from dios.client.warm_up import rehearse
 from dios.errors import ClosedError, NotExecutableError
-from dios.limits import TASK_WELCOME_NEAR_MS
+from dios.limits import TASK_WELCOME_WAIT_MS
 from dios.transport.unix.client import ClientChannel
 
 TASK_SOCKET: Final = 3
@@ -54,7 +54,7 @@ def main() -> int:
 
 def _welcome_is_near(connection: Connection) -> bool:
     """Whether this child was made for a task that is here already, and not for the pool."""
-    return bool(select.select([connection.fileno()], [], [], TASK_WELCOME_NEAR_MS / 1000)[0])
+    return bool(select.select([connection.fileno()], [], [], TASK_WELCOME_WAIT_MS / 1000)[0])
 
 
 def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:

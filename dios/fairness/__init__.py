@@ -1,6 +1,17 @@
-"""Fair shares of many resources as a library, on plain arrays: the public face.
+"""Fair division of several resources, as a library on plain numpy arrays.
 
-Not for: clusters, principals and tasks. Nothing here knows one.
+The functions and classes exported here are the public interface. Nothing in this package knows about
+clusters, principals or machines. Read the modules in this order:
+
+- ``allocation``: the result type :class:`Allocation` and the checks of array arguments;
+- ``drf``: dominant resource fairness (DRF) and its stateful forms for divisible demands (SMMF, SDRF);
+- ``edrf``, ``edrf_kernels``, ``sparse_demands``: extended DRF (EDRF) for many tenants with sparse demands;
+- ``dc_drf``: EDRF with a deadline (DC-DRF), one allocation for each control interval;
+- ``stateful``: SDRF for indivisible tasks, event by event (:class:`SdrfScheduler`);
+- ``live_tree``: the SDRF paper's ordered tree for priorities that change with time;
+- ``simulate``: a whole trace of tasks through SDRF or DRF;
+- ``trace``, ``google_like``, ``generate_demands``: inputs, read from a trace or generated from a seed;
+- ``trace_report``: waiting times and completed tasks of a simulated trace.
 """
 
 from dios.fairness.allocation import Allocation

@@ -1,7 +1,4 @@
-"""What a division of shared resources comes to, and the checks of what goes into one.
-
-Not for: dividing (``drf.py``, ``edrf.py``, ``dc_drf.py``).
-"""
+"""The result of dividing shared resources, and the checks of array arguments that all mechanisms share."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ _Number = TypeVar("_Number", np.float32, np.float64, np.int64, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Who gets how much, as fractions of each resource's total.
+    """The amounts that each user receives, as fractions of each resource's total.
 
     ``amounts`` has the shape of the demands: (n,) for one resource, (n, m), or one number for each value of
     a CSR matrix. ``share`` is (n,): the dominant share, or for the extended forms the level z at which the
-    tenant left. ``bottleneck`` is (n,): the resource that ran dry and stopped the user, -1 where none did
-    (all that was asked for was given, or nothing was asked for). ``rounds`` counts the times that a resource
-    ran dry and stopped somebody. ``epsilon`` is the fraction of a resource that may have been left over on
-    purpose, 0 in the exact forms. ``completed`` is False where a deadline came first.
+    tenant stopped. ``bottleneck`` is (n,): the exhausted resource that stopped the user, or -1 if none did
+    (the user received all that it demands, or demands nothing). ``rounds`` is the number of times that an
+    exhausted resource stopped some user. ``epsilon`` is the fraction of a resource that the mechanism may
+    have left unallocated on purpose, 0 in the exact forms. ``completed`` is False if a deadline came first.
     """
 
     amounts: Floats
@@ -37,56 +34,56 @@ class Allocation:
     completed: bool = True
 
 
-def numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> Floats:
-    """``given`` as doubles in one piece: finite, not negative and of ``shape`` (None: any length).
+def checked_numbers(name: str, given: npt.ArrayLike, shape: tuple[int | None, ...]) -> Floats:
+    """Return ``given`` as a contiguous array of doubles that are finite, not negative and of ``shape``.
 
-    It is the caller's own array where that is possible, so do not write to it.
-    ``ValueError`` names the first index at fault, as in ``demands[3, 1] is nan``.
+    A length of None in ``shape`` allows any length. The result is the caller's own array where possible, so
+    do not write to it. Raise ``ValueError`` with the first index at fault, as in ``demands[3, 1] is nan``.
     """
-    found = as_compiled(array_of(name, given), np.float64)
+    found = as_kernel_array(as_number_array(name, given), np.float64)
     wanted = ", ".join("any" if length is None else str(length) for length in shape)
     if found.ndim != len(shape) or any(
         length not in (None, actual) for length, actual in zip(shape, found.shape, strict=True)
     ):
-        raise ValueError(f"{name} has the shape {found.shape}: ({wanted}) is needed")
+        raise ValueError(f"{name} has the shape {found.shape}; it must be ({wanted})")
     good = np.isfinite(found) & (found >= 0.0)
     if not good.all():
-        refuse(name, found, good, "a finite number of at least 0 is needed")
+        raise_first_invalid(name, found, good, "it must be finite and at least 0")
     return found
 
 
-def array_of(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
-    """``given`` as an array of real numbers of some kind, none of them looked at; ``ValueError`` names it."""
+def as_number_array(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float32 | np.float64 | np.int64]:
+    """Return ``given`` as an array of real numbers, unchecked; ``ValueError`` names the argument."""
     try:
         found = np.asarray(given)
         if found.dtype.kind == "O":
-            # Whole numbers without a bound, fractions, None: what is no number is nan, or raises.
+            # Objects may be integers of any size, fractions or None: convert them, or fail.
             found = found.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a rectangle of numbers: {error}") from error
+        raise ValueError(f"{name} is not a rectangular array of numbers: {error}") from error
     if found.dtype.kind not in "biuf":
-        raise ValueError(f"{name} holds {found.dtype}: numbers are needed")
+        raise ValueError(f"{name} holds values of the type {found.dtype}; it must hold numbers")
     return found
 
 
-def as_compiled(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
-    """The same array, or a copy where it is frozen, strided or of another type: kernels know one kind only.
+def as_kernel_array(given: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
+    """Return the same array, or a copy if it is read-only, strided or of another type.
 
-    Numba would compile them anew, for seconds, for each other kind that somebody brings.
+    Numba would compile a kernel again, for seconds, for every other kind of array.
     """
     return np.require(given, dtype=kind, requirements=["C", "W"])
 
 
-def positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:
-    """Raise ``ValueError`` for the first number that is zero, looking only at ``where``."""
+def check_positive(name: str, found: Floats, where: npt.NDArray[np.bool_] | None = None) -> None:
+    """Raise ``ValueError`` for the first number that is not above 0, among those marked by ``where``."""
     good = found > 0.0
     if where is not None:
         good |= ~where
     if not good.all():
-        refuse(name, found, good, "more than 0 is needed")
+        raise_first_invalid(name, found, good, "it must be more than 0")
 
 
-def refuse(name: str, found: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
+def raise_first_invalid(name: str, found: Floats, good: npt.NDArray[np.bool_], need: str) -> None:
     """Raise ``ValueError`` for the first place at which ``good`` is False."""
     place = np.unravel_index(int(np.argmin(good)), found.shape)
     index = ", ".join(str(int(at)) for at in place)

@@ -1,10 +1,8 @@
-"""The compiled passes of exact EDRF: events and amounts.
+"""The compiled passes of exact EDRF: raising the level from event to event, and computing the amounts.
 
-Not for: checks of shapes and the meaning of the numbers (``edrf.py``).
-
-``sums`` is (m, 2), a resource's two numbers side by side in memory: mu, and K. Tenants leave mu by
-subtraction, which costs it digits; where most of it has gone it is added up anew before anything is decided
-by it. Who is left is known from the tenants themselves, never from a sum that is compared with zero.
+``sums`` is (m, 2) and holds a resource's mu and K side by side. Tenants leave mu by subtraction, which costs
+it precision; when most of it is gone, it is computed again before any decision depends on it. Whether tenants
+are left is decided from the tenants themselves, never by comparing a sum with zero.
 """
 
 from __future__ import annotations
@@ -14,30 +12,30 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import borrowing, compiled, inlined
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import Places, Reals, touch_rows
+from dios.fairness.sparse_demands import Int32s, Reals, prefetch_rows
+from dios.kernels import inlined_kernel, kernel, no_refcount_kernel
 
-Scaled: TypeAlias = tuple[Ints, Places, Reals, Floats]
-"""Offsets, resources, values, and by what a tenant's values are multiplied to be its v."""
+ScaledRows: TypeAlias = tuple[Ints, Int32s, Reals, Floats]
+"""Offsets, resources, values, and the factor that turns a tenant's values into its v."""
 
-Columns: TypeAlias = tuple[Ints, Places]
-"""Where each resource's tenants begin, (m + 1,), and the tenants."""
+ResourceIndex: TypeAlias = tuple[Ints, Int32s]
+"""The start of each resource's tenants (m + 1,), and the tenants."""
 
-Dry: TypeAlias = tuple[Floats, Places, Floats, Floats]
-"""A heap of levels and of resources, each resource's mu when it was last added up, and ``sums``."""
+ExhaustionHeap: TypeAlias = tuple[Floats, Int32s, Floats, Floats]
+"""A heap of levels with their resources, each resource's mu when it was last computed, and ``sums``."""
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 MU, KEPT = 0, 1
 
-WORN: Final = 1e-3
-"""A mu below this part of what it was has lost digits, and is added up anew."""
+RECOMPUTE_BELOW: Final = 1e-3
+"""A mu below this fraction of its last computed value has lost precision and is computed again."""
 
 
-@inlined
-def _sunk(keys: Floats, heap: Places, size: int) -> None:
-    """Put the top of the heap where it belongs."""
+@inlined_kernel
+def _sift_down(keys: Floats, heap: Int32s, size: int) -> None:
+    """Move the top of the heap down to its place."""
     key, name, at = keys[0], heap[0], 0
     while True:
         child = 2 * at + 1
@@ -52,9 +50,9 @@ def _sunk(keys: Floats, heap: Places, size: int) -> None:
     keys[at], heap[at] = key, name
 
 
-@borrowing
-def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
-    """Mu of resource r, added up over those of its tenants who still rise."""
+@no_refcount_kernel
+def _recompute_mu(demands: ScaledRows, living: Int32s, found: int, r: int) -> float:
+    """Return mu of resource r, summed over those of its tenants that still rise."""
     offsets, resources, values, scale = demands
     total = 0.0
     for k in range(found):
@@ -65,9 +63,9 @@ def _mended(demands: Scaled, living: Places, found: int, r: int) -> float:
     return total
 
 
-@inlined
-def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
-    """How many tenants of resource r still rise; they are written into ``living``."""
+@inlined_kernel
+def _collect_rising(index: ResourceIndex, r: int, rising: Bools, living: Int32s) -> int:
+    """Write the tenants of resource r that still rise into ``living``; return their number."""
     starts, members = index
     found = 0
     for p in range(starts[r], starts[r + 1]):
@@ -76,25 +74,25 @@ def _collected(index: Columns, r: int, rising: Bools, living: Places) -> int:
     return found
 
 
-@borrowing
-def _top(
-    demands: Scaled,
-    index: Columns,
-    dry: Dry,
+@no_refcount_kernel
+def _correct_top(
+    demands: ScaledRows,
+    index: ResourceIndex,
+    dry: ExhaustionHeap,
     size: int,
     level: float,
     rising: Bools,
-    living: Places,
+    living: Int32s,
 ) -> int:
-    """Bring to the top the resource that runs dry next, with its true level; returns the heap's size."""
+    """Bring the resource that is exhausted next to the top, with its true level; return the heap's size."""
     keys, heap, before, sums = dry
     while size > 0:
         r = heap[0]
-        if sums[r, MU] < WORN * before[r]:
-            sums[r, MU] = _mended(demands, living, _collected(index, r, rising, living), r)
+        if sums[r, MU] < RECOMPUTE_BELOW * before[r]:
+            sums[r, MU] = _recompute_mu(demands, living, _collect_rising(index, r, rising, living), r)
             before[r] = sums[r, MU]
         if sums[r, MU] > 0.0:
-            # Rounding may put a resource below the level that is reached already, never a tenant.
+            # Rounding may give a resource a level below the current one; the level itself never falls.
             at = max((1.0 - sums[r, KEPT]) / sums[r, MU], level)
             if at <= keys[0]:
                 break
@@ -102,13 +100,13 @@ def _top(
         else:
             size -= 1
             keys[0], heap[0] = keys[size], heap[size]
-        _sunk(keys, heap, size)
+        _sift_down(keys, heap, size)
     return size
 
 
-@inlined
-def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Floats) -> None:
-    """Tenant i, whose row lies there, keeps what it has at ``level`` and rises no more."""
+@inlined_kernel
+def _stop_tenant(demands: ScaledRows, i: int, first: int, last: int, level: float, sums: Floats) -> None:
+    """Stop tenant i, whose row is ``first`` to ``last``: it keeps its amounts at ``level``."""
     _offsets, resources, values, scale = demands
     factor = scale[i]
     for p in range(first, last):
@@ -117,21 +115,21 @@ def _left(demands: Scaled, i: int, first: int, last: int, level: float, sums: Fl
         sums[resources[p], KEPT] += v * level
 
 
-@borrowing
-def rise(
-    demands: Scaled,
-    index: Columns,
-    dry: Dry,
+@no_refcount_kernel
+def raise_level(
+    demands: ScaledRows,
+    index: ResourceIndex,
+    dry: ExhaustionHeap,
     caps: tuple[Floats, Ints],
     out: tuple[Bools, Floats, Ints],
-    room: tuple[Places, Ints],
+    room: tuple[Int32s, Ints],
     still: int,
 ) -> int:
-    """Let the level rise from event to event; fills z and the resource that stopped each tenant.
+    """Raise the level from event to event; fill z and the resource that stopped each tenant.
 
-    ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty:
-    no caps). ``room`` is for one more than the tenants of one resource, and for the bounds of some rows.
-    ``still`` tenants rise. Returns how often a resource ran dry.
+    ``caps`` are the levels at which tenants have all they demand, and the tenants in that order (both empty
+    without caps). ``room`` is scratch memory: one more place than the tenants of one resource, and bounds of
+    some rows. ``still`` is the number of tenants that rise. Return how often a resource was exhausted.
     """
     keys, heap, before, sums = dry
     until, order = caps
@@ -140,7 +138,7 @@ def rise(
     offsets, resources, values, _scale = demands
     size, rounds, following, level = len(heap), 0, 0, 0.0
     while still > 0:
-        size = _top(demands, index, dry, size, level, rising, living)
+        size = _correct_top(demands, index, dry, size, level, rising, living)
         next_dry = keys[0] if size > 0 else np.inf
         while following < len(order) and not rising[order[following]]:
             following += 1
@@ -151,19 +149,19 @@ def rise(
             level = max(level, until[i])
             rising[i], z[i] = False, until[i]
             still -= 1
-            _left(demands, i, offsets[i], offsets[i + 1], level, sums)
+            _stop_tenant(demands, i, offsets[i], offsets[i + 1], level, sums)
             continue
         if size == 0:
             break
         r, level = heap[0], next_dry
-        found = _collected(index, r, rising, living)
+        found = _collect_rising(index, r, rising, living)
         first = 0
         while first < found:
-            some = touch_rows(offsets, resources, values, living, first, found, bounds)
+            some = prefetch_rows(offsets, resources, values, living, first, found, bounds)
             for k in range(some):
                 i = living[first + k]
                 rising[i], z[i], stopped[i] = False, level, r
-                _left(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
+                _stop_tenant(demands, i, bounds[2 * k], bounds[2 * k + 1], level, sums)
             first += some
         rounds += found > 0
         still -= found
@@ -171,16 +169,16 @@ def rise(
     return rounds
 
 
-@compiled
+@kernel
 def amounts(
-    demands: Scaled,
+    demands: ScaledRows,
     asked: Reals,
     z: Floats,
     stopped: Ints,
     cap: bool,  # noqa: FBT001 - kernels take arguments by position
     found: Floats,
 ) -> None:
-    """What each tenant has of each resource, in the order of the values; with ``cap`` at most ``asked``."""
+    """Write each tenant's amounts into ``found``, in order of the values; with ``cap`` at most ``asked``."""
     offsets, _resources, values, scale = demands
     for i in range(len(z)):
         factor = scale[i] * z[i]

@@ -1,6 +1,6 @@
-"""Demands of a made-up datacenter, by seed: the profiles of Table 3 of the DC-DRF paper.
+"""Demands of a synthetic datacenter from a seed: the profiles of Table 3 of the DC-DRF paper.
 
-Not for: demands over time. One call is one control interval.
+One call generates the demands of one control interval.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.compiled import compiled
+from dios.kernels import kernel
 
 Csr: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], int]
 
 PROFILES: Final = {"0": (0.0, 0.0), "1": (0.5, 0.0), "2": (0.5, 0.3)}
-"""By the second letter of a profile: how much of a row lies in the tenant's first and second pod."""
+"""By the second letter of a profile: the fractions of a row in the tenant's first and second pod."""
 
 LENGTH_MIN, LENGTH_MAX, LENGTH_SPREAD = 2, 128, 32.0
 CAPACITY_MIN, CAPACITY_MAX = 100.0, 10_000.0
 
 PODS: Final = 100
-"""The paper speaks of clusters and gives no size: here a hundredth of the resources is one."""
+"""The number of pods. The paper gives no size for its clusters; here each is a hundredth of the resources."""
 
-TRIES_MAX: Final = 16
-"""So often a pod is asked for a resource that the row has not, before the whole datacenter is asked."""
+POD_DRAWS_MAX: Final = 16
+"""The number of draws of a resource within a pod before drawing from the whole datacenter."""
 
 
 def generate_demands(profile: str, tenants: int, resources: int, *, seed: int) -> Csr:
-    """Table 3's demands as CSR ``(indptr, indices, values, m)``: what `edrf` and `DcDrf` take.
+    """Return Table 3's demands as CSR ``(indptr, indices, values, m)``, which `edrf` and `DcDrf` take.
 
-    ``profile``: U or G for the rows' lengths (uniform in [2, 128]; normal with mean 2 and deviation 32,
-    truncated to [2, 128]), and 0, 1 or 2 for where they lie: everywhere; half in one pod; half in one and
-    three tenths in a second one. Pods are drawn for each tenant. Resources do not repeat in a row and have
-    no order. Capacities are uniform in [100, 10,000] (our choice), demands uniform in [1, capacity]; values
-    are the quotients, fractions in single precision. ``ValueError`` for an unknown profile or a wrong size.
+    ``profile`` is two characters. The first is U or G for the lengths of rows: uniform in [2, 128], or normal
+    with mean 2 and deviation 32, truncated to [2, 128]. The second is 0, 1 or 2 for the place of the
+    entries: everywhere; half in one pod; half in one pod and three tenths in a second one. Pods are drawn for
+    each tenant. Resources do not repeat in a row and have no order. Capacities are uniform in [100, 10,000]
+    (our choice), demands uniform in [1, capacity]; values are the quotients in single precision.
+    ``ValueError`` for an unknown profile or a wrong size.
     """
     if len(profile) != 2 or profile[0] not in "UG" or profile[1] not in PROFILES:
         raise ValueError(f"profile is {profile!r}; it must be one of U0, U1, U2, G0, G1, G2")
@@ -59,7 +60,7 @@ def generate_demands(profile: str, tenants: int, resources: int, *, seed: int) -
 
 
 def _lengths(kind: str, tenants: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The lengths of the rows. A half of the normal ones lies below its mean and is drawn again."""
+    """Return the lengths of the rows. About half of the normal draws lie below the mean and are repeated."""
     if kind == "U":
         return rng.integers(LENGTH_MIN, LENGTH_MAX + 1, tenants)
     lengths = np.zeros(tenants)
@@ -70,7 +71,7 @@ def _lengths(kind: str, tenants: int, rng: np.random.Generator) -> NDArray[np.in
     return np.rint(lengths).astype(np.int64)
 
 
-@compiled
+@kernel
 def choose_resources(
     offsets: NDArray[np.int64],
     resources: int,
@@ -80,19 +81,19 @@ def choose_resources(
     start: np.uint64,
     chosen: NDArray[np.int32],
 ) -> None:
-    """Resources for every row, none twice in one. A counter through a mixing function is the generator."""
+    """Choose distinct resources for every row. The generator is a counter through a mixing function."""
     seen = np.full(resources, -1, np.int64)
     pods = resources // pod
     state = start
     for tenant in range(offsets.size - 1):
         state += np.uint64(1)
-        home = np.int64(mixed(state) * pods)
+        home = np.int64(random_unit(state) * pods)
         state += np.uint64(1)
-        # The second pod is another one than the first, where there are two.
-        other = (home + 1 + np.int64(mixed(state) * max(1, pods - 1))) % pods
+        # The second pod differs from the first if there are two.
+        other = (home + 1 + np.int64(random_unit(state) * max(1, pods - 1))) % pods
         for k in range(offsets[tenant], offsets[tenant + 1]):
             state += np.uint64(1)
-            place = mixed(state)
+            place = random_unit(state)
             base, width = np.int64(0), np.int64(resources)
             if place < first:
                 base, width = home * pod, np.int64(pod)
@@ -101,18 +102,18 @@ def choose_resources(
             tries = 0
             resource = np.int64(-1)
             while resource < 0 or seen[resource] == tenant:
-                if tries == TRIES_MAX:
+                if tries == POD_DRAWS_MAX:
                     base, width = np.int64(0), np.int64(resources)
                 tries += 1
                 state += np.uint64(1)
-                resource = base + np.int64(mixed(state) * width)
+                resource = base + np.int64(random_unit(state) * width)
             seen[resource] = tenant
             chosen[k] = resource
 
 
-@compiled
-def mixed(state: np.uint64) -> float:
-    """A number in [0, 1) from a counter: multiplied and shifted until every bit moves every other one."""
+@kernel
+def random_unit(state: np.uint64) -> float:
+    """Return a number in [0, 1) from a counter; multiplications and shifts mix all of its bits."""
     bits = state * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

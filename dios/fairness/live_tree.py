@@ -1,11 +1,11 @@
-"""The live tree: elements whose priorities change with time, kept in order by watching neighbours cross.
+"""The live tree: elements in the order of priorities that change with time.
 
-Not for: the hot path of SDRF, which ``dios.fairness.stateful.kernels`` compiles for its own priority.
+The compiled tree for SDRF's own priority, used on its hot path, is in ``dios.fairness.stateful``.
 
-SDRF paper, section VI-C. Between two crossings of neighbours the order cannot change, so nothing is
-computed; at a crossing only the two that meet are put in anew. The tree of elements is a treap whose
-nodes also know their neighbours, the events are a heap in which stale ones are left to be skipped, and a
-dictionary finds an element by its id.
+SDRF paper, section VI-C. The order cannot change between two crossings of neighbours, so nothing is computed
+in between; at a crossing only the two elements that meet are inserted again. The tree of elements is a treap
+whose nodes also link to their neighbours. The events are a heap in which stale events stay until they are
+skipped, and a dictionary finds an element by its id.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Generic, TypeVar
 _Id = TypeVar("_Id", bound=Hashable)
 _Attribute = TypeVar("_Attribute")
 
-NEAR = 1e-12
-"""Priorities nearer than this, relative to one plus their size, are told apart by what follows.
+RELATIVE_TOLERANCE = 1e-12
+"""Relative to 1 plus their size, priorities nearer than this are ordered by their values shortly afterwards.
 
-It costs only time when it is too large: the order shortly after is right as well.
+Too large a value only costs time.
 """
 PROBES = (1.0, 2.0**10, 2.0**20, 2.0**30)
-"""How far ahead to look at two near priorities that will never cross."""
+"""Times ahead at which two almost equal priorities that never cross are compared."""
 STALE_MAX = 64
-"""Stale events to keep at least, before the heap is cleaned."""
+"""The least number of stale events at which the heap is cleaned."""
 
 
 class MissingElementError(KeyError, ValueError):
-    """No element has this id."""
+    """An id that is not in the tree."""
 
 
 class _Node(Generic[_Id, _Attribute]):
-    """One element: its place in the treap, its neighbours, and its event (-1: none)."""
+    """An element: its place in the treap, its neighbours, and the number of its event (-1: none)."""
 
     __slots__ = ("above", "after", "attribute", "before", "event", "id", "left", "rank", "right", "serial")
 
@@ -48,7 +48,7 @@ class _Node(Generic[_Id, _Attribute]):
         self.clear()
 
     def clear(self) -> None:
-        """Stand alone."""
+        """Remove all links to other nodes."""
         self.above: _Node[_Id, _Attribute] | None = None
         self.left: _Node[_Id, _Attribute] | None = None
         self.right: _Node[_Id, _Attribute] | None = None
@@ -57,14 +57,14 @@ class _Node(Generic[_Id, _Attribute]):
 
 
 class LiveTree(Generic[_Id, _Attribute]):
-    """Elements in order of ``priority(t, attribute)``, lowest first, while ``t`` moves on.
+    """Elements in the order of ``priority(t, attribute)``, lowest first, while the time ``t`` advances.
 
-    ``priority`` is continuous in ``t``. ``intersection(t, a, b)`` is equation 14: how long after ``t`` the
-    priorities of ``a`` and ``b`` may next meet, or None for never. A function that returns the instant
-    itself serves too: an event is set for the earlier reading, and one too many does not change the order.
-    Times have any unit, the same everywhere. Elements whose priorities stay equal keep the order in which
-    they were inserted. INSERT and DELETE take O(log n), MINIMUM and MAXIMUM O(log n) steps without any
-    comparison, UPDATE O(1) without an event.
+    ``priority`` must be continuous in ``t``. ``intersection(t, a, b)`` is equation 14: the time after ``t``
+    until the priorities of ``a`` and ``b`` may next be equal, or None for never. A function that returns the
+    absolute time also works: the tree uses the earlier reading, and additional events do not change the
+    order. Times have any unit. Elements whose priorities stay equal keep the order of their insertion.
+    INSERT and DELETE take O(log n), MINIMUM and MAXIMUM O(log n) steps without a comparison, and UPDATE takes
+    O(1) without an event.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class LiveTree(Generic[_Id, _Attribute]):
         now: float = 0.0,
     ) -> None:
         if not math.isfinite(now):
-            message = f"now is {now}; a live tree begins at a finite time"
+            message = f"now is {now}; it must be finite"
             raise ValueError(message)
         self.events = 0
-        """Events that were handled until now, false ones among them."""
+        """The number of events handled so far, including false ones."""
         self.now = now
         self._priority = priority
         self._intersection = intersection
@@ -85,7 +85,7 @@ class LiveTree(Generic[_Id, _Attribute]):
         self._nodes: dict[_Id, _Node[_Id, _Attribute]] = {}
         self._heap: list[tuple[float, int, _Node[_Id, _Attribute]]] = []
         self._serial = 0
-        self._ranks = random.Random(0)  # noqa: S311 - ranks balance a tree; nobody guesses them to gain anything
+        self._ranks = random.Random(0)  # noqa: S311 - ranks balance a tree and are no secret
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -94,54 +94,54 @@ class LiveTree(Generic[_Id, _Attribute]):
         return ident in self._nodes
 
     def __iter__(self) -> Iterator[_Id]:
-        node = self._edge(lowest=True) if self._root else None
+        node = self._end_node(lowest=True) if self._root else None
         while node:
             yield node.id
             node = node.after
 
     def minimum(self) -> _Id:
-        """The element with the lowest priority; ``ValueError`` where there is none."""
-        return self._edge(lowest=True).id
+        """Return the element with the lowest priority; ``ValueError`` if the tree is empty."""
+        return self._end_node(lowest=True).id
 
     def maximum(self) -> _Id:
-        """The element with the highest priority; ``ValueError`` where there is none."""
-        return self._edge(lowest=False).id
+        """Return the element with the highest priority; ``ValueError`` if the tree is empty."""
+        return self._end_node(lowest=False).id
 
     def insert(self, id: _Id, attribute: _Attribute) -> None:  # noqa: A002 - a fixed signature
-        """INSERT: put an element in at the current time.
+        """INSERT: add an element at the current time.
 
-        ``ValueError`` where the id is in already, its priority now is not finite or an intersection is not a
-        number. Whatever is raised, by the two functions as well: nothing has changed then.
+        Raise ``ValueError`` if the id is already in the tree, if its priority is not finite, or if an
+        intersection is not a number. After any exception, also from the two functions, the tree is unchanged.
         """
         if id in self._nodes:
-            message = f"element {id!r} is in the tree already; delete it first"
+            message = f"element {id!r} is already in the tree; delete it first"
             raise ValueError(message)
         node = _Node(id, attribute, self._serial, self._ranks.random())
-        self._place(node)
+        self._insert_node(node)
         self._serial += 1
         self._nodes[id] = node
 
     def delete(self, id: _Id) -> None:  # noqa: A002 - a fixed signature
-        """DELETE: take an element out; :class:`MissingElementError` where there is none.
+        """DELETE: remove an element; raise :class:`MissingElementError` if it is not in the tree.
 
-        Whatever else is raised, by the function that tells intersections: nothing has changed then.
+        After any other exception, from the intersection function, the tree is unchanged.
         """
         node = self._nodes.get(id)
         if node is None:
             message = f"no element {id!r} is in the tree"
             raise MissingElementError(message)
-        self._remove(node)
+        self._remove_node(node)
         del self._nodes[id]
 
     def update(self, t: float) -> None:
-        """UPDATE: move the current time to ``t``; ``ValueError`` where it would run back.
+        """UPDATE: advance the current time to ``t``; ``ValueError`` if ``t`` is before it.
 
-        Neighbours are compared from the old time on while the events are taken out, so that a pair that
-        becomes neighbours by a removal and has crossed on the way is found as well. Where one of the two
-        functions raises here, or a priority is not finite, the tree is of no use any more.
+        Neighbours are still compared at the old time while events are removed, so that pairs that become
+        neighbours by a removal and have crossed meanwhile are found as well. If one of the two functions
+        raises here, or a priority is not finite, the tree can no longer be used.
         """
         if not (math.isfinite(t) and t >= self.now):
-            message = f"time runs on: {t} after {self.now}"
+            message = f"t is {t}; it must be finite and not before {self.now}"
             raise ValueError(message)
         loose: list[_Node[_Id, _Attribute]] = []
         while self._heap and self._heap[0][0] <= t:
@@ -150,18 +150,18 @@ class LiveTree(Generic[_Id, _Attribute]):
                 continue
             self.events += 1
             after = node.after
-            self._remove(node)
+            self._remove_node(node)
             loose.append(node)
             if after:
-                self._remove(after)
+                self._remove_node(after)
                 loose.append(after)
         self.now = t
         for node in loose:
-            self._place(node)
+            self._insert_node(node)
 
-    # --- the tree of elements
+    # --- treap
 
-    def _edge(self, *, lowest: bool) -> _Node[_Id, _Attribute]:
+    def _end_node(self, *, lowest: bool) -> _Node[_Id, _Attribute]:
         node = self._root
         if node is None:
             message = "the tree is empty"
@@ -170,18 +170,18 @@ class LiveTree(Generic[_Id, _Attribute]):
             node = following
         return node
 
-    def _place(self, node: _Node[_Id, _Attribute]) -> None:
-        """Put a node where its priority belongs now, with the crossings of its two new pairs.
+    def _insert_node(self, node: _Node[_Id, _Attribute]) -> None:
+        """Insert a node at its priority now, with the events of its two new pairs.
 
-        The two functions are called before anything changes, for they may raise.
+        The two functions may raise, so they are called before anything changes.
         """
         value = self._priority(self.now, node.attribute)
         if not math.isfinite(value):
-            message = f"the priority of element {node.id!r} at {self.now} is {value}"
+            message = f"the priority of element {node.id!r} at {self.now} is {value}; it must be finite"
             raise ValueError(message)
         above, first = None, True
         below, now, priority = self._root, self.now, self._priority
-        near = NEAR * (1.0 + abs(value))
+        near = RELATIVE_TOLERANCE * (1.0 + abs(value))
         while below:
             gap = value - priority(now, below.attribute)
             above, first = below, gap < 0.0 if abs(gap) > near else self._precedes(node, gap, below)
@@ -197,16 +197,16 @@ class LiveTree(Generic[_Id, _Attribute]):
         else:
             above.right = node
         while node.above and node.above.rank > node.rank:
-            self._lift(node, node.above)
-        self._watch(node, met_after)
+            self._rotate_up(node, node.above)
+        self._set_event(node, met_after)
         if after:
             after.before = node
         if before:
             before.after = node
-            self._watch(before, met_before)
+            self._set_event(before, met_before)
 
-    def _remove(self, node: _Node[_Id, _Attribute]) -> None:
-        """Take a node out, with its event; those who become neighbours get the event of their crossing."""
+    def _remove_node(self, node: _Node[_Id, _Attribute]) -> None:
+        """Remove a node and its event; its two neighbours get the event of their own crossing."""
         before, after = node.before, node.after
         met = self._crossing(before, after) if before and after else None
         while node.left or node.right:
@@ -216,34 +216,34 @@ class LiveTree(Generic[_Id, _Attribute]):
                 else node.right
             )
             if lower:
-                self._lift(lower, node)
-        self._hang(node.above, node, None)
+                self._rotate_up(lower, node)
+        self._replace_child(node.above, node, None)
         node.event = -1
         node.clear()
         if after:
             after.before = before
         if before:
             before.after = after
-            self._watch(before, met)
+            self._set_event(before, met)
 
-    def _lift(self, node: _Node[_Id, _Attribute], above: _Node[_Id, _Attribute]) -> None:
-        """Rotate a node over the one above it."""
+    def _rotate_up(self, node: _Node[_Id, _Attribute], above: _Node[_Id, _Attribute]) -> None:
+        """Rotate a node above its parent."""
         if above.left is node:
             above.left, inner, node.right = node.right, node.right, above
         else:
             above.right, inner, node.left = node.left, node.left, above
         if inner:
             inner.above = above
-        self._hang(above.above, above, node)
+        self._replace_child(above.above, above, node)
         above.above = node
 
-    def _hang(
+    def _replace_child(
         self,
         above: _Node[_Id, _Attribute] | None,
         old: _Node[_Id, _Attribute],
         new: _Node[_Id, _Attribute] | None,
     ) -> None:
-        """Put ``new`` where ``old`` hung."""
+        """Replace ``old`` as a child of ``above`` by ``new``."""
         if above is None:
             self._root = new
         elif above.left is old:
@@ -256,23 +256,23 @@ class LiveTree(Generic[_Id, _Attribute]):
     # --- order and events
 
     def _precedes(self, node: _Node[_Id, _Attribute], gap: float, other: _Node[_Id, _Attribute]) -> bool:
-        """Whether a node stands before another one that it meets here, ``gap`` below or above it.
+        """Return True if a node belongs before another one with almost the same priority.
 
-        Rounding may have put the crossing on the wrong side of now. What counts is who is lower until they
-        may meet again.
+        ``gap`` is the difference of the priorities. Rounding may have put the crossing on the wrong side of
+        now, so the order until the next crossing decides.
         """
         crossing = self._crossing(node, other)
         instants = [self.now + span for span in PROBES] if crossing is None else [(self.now + crossing) / 2]
         for instant in instants:
             value = self._priority(instant, node.attribute)
             later = value - self._priority(instant, other.attribute)
-            if abs(later) > NEAR * (1.0 + abs(value)):
+            if abs(later) > RELATIVE_TOLERANCE * (1.0 + abs(value)):
                 return later < 0.0
             gap = later or gap
         return gap < 0.0 if gap else node.serial < other.serial
 
     def _crossing(self, node: _Node[_Id, _Attribute], after: _Node[_Id, _Attribute]) -> float | None:
-        """The first instant after now when two elements may meet, or None."""
+        """Return the first time after now at which two elements may meet, or None."""
         found = self._intersection(self.now, node.attribute, after.attribute)
         if found is None or found == math.inf:
             return None
@@ -284,8 +284,8 @@ class LiveTree(Generic[_Id, _Attribute]):
         instants = [instant for instant in (self.now + found, found) if instant > self.now]
         return min(instants, default=None)
 
-    def _watch(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:
-        """UPDATEEVENT: the event of a node with the one after it is at ``crossing``; any older is stale."""
+    def _set_event(self, node: _Node[_Id, _Attribute], crossing: float | None) -> None:
+        """UPDATEEVENT: set a node's event with its successor to ``crossing``; any older one is stale."""
         node.event = -1
         if crossing is None:
             return

@@ -1,8 +1,7 @@
-"""A whole trace through SDRF or DRF at once: when each task starts, and in which order.
+"""Simulation of a whole trace under SDRF or DRF: the start time of each task, and the order of starts.
 
-Not for: machines and placement; the capacity is one pool. ``dios.fairness.stateful.scheduler`` takes events
-one
-by one and decides alike.
+The capacity is one pool; there are no machines and no placement. ``dios.fairness.stateful.scheduler`` makes
+the same decisions event by event.
 """
 
 from __future__ import annotations
@@ -13,29 +12,29 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.compiled import borrowing, inlined
-from dios.fairness.allocation import Floats, Ints, array_of, numbers, refuse
+from dios.fairness.allocation import Floats, Ints, as_number_array, checked_numbers, raise_first_invalid
 from dios.fairness.stateful.input_checks import checked_capacity, checked_population, checked_rule
 from dios.fairness.stateful.kernels import (
     PLAIN,
-    Books,
-    bring_forward,
-    decay,
-    empty_books,
-    give_back,
-    join,
-    leave,
-    settle_everybody,
+    UserTable,
+    activate,
+    advance_clock,
+    deactivate,
+    empty_user_table,
+    finish_task,
+    set_first_task,
     start_next,
+    update_all_lines,
 )
+from dios.kernels import inlined_kernel, no_refcount_kernel
 
-SPAN_US: Final = 2**53
-"""Times and the longest possible simulation stay below this, about 285 years: exact as floats, too."""
+TIME_US_MAX: Final = 2**53
+"""All times stay below this (about 285 years), so that floats hold them exactly."""
 MICRO: Final = 1e6
 
 
-class Trace(NamedTuple):
-    """The tasks (T), by row; ``arrival`` is the rows in order of submission."""
+class SimulatedTasks(NamedTuple):
+    """The tasks (T) by row; ``arrival`` holds the rows in order of submission."""
 
     arrival: Ints
     submit: Ints
@@ -44,8 +43,8 @@ class Trace(NamedTuple):
     demand: Floats
 
 
-class Flight(NamedTuple):
-    """What happens to the tasks: starts, and heaps and queues of rows."""
+class SimulationState(NamedTuple):
+    """The state of the tasks: start times, the heap of running rows and the queues of waiting ones."""
 
     start: Ints
     """(T,) microseconds, or -1."""
@@ -53,26 +52,26 @@ class Flight(NamedTuple):
     """(T,) rows as they started."""
     finish: Ints
     """(T,) microseconds."""
-    turn: Ints
-    """(T,) the place of a row in ``order``."""
+    start_index: Ints
+    """(T,) the index of a row in ``order``."""
     heap: Ints
-    """(T,) running rows, the first to finish on top."""
+    """(T,) running rows as a heap; the first to finish is on top."""
     following: Ints
-    """(T,) the row behind it in its user's queue, or -1."""
+    """(T,) the next row in its user's queue, or -1."""
     first: Ints
     """(U,) the first row in a user's queue, or -1."""
     last: Ints
     """(U,) the last row in a user's queue."""
-    tally: Ints
-    """How many have arrived, started, run, users were seen, users are active."""
+    counts: Ints
+    """Numbers of rows that have arrived, have started and are running, and of users seen and active."""
 
 
-class Play(NamedTuple):
-    """All that a simulation needs, in the order in which ``fly`` takes it."""
+class SimulationArguments(NamedTuple):
+    """The arguments of ``run_simulation``, in order."""
 
-    trace: Trace
-    flight: Flight
-    books: Books
+    trace: SimulatedTasks
+    state: SimulationState
+    table: UserTable
     clock: Floats
     population: int
     tau: float
@@ -82,118 +81,132 @@ class Play(NamedTuple):
 ARRIVED, STARTED, RUNNING, SEEN, ACTIVE = range(5)
 
 
-@inlined
-def sooner(flight: Flight, a: int, b: int) -> bool:
-    """Whether row ``a`` finishes before ``b``; at one instant, whichever started first."""
-    if flight.finish[a] != flight.finish[b]:
-        return bool(flight.finish[a] < flight.finish[b])
-    return bool(flight.turn[a] < flight.turn[b])
+@inlined_kernel
+def finishes_before(state: SimulationState, a: int, b: int) -> bool:
+    """Return True if row ``a`` finishes before ``b``; at the same time, the one that started first."""
+    if state.finish[a] != state.finish[b]:
+        return bool(state.finish[a] < state.finish[b])
+    return bool(state.start_index[a] < state.start_index[b])
 
 
-@inlined
-def push(flight: Flight, row: int) -> None:
-    """Put a row that runs into the heap."""
-    place = flight.tally[RUNNING]
-    flight.tally[RUNNING] += 1
+@inlined_kernel
+def push(state: SimulationState, row: int) -> None:
+    """Add a running row to the heap."""
+    place = state.counts[RUNNING]
+    state.counts[RUNNING] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if not sooner(flight, row, flight.heap[above]):
+        if not finishes_before(state, row, state.heap[above]):
             break
-        flight.heap[place] = flight.heap[above]
+        state.heap[place] = state.heap[above]
         place = above
-    flight.heap[place] = row
+    state.heap[place] = row
 
 
-@inlined
-def pop(flight: Flight) -> int:
-    """Take out the row that finishes first."""
-    top = flight.heap[0]
-    flight.tally[RUNNING] -= 1
-    size = flight.tally[RUNNING]
-    row = flight.heap[size]
+@inlined_kernel
+def pop(state: SimulationState) -> int:
+    """Remove and return the row that finishes first."""
+    top = state.heap[0]
+    state.counts[RUNNING] -= 1
+    size = state.counts[RUNNING]
+    row = state.heap[size]
     place = 0
     while 2 * place + 1 < size:
         below = 2 * place + 1
-        if below + 1 < size and sooner(flight, flight.heap[below + 1], flight.heap[below]):
+        if below + 1 < size and finishes_before(state, state.heap[below + 1], state.heap[below]):
             below += 1
-        if not sooner(flight, flight.heap[below], row):
+        if not finishes_before(state, state.heap[below], row):
             break
-        flight.heap[place] = flight.heap[below]
+        state.heap[place] = state.heap[below]
         place = below
-    flight.heap[place] = row
+    state.heap[place] = row
     return int(top)
 
 
-@inlined
+@inlined_kernel
 def arrive(
-    trace: Trace, flight: Flight, books: Books, row: int, population: int, g: float, mode: int
+    trace: SimulatedTasks,
+    state: SimulationState,
+    table: UserTable,
+    row: int,
+    population: int,
+    g: float,
+    mode: int,
 ) -> None:
-    """Queue a row for its user, who may be seen for the first time."""
+    """Add a row to its user's queue; the user may be new."""
     user = trace.user[row]
-    if user == flight.tally[SEEN]:
-        flight.tally[SEEN] += 1
+    if user == state.counts[SEEN]:
+        state.counts[SEEN] += 1
         if population == 0:
-            settle_everybody(books, user, 1.0 / flight.tally[SEEN], g, mode)
-    if flight.first[user] < 0:
-        flight.first[user] = row
-        flight.tally[ACTIVE] = join(books, flight.tally[ACTIVE], user, trace.demand[row], g)
+            update_all_lines(table, user, 1.0 / state.counts[SEEN], g, mode)
+    if state.first[user] < 0:
+        state.first[user] = row
+        state.counts[ACTIVE] = activate(table, state.counts[ACTIVE], user, trace.demand[row], g)
     else:
-        flight.following[flight.last[user]] = row
-    flight.last[user] = row
+        state.following[state.last[user]] = row
+    state.last[user] = row
 
 
-@inlined
-def launch(trace: Trace, flight: Flight, books: Books, t: int, user: int, g: float) -> None:
-    """Start the first row in a user's queue, which the books count already."""
-    row = flight.first[user]
-    flight.start[row] = t
-    flight.finish[row] = t + trace.duration[row]
-    flight.turn[row] = flight.tally[STARTED]
-    flight.order[flight.tally[STARTED]] = row
-    flight.tally[STARTED] += 1
-    push(flight, row)
-    behind = flight.following[row]
-    flight.first[user] = behind
-    if behind < 0:
-        flight.tally[ACTIVE] = leave(books, flight.tally[ACTIVE], user, g)
-    else:
-        bring_forward(books, user, trace.demand[behind])
-
-
-@inlined
-def next_instant(trace: Trace, flight: Flight) -> int:
-    """When something happens next; something does."""
-    count = flight.tally
-    if count[ARRIVED] == trace.arrival.size:
-        return int(flight.finish[flight.heap[0]])
-    t = trace.submit[trace.arrival[count[ARRIVED]]]
-    return int(min(t, flight.finish[flight.heap[0]]) if count[RUNNING] else t)
-
-
-@borrowing
-def fly(
-    trace: Trace, flight: Flight, books: Books, clock: Floats, population: int, tau: float, mode: int
+@inlined_kernel
+def start_first_task(
+    trace: SimulatedTasks, state: SimulationState, table: UserTable, t: int, user: int, g: float
 ) -> None:
-    """Go from instant to instant: first all finishes, then all arrivals, then scheduling."""
-    count = flight.tally
+    """Start the first row in a user's queue; the user table already includes it."""
+    row = state.first[user]
+    state.start[row] = t
+    state.finish[row] = t + trace.duration[row]
+    state.start_index[row] = state.counts[STARTED]
+    state.order[state.counts[STARTED]] = row
+    state.counts[STARTED] += 1
+    push(state, row)
+    behind = state.following[row]
+    state.first[user] = behind
+    if behind < 0:
+        state.counts[ACTIVE] = deactivate(table, state.counts[ACTIVE], user, g)
+    else:
+        set_first_task(table, user, trace.demand[behind])
+
+
+@inlined_kernel
+def next_instant(trace: SimulatedTasks, state: SimulationState) -> int:
+    """Return the time of the next finish or arrival; there must be one."""
+    count = state.counts
+    if count[ARRIVED] == trace.arrival.size:
+        return int(state.finish[state.heap[0]])
+    t = trace.submit[trace.arrival[count[ARRIVED]]]
+    return int(min(t, state.finish[state.heap[0]]) if count[RUNNING] else t)
+
+
+@no_refcount_kernel
+def run_simulation(
+    trace: SimulatedTasks,
+    state: SimulationState,
+    table: UserTable,
+    clock: Floats,
+    population: int,
+    tau: float,
+    mode: int,
+) -> None:
+    """Step from one time to the next: first all finishes, then all arrivals, then scheduling."""
+    count = state.counts
     rows = trace.arrival.size
     while count[ARRIVED] < rows or count[RUNNING]:
-        t = next_instant(trace, flight)
+        t = next_instant(trace, state)
         if mode != PLAIN:
-            decay(books, count[SEEN], clock, t / MICRO, tau)
+            advance_clock(table, count[SEEN], clock, t / MICRO, tau)
         fair = 1.0 / max(population or count[SEEN], 1)
-        while count[RUNNING] and flight.finish[flight.heap[0]] <= t:
-            row = pop(flight)
-            give_back(books, trace.user[row], trace.demand[row], fair, clock[1], mode)
+        while count[RUNNING] and state.finish[state.heap[0]] <= t:
+            row = pop(state)
+            finish_task(table, trace.user[row], trace.demand[row], fair, clock[1], mode)
         while count[ARRIVED] < rows and trace.submit[trace.arrival[count[ARRIVED]]] <= t:
-            arrive(trace, flight, books, trace.arrival[count[ARRIVED]], population, clock[1], mode)
+            arrive(trace, state, table, trace.arrival[count[ARRIVED]], population, clock[1], mode)
             count[ARRIVED] += 1
         fair = 1.0 / max(population or count[SEEN], 1)
         while count[ACTIVE]:
-            user = start_next(books, count[ACTIVE], fair, clock[1], mode)
+            user = start_next(table, count[ACTIVE], fair, clock[1], mode)
             if user < 0:
                 break
-            launch(trace, flight, books, t, user, clock[1])
+            start_first_task(trace, state, table, t, user, clock[1])
 
 
 def simulate(
@@ -207,28 +220,29 @@ def simulate(
     delta: float | None = 1 - 1e-6,
     priority: str = "dominant",
 ) -> tuple[Ints, Ints]:
-    """Play a trace through SDRF (SDRF paper, Algorithm 1 and equation 12), or DRF where ``delta`` is None.
+    """Simulate a trace under SDRF (SDRF paper, Algorithm 1 and equation 12), or DRF if ``delta`` is None.
 
-    ``submit_us``, ``duration_us`` (T,) are whole microseconds, ``user`` (T,) who submits, ``demands`` (T, m)
-    and ``capacity`` (m,) raw units; rows need no order, and those of one instant arrive as they stand.
-    ``users`` is the population that shares, 1/n each: how many, or who; None is everyone seen so far.
-    ``delta`` is for each second.
+    ``submit_us`` and ``duration_us`` (T,) are whole microseconds, ``user`` (T,) is the submitting user, and
+    ``demands`` (T, m) and ``capacity`` (m,) have the same units. Rows may be in any order; rows of the same
+    time arrive in the order of the arrays. ``users`` is the population that shares the capacity, 1/n each:
+    a number or the users themselves; None means all users seen so far. ``delta`` is the discount factor for
+    each second.
 
     Returns ``start_us`` (T,) int64, -1 for a task that never starts, and ``order``, the rows as they started.
-    Each user's tasks start in order; if the next user's first task does not fit, everybody waits.
-    ``ValueError`` names the row at fault.
+    Each user's tasks start in order; if the next user's first task does not fit, all users wait.
+    Raises ``ValueError`` with the row at fault.
     """
-    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
-    fly(*play)
-    return started(play.flight)
+    arguments = prepare_simulation(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    run_simulation(*arguments)
+    return simulation_result(arguments.state)
 
 
-def started(flight: Flight) -> tuple[Ints, Ints]:
-    """What :func:`simulate` returns, of a flight that is over."""
-    return flight.start, flight.order[: flight.tally[STARTED]].copy()
+def simulation_result(state: SimulationState) -> tuple[Ints, Ints]:
+    """Return the result of :func:`simulate` from the state at the end."""
+    return state.start, state.order[: state.counts[STARTED]].copy()
 
 
-def prepared(
+def prepare_simulation(
     submit_us: ArrayLike,
     duration_us: ArrayLike,
     user: ArrayLike,
@@ -237,73 +251,73 @@ def prepared(
     users: int | Collection[Hashable] | None,
     delta: float | None,
     priority: str,
-) -> Play:
-    """What :func:`simulate` plays, checked, before its first event. ``ValueError`` names what is at fault."""
+) -> SimulationArguments:
+    """Return the checked arguments and the initial state; ``ValueError`` names the argument at fault."""
     pool = checked_capacity(capacity)
     mode, tau = checked_rule(delta, 1.0, priority)
     population, named = checked_population(users)
     submit, duration = _times(submit_us, "submit_us"), _times(duration_us, "duration_us")
     _check_length(duration.shape, submit.size, "duration_us")
-    asked = array_of("demands", demands)
+    asked = as_number_array("demands", demands)
     if not submit.size and not asked.size:
-        # A list of no rows does not say how long they would be.
+        # An empty list does not have the number of resources.
         asked = asked.reshape(0, pool.size)
-    demand = numbers("demands", asked, (submit.size, pool.size))
-    if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= SPAN_US:
-        message = "submit_us and all of duration_us add up to more than 285 years"
+    demand = checked_numbers("demands", asked, (submit.size, pool.size))
+    if submit.size and int(submit.max()) + float(duration.sum(dtype=np.float64)) >= TIME_US_MAX:
+        message = "submit_us and the sum of duration_us exceed 285 years"
         raise ValueError(message)
     arrival = np.argsort(submit, kind="stable").astype(np.int64)
-    index, seen = _indexed(user, arrival, population, named)
+    index, seen = _index_users(user, arrival, population, named)
     rows = submit.size
-    trace = Trace(arrival, submit, duration, index, demand)
-    flight = Flight(
+    trace = SimulatedTasks(arrival, submit, duration, index, demand)
+    state = SimulationState(
         start=np.full(rows, -1, np.int64),
         order=np.zeros(rows, np.int64),
         finish=np.zeros(rows, np.int64),
-        turn=np.zeros(rows, np.int64),
+        start_index=np.zeros(rows, np.int64),
         heap=np.zeros(rows, np.int64),
         following=np.full(rows, -1, np.int64),
         first=np.full(seen, -1, np.int64),
         last=np.zeros(seen, np.int64),
-        tally=np.zeros(5, np.int64),
+        counts=np.zeros(5, np.int64),
     )
     clock = np.array([submit[arrival[0]] / MICRO if rows else 0.0, 1.0])
-    return Play(trace, flight, empty_books(pool, seen), clock, population, tau, mode)
+    return SimulationArguments(trace, state, empty_user_table(pool, seen), clock, population, tau, mode)
 
 
 def _times(given: ArrayLike, name: str) -> Ints:
-    """Microseconds (T,), as a copy."""
-    found = numbers(name, given, (None,))
-    good = (found < SPAN_US) & (np.floor(found) == found)
+    """Return whole microseconds (T,) as a copy."""
+    found = checked_numbers(name, given, (None,))
+    good = (found < TIME_US_MAX) & (np.floor(found) == found)
     if not good.all():
-        refuse(name, found, good, "whole microseconds from 0 to 2^53 are needed")
+        raise_first_invalid(name, found, good, "it must be whole microseconds from 0 to 2^53")
     return found.astype(np.int64)
 
 
 def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
     if shape != (rows,):
-        message = f"{name} has shape {shape}; submit_us has {rows} tasks"
+        message = f"{name} has the shape {shape}; it must have one entry for each of the {rows} tasks"
         raise ValueError(message)
 
 
-def _indexed(
+def _index_users(
     given: ArrayLike, arrival: Ints, population: int, named: frozenset[Hashable] | None
 ) -> tuple[Ints, int]:
-    """(each row's user as its order of first submission, how many users there are)."""
-    made: Ints = np.asarray(given)  # or of names; they are only compared
+    """Return (each row's user, numbered by first submission; the number of users)."""
+    made: Ints = np.asarray(given)  # names are possible too; they are only compared
     _check_length(made.shape, arrival.size, "user")
     if made.dtype.kind == "f" and not np.isfinite(made).all():
         row = int(np.flatnonzero(~np.isfinite(made))[0])
-        message = f"user[{row}] is {made[row]}"
+        message = f"user[{row}] is {made[row]}; it must be finite"
         raise ValueError(message)
     who, first, inverse = np.unique(made[arrival], return_index=True, return_inverse=True)
     if named is not None:
         for place, name in zip(first.tolist(), who.tolist(), strict=True):
             if name not in named:
-                message = f"user[{arrival[place]}] is {name!r}, none of those who share"
+                message = f"user[{arrival[place]}] is {name!r}, which is not in users"
                 raise ValueError(message)
     if population and who.size > population:
-        message = f"user holds {who.size} users, more than the {population} who share"
+        message = f"user holds {who.size} users; users allows {population}"
         raise ValueError(message)
     rank = np.empty(who.size, np.int64)
     rank[np.argsort(first)] = np.arange(who.size)

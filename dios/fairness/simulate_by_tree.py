@@ -10,8 +10,8 @@ from collections.abc import Collection, Hashable
 from numpy.typing import ArrayLike
 
 from dios.fairness.allocation import Ints
-from dios.fairness.simulate import fly, prepared, started
-from dios.fairness.stateful.user_table import EVENTS, empty_books
+from dios.fairness.simulate import prepare_simulation, run_simulation, simulation_result
+from dios.fairness.stateful.user_table import EVENTS, empty_user_table
 
 
 def simulate_by_tree(
@@ -25,12 +25,12 @@ def simulate_by_tree(
     delta: float | None = 1 - 1e-6,
     priority: str = "dominant",
 ) -> tuple[Ints, Ints, int]:
-    """What ``simulate`` returns for the same arguments, and how many events the live tree had to handle.
+    """Return the result of ``simulate``, and the number of events that the live tree had to handle.
 
-    SDRF paper, section VI-C. However few users there are, a tree keeps those in order who wait; an event is a
-    meeting of two neighbours, which may be a false one. Raises as ``simulate`` does.
+    SDRF paper, section VI-C. The waiting users are kept in a live tree however few they are; an event is a
+    crossing of two neighbours, which may be false. Arguments and exceptions are those of ``simulate``.
     """
-    play = prepared(submit_us, duration_us, user, demands, capacity, users, delta, priority)
-    books = empty_books(play.books.capacity, play.flight.first.size, 0)
-    fly(*play._replace(books=books))
-    return (*started(play.flight), int(books.tree.state[EVENTS]))
+    arguments = prepare_simulation(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    table = empty_user_table(arguments.table.capacity, arguments.state.first.size, 0)
+    run_simulation(*arguments._replace(table=table))
+    return (*simulation_result(arguments.state), int(table.tree.state[EVENTS]))

@@ -1,7 +1,4 @@
-"""Demands and weights as they come in: checked, and kept by tenant in compressed rows.
-
-Not for: dividing, nor what each way to divide makes of the rows (``edrf.py``, ``dc_columns.py``).
-"""
+"""Demands and weights of tenants, checked and stored as compressed rows (CSR)."""
 
 from __future__ import annotations
 
@@ -11,10 +8,17 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled, inlined
-from dios.fairness.allocation import Floats, Ints, array_of, as_compiled, numbers, refuse
+from dios.fairness.allocation import (
+    Floats,
+    Ints,
+    as_kernel_array,
+    as_number_array,
+    checked_numbers,
+    raise_first_invalid,
+)
+from dios.kernels import inlined_kernel, kernel
 
-Places: TypeAlias = npt.NDArray[np.int32]
+Int32s: TypeAlias = npt.NDArray[np.int32]
 Reals: TypeAlias = npt.NDArray[np.float32 | np.float64]
 
 Demands: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, int]
@@ -23,60 +27,61 @@ Demands: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike, npt.Arr
 _CSR_PARTS = 4
 
 SCALE_MIN, SCALE_MAX = 1e-290, 1e290
-"""Beyond, a tenant's v is not its demand times one number: that would lose digits, or be no number."""
+"""Outside of this range, v as demand times a factor would lose precision or overflow."""
 
-TOUCHED: Final = 64
-"""Rows that are asked for at once."""
+PREFETCH_ROWS: Final = 64
+"""The number of rows that are prefetched at once."""
 
-LINE: Final = 16
-"""Entries of a row that come from memory at once, or fewer."""
+CACHE_LINE_ENTRIES: Final = 16
+"""At most the number of a row's entries in a cache line."""
 
 SCALE_TINY: Final = float(np.finfo(np.float64).tiny)
-"""A tenant that demands something never has a scale of 0."""
+"""The least scale of a tenant that demands something, so that it is never 0."""
 
 SUMS: Final = np.dtype([("mu", np.float64), ("count", np.int32), ("seen", np.int32)])
-"""What all use of a resource for each unit of level, how many do, and the last of them."""
+"""For each resource: use per unit of level, number of tenants that use it, and the last of these tenants."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class DemandRows:
     """Demands of n tenants for m resources: ``offsets`` (n + 1,), ``resources`` and ``values`` (z,)."""
 
     shape: tuple[int, int]
     dense: bool
     offsets: Ints
-    resources: Places
+    resources: Int32s
     values: Reals
 
-    def spread(self, amounts: Floats) -> Floats:
-        """Amounts (z,) in the shape of the demands as they came."""
+    def in_input_shape(self, amounts: Floats) -> Floats:
+        """Return amounts (z,) in the shape in which the demands were given."""
         if not self.dense:
             return amounts
-        spread = np.zeros(self.shape)
-        spread[self.tenants(), self.resources] = amounts
-        return spread
+        amounts_2d = np.zeros(self.shape)
+        amounts_2d[self.tenants(), self.resources] = amounts
+        return amounts_2d
 
     def tenants(self) -> Ints:
-        """Whose each entry is, (z,)."""
+        """Return the tenant of each entry, (z,)."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self.offsets))
 
 
-def rows_of(demands: Demands, *, own: bool = False, single: bool = False) -> Rows:
-    """The demands in rows; dense ones are checked, of sparse ones all but the entries (`check_entries`).
+def as_rows(demands: Demands, *, single: bool = False) -> DemandRows:
+    """Return demands as rows; dense ones are checked, sparse ones except for their entries.
 
-    With ``own``, ``offsets`` and ``resources`` are no memory of the caller's; values may be, so do not write
-    to them. With ``single``, sparse values in single precision stay so. ``ValueError`` names the fault.
+    Call :func:`check_entries` to check the entries of sparse demands. The arrays may be the caller's memory,
+    so do not write to them. With ``single``, sparse values keep single precision. Raise ``ValueError`` with
+    the argument at fault.
     """
-    # A tuple of rows is a rectangle like any other.
+    # A tuple of rows is a dense matrix like any other.
     if isinstance(demands, tuple) and len(demands) == _CSR_PARTS and isinstance(demands[3], int | np.integer):
         indptr, indices, values, columns = demands
-        return _sparse(indptr, indices, values, int(columns), own=own, single=single)
-    found = numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
+        return _sparse(indptr, indices, values, int(columns), single=single)
+    found = checked_numbers("demands", demands, (None, None))  # type: ignore[arg-type] # the sparse form is behind us
     tenants, resources = np.nonzero(found)
     offsets = np.zeros(len(found) + 1, np.int64)
     np.cumsum(np.count_nonzero(found, axis=1), out=offsets[1:])
     shape = (found.shape[0], found.shape[1])
-    return Rows(
+    return DemandRows(
         shape,
         dense=True,
         offsets=offsets,
@@ -91,69 +96,77 @@ def _sparse(
     given: npt.ArrayLike,
     columns: int,
     *,
-    own: bool,
     single: bool,
-) -> Rows:
-    ends, places, values = array_of("indptr", indptr), array_of("indices", indices), array_of("values", given)
+) -> DemandRows:
+    ends, places, values = (
+        as_number_array("indptr", indptr),
+        as_number_array("indices", indices),
+        as_number_array("values", given),
+    )
     for name, part in (("indptr", ends), ("indices", places)):
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
-            raise ValueError(f"{name} has the shape {part.shape} and the type {part.dtype}: (any) integers")
+            raise ValueError(
+                f"{name} has the shape {part.shape} and the type {part.dtype}; "
+                "it must be a one-dimensional array of integers"
+            )
     if values.shape != places.shape:
-        raise ValueError(f"values has the shape {values.shape}: {places.shape} is needed, as of indices")
+        raise ValueError(f"values has the shape {values.shape}; it must be {places.shape}, as indices")
     if not 0 <= columns < 2**31:
-        raise ValueError(f"demands[3] is {columns}: the number of resources is needed, below 2**31")
-    offsets = as_compiled(ends, np.int64)
+        raise ValueError(f"demands[3] is {columns}; the number of resources must be from 0 to 2**31 - 1")
+    offsets = as_kernel_array(ends, np.int64)
     if not offsets.size or offsets[0] != 0:
-        raise ValueError("indptr[0] is not 0: one entry more than there are tenants is needed, from 0 on")
+        raise ValueError("indptr[0] is not 0; indptr must begin with 0 and have one entry more than tenants")
     falls = np.flatnonzero(np.diff(offsets) < 0)
     if falls.size:
-        raise ValueError(f"indptr[{falls[0] + 1}] is less than the one before it")
+        raise ValueError(f"indptr[{falls[0] + 1}] is less than the entry before it; indptr must not decrease")
     if offsets[-1] != places.size:
-        raise ValueError(f"indptr ends at {offsets[-1]}: {places.size} is needed, the number of values")
+        raise ValueError(
+            f"indptr ends with {offsets[-1]}; it must end with the number of values, {places.size}"
+        )
     if places.size and (places.min() < 0 or places.max() >= columns):
         at = int(np.argmax((places < 0) | (places >= columns)))
-        raise ValueError(f"indices[{at}] is {places[at]}: there are {columns} resources")
-    resources = as_compiled(places, np.int32)
+        raise ValueError(f"indices[{at}] is {places[at]}; it must be from 0 to {columns - 1}")
+    resources = as_kernel_array(places, np.int32)
     kept = single and values.dtype == np.float32
-    return Rows(
+    return DemandRows(
         (offsets.size - 1, columns),
         dense=False,
-        offsets=offsets.copy() if own and offsets is ends else offsets,
-        resources=resources.copy() if own and resources is places else resources,
-        values=as_compiled(values, np.float32) if kept else as_compiled(values, np.float64),
+        offsets=offsets,
+        resources=resources,
+        values=as_kernel_array(values, np.float32) if kept else as_kernel_array(values, np.float64),
     )
 
 
-def check_entries(rows: Rows, first: int, last: int) -> None:
-    """Raise ``ValueError`` where tenants ``first`` to ``last`` have a bad value, or a resource twice."""
+def check_entries(rows: DemandRows, first: int, last: int) -> None:
+    """Raise ``ValueError`` if tenants ``first`` to ``last`` have an invalid value or repeat a resource."""
     fault = first_fault(rows.offsets, rows.resources, rows.values, rows.shape[1], first, last)
     if fault < 0:
         return
     value, resource = rows.values[fault], rows.resources[fault]
     tenant = int(np.searchsorted(rows.offsets, fault, side="right")) - 1
     if np.isfinite(value) and value >= 0.0:
-        raise ValueError(f"indices[{fault}] is {resource} for the second time in row {tenant}")
+        raise ValueError(f"indices[{fault}] names resource {resource} for the second time in row {tenant}")
     raise ValueError(
-        f"values[{fault}] is {value} (tenant {tenant}, resource {resource}): "
-        "a finite number of at least 0 is needed"
+        f"values[{fault}] is {value} (tenant {tenant}, resource {resource}); it must be finite and at least 0"
     )
 
 
-def weights_of(
-    weights: npt.ArrayLike | None, rows: Rows, dtype: type[np.float32 | np.float64]
+def checked_weights(
+    weights: npt.ArrayLike | None, rows: DemandRows, dtype: type[np.float32 | np.float64]
 ) -> tuple[Floats, bool]:
-    """Weights by tenant (n,), or by entry of the rows (z,), which are then True.
+    """Return the weights and False if they are per tenant (n,), or True if per entry of the rows (z,).
 
-    ``weights`` are (n,) or (n, m), more than 0 where there is a demand; None: all 1. Less than ``dtype`` can
-    hold, or more, could serve nobody. ``ValueError`` names the index at fault.
+    ``weights`` are (n,) or (n, m), and must be more than 0 where there is a demand; None means 1 everywhere.
+    Numbers that are too small or too large for ``dtype`` are refused, with the index at fault in the
+    ``ValueError``.
     """
     tenants = rows.shape[0]
     if weights is None:
         return np.ones(tenants), False
-    given = array_of("weights", weights)
-    found = numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
+    given = as_number_array("weights", weights)
+    found = checked_numbers("weights", given, (tenants,) if given.ndim == 1 else rows.shape)
     least = float(np.finfo(dtype).tiny)
-    # All of them together are to be a number, too.
+    # Their sum must be finite, too.
     most = min(float(np.finfo(dtype).max), float(np.finfo(np.float64).max) / max(1, tenants))
     good = (found >= least) & (found <= most)
     tenant = rows.tenants() if found.ndim > 1 else None
@@ -163,13 +176,13 @@ def weights_of(
         unused[tenant[asked], rows.resources[asked]] = False
         good |= unused
     if not good.all():
-        refuse("weights", found, good, f"from {least:.2g} to {most:.2g} is needed")
+        raise_first_invalid("weights", found, good, f"it must be from {least:.2g} to {most:.2g}")
     return (found, False) if tenant is None else (found[tenant, rows.resources], True)
 
 
-@compiled
-def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, first: int, last: int) -> int:
-    """The first value that is negative or not finite, or whose resource its row has named before; or -1."""
+@kernel
+def first_fault(offsets: Ints, resources: Int32s, values: Reals, count: int, first: int, last: int) -> int:
+    """Return the first entry that is negative or not finite, or that repeats a resource of its row; or -1."""
     seen = np.full(count, -1, np.int64)
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):
@@ -179,7 +192,7 @@ def first_fault(offsets: Ints, resources: Places, values: Reals, count: int, fir
     return -1
 
 
-@inlined
+@inlined_kernel
 def rho_of(
     values: Reals,
     weights: Floats,
@@ -189,7 +202,7 @@ def rho_of(
     last: int,
     peak: float,
 ) -> float:
-    """A tenant's rho (Table 1), its entries from ``first`` to ``last``, the largest of which is ``peak``."""
+    """Return a tenant's rho (Table 1); its entries are ``first`` to ``last``, the largest is ``peak``."""
     if not per_entry:
         return float(weights[tenant])
     rho = np.inf
@@ -200,15 +213,15 @@ def rho_of(
     return rho
 
 
-@compiled
-def scales(
+@kernel
+def compute_scales(
     offsets: Ints,
     values: Reals,
     weights: Floats,
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
     scale: Floats,
 ) -> None:
-    """Fill by what each tenant's values are multiplied to be its v: rho over the largest. Comes as 0."""
+    """Fill ``scale``, which holds zeros, with the factor that turns a tenant's values into its v."""
     for tenant in range(len(scale)):
         peak = 0.0
         for k in range(offsets[tenant], offsets[tenant + 1]):
@@ -218,9 +231,11 @@ def scales(
             scale[tenant] = max(rho / peak, SCALE_TINY)
 
 
-@compiled
-def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums: npt.NDArray[np.void]) -> int:
-    """Add to ``sums`` what all tenants use; the first entry that repeats a resource in its row, or -1."""
+@kernel
+def sum_demands(
+    offsets: Ints, resources: Int32s, values: Reals, scale: Floats, sums: npt.NDArray[np.void]
+) -> int:
+    """Add the use of all tenants to ``sums``; return the first entry that repeats a resource, or -1."""
     for tenant in range(len(scale)):
         factor = scale[tenant]
         for k in range(offsets[tenant], offsets[tenant + 1]):
@@ -233,42 +248,43 @@ def add_up(offsets: Ints, resources: Places, values: Reals, scale: Floats, sums:
     return -1
 
 
-@inlined
-def touch_rows(
-    offsets: Ints, resources: Places, values: Reals, tenants: Places, first: int, last: int, bounds: Ints
+@inlined_kernel
+def prefetch_rows(
+    offsets: Ints, resources: Int32s, values: Reals, tenants: Int32s, first: int, last: int, bounds: Ints
 ) -> int:
-    """Touch the rows of some of ``tenants``, from ``first`` on, so that they come from memory side by side.
+    """Prefetch the rows of some of ``tenants``, from ``first`` on, so that memory loads them in parallel.
 
-    Where they begin and end is left in ``bounds``, room for ``TOUCHED`` pairs. Returns how many they are.
+    Write the rows' bounds into ``bounds``, which has room for ``PREFETCH_ROWS`` pairs. Return the number of
+    rows.
     """
-    some = min(TOUCHED, last - first)
-    # How long a row is must be here before a loop over it is begun, or the processor waits for each.
+    some = min(PREFETCH_ROWS, last - first)
+    # Load all row lengths before looping over any row, or the processor waits for each of them.
     for k in range(some):
         tenant = tenants[first + k]
         bounds[2 * k], bounds[2 * k + 1] = offsets[tenant], offsets[tenant + 1]
     total = 0
     for k in range(some):
-        for at in range(bounds[2 * k], bounds[2 * k + 1], LINE):
+        for at in range(bounds[2 * k], bounds[2 * k + 1], CACHE_LINE_ENTRIES):
             total += resources[at] + (values[at] > 0.0)
-    # It is never negative, which the compiler does not know: it must look.
+    # The sum is never negative, but the compiler cannot know that and must keep the loads.
     return some if total >= 0 else 0
 
 
-@compiled
-def place_columns(
+@kernel
+def fill_columns(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     values: Reals,
     zeros: bool,  # noqa: FBT001 - a kernel is called by position
     first: int,
     last: int,
     places: Ints,
-    tenants: Places,
+    tenants: Int32s,
 ) -> None:
-    """Write tenants ``first`` to ``last`` into the columns of what they demand.
+    """Write tenants ``first`` to ``last`` into the columns of the resources that they demand.
 
-    ``places`` are where each resource's next tenant goes, and are moved on. Without ``zeros`` no value is 0,
-    and none is looked at.
+    ``places`` holds the position of each resource's next tenant and is advanced. Without ``zeros`` no value
+    is 0, and the values are not read.
     """
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):

@@ -1,6 +1,6 @@
-"""Tasks of many users over time as arrays: what ``simulate`` plays, made of a trace's rows or made up.
+"""Tasks of many users over time as arrays, built from the rows of the 2011 Google trace.
 
-Not for: reading files. The rows of the 2011 Google trace come from whoever reads them.
+Reading the trace's files is left to the caller, who passes the rows.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class FairTrace(NamedTuple):
     demands: Floats
     """(T, m) raw units."""
     horizon_us: int
-    """How long the trace is; tasks come until then."""
+    """The length of the trace; tasks arrive until then."""
     users: int
 
     def usage(self) -> Floats:
-        """(m,) the mean of what all tasks hold together, would none of them wait (the paper's R)."""
+        """Return the mean amounts (m,) that all tasks would hold if none of them waited (the paper's R)."""
         amounts: Floats = (self.demands * self.duration_us[:, None]).sum(axis=0)
         return amounts / self.horizon_us
 
-    def taking(self, kept: npt.NDArray[np.bool_]) -> FairTrace:
-        """The tasks that are marked, of the same users."""
+    def select(self, kept: npt.NDArray[np.bool_]) -> FairTrace:
+        """Return the trace with the marked tasks only; the users stay the same."""
         return self._replace(
             submit_us=self.submit_us[kept],
             duration_us=self.duration_us[kept],
@@ -52,8 +52,8 @@ class FairTrace(NamedTuple):
         )
 
 
-class TaskRow(Protocol):
-    """A row of the 2011 trace's task_events, or what says the same."""
+class TraceRow(Protocol):
+    """A row of the 2011 trace's task_events, or an object with the same attributes."""
 
     @property
     def time(self) -> int:
@@ -69,30 +69,30 @@ class TaskRow(Protocol):
 
     @property
     def event(self) -> int:
-        """What happened, by the trace's code."""
+        """The trace's code of the event."""
 
     @property
     def user(self) -> str:
-        """Who submitted it."""
+        """The user who submitted the task."""
 
     @property
     def cpus(self) -> float | None:
-        """Asked for, a fraction of the largest machine."""
+        """The requested CPU, as a fraction of the largest machine."""
 
     @property
     def memory(self) -> float | None:
-        """Likewise."""
+        """The requested memory, as a fraction of the largest machine."""
 
 
 SUBMIT, SCHEDULE, EVICT, FAIL, FINISH, KILL, LOST, UPDATE_PENDING, UPDATE_RUNNING = range(9)
-"""Codes of the trace."""
+"""Event codes of the trace."""
 UNITS: Final = 2**20
-"""A fraction of the largest machine in whole numbers: the trace has about six digits."""
+"""Demands are whole numbers of 1/2**20 of the largest machine: the trace has about six digits."""
 
 
 @dataclass(slots=True)
-class _Open:
-    """A task that was submitted and has not ended."""
+class _OpenTask:
+    """A task that was submitted and has not ended yet."""
 
     submitted: int
     user: int
@@ -102,8 +102,8 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Columns:
-    """Tasks that ended, in little memory: months of the trace have tens of millions."""
+class _TraceColumns:
+    """Columns of the tasks that ended, kept compact: months of the trace have tens of millions."""
 
     submit: array[int] = field(default_factory=lambda: array("q"))
     duration: array[int] = field(default_factory=lambda: array("q"))
@@ -111,13 +111,13 @@ class _Columns:
     cpus: array[float] = field(default_factory=lambda: array("d"))
     memory: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, task: _Open, until: int) -> None:
+    def add(self, task: _OpenTask, until: int) -> None:
         if len(self.submit) >= limits.FAIR_TRACE_TASKS_MAX:
             raise InvalidError(
-                f"the trace has more than {limits.FAIR_TRACE_TASKS_MAX} tasks; take fewer --days of it"
+                f"the trace has more than {limits.FAIR_TRACE_TASKS_MAX} tasks; use fewer --days of it"
             )
         self.submit.append(task.submitted)
-        # No simulation has tasks that end when they begin.
+        # The simulation needs durations above 0.
         self.duration.append(max(1, until - task.scheduled))
         self.user.append(task.user)
         self.cpus.append(task.cpus)
@@ -125,22 +125,22 @@ class _Columns:
 
 
 def trace_of_rows(
-    rows: Iterable[TaskRow], *, begin_us: int, until_us: int | None
+    rows: Iterable[TraceRow], *, begin_us: int, until_us: int | None
 ) -> tuple[FairTrace, Counter[str]]:
-    """The 2011 trace as the SDRF paper reads it (section VII), and what was left out, by why.
+    """Convert rows of the 2011 trace as the SDRF paper does (section VII); also count skipped rows by reason.
 
-    A task asks for the CPU and memory of its submission and runs as long as it ran in the trace, whether it
-    finished, failed or was killed. Left out are tasks that demand none of one of the two, that were evicted
-    or lost, that were killed before they ran, or whose beginning is not in the rows. Whoever still runs at
-    ``until_us`` (None: the last row) runs until then. One that failed or was evicted and comes again is
-    another task. ``begin_us`` is the time zero; what was there before was submitted at that moment.
+    A task demands the CPU and memory of its submission and runs as long as it ran in the trace, even if it
+    failed or was killed. Tasks are skipped if they demand no CPU or no memory, were evicted or lost, were
+    killed before they ran, or were submitted before the first row. Tasks still running at ``until_us``
+    (None: at the last row) end then. A task that failed or was evicted and is submitted again counts as a
+    new task. ``begin_us`` becomes time 0; events before it count as at time 0.
 
-    Raises ``InvalidError`` where nothing remains, or more than ``limits.FAIR_TRACE_TASKS_MAX`` tasks do.
+    Raises ``InvalidError`` if no task is left, or if there are more than ``limits.FAIR_TRACE_TASKS_MAX``.
     """
-    tasks: dict[tuple[int, int], _Open] = {}
+    tasks: dict[tuple[int, int], _OpenTask] = {}
     users: dict[str, int] = {}
-    left_out: Counter[str] = Counter()
-    columns = _Columns()
+    skipped: Counter[str] = Counter()
+    columns = _TraceColumns()
     latest = 0
     for row in rows:
         key, event = (row.job, row.number), row.event
@@ -148,41 +148,41 @@ def trace_of_rows(
         latest = max(latest, at)
         if event == SUBMIT:
             if key in tasks:
-                left_out["submitted again before an end"] += 1
+                skipped["submitted again before an end"] += 1
             user = users.setdefault(row.user, len(users))
-            tasks[key] = _Open(at, user, row.cpus or 0.0, row.memory or 0.0)
+            tasks[key] = _OpenTask(at, user, row.cpus or 0.0, row.memory or 0.0)
             continue
         task = tasks.get(key)
         if task is None:
             if event not in {UPDATE_PENDING, UPDATE_RUNNING}:
-                left_out["event of a task that was not submitted"] += 1
+                skipped["event of a task that was not submitted"] += 1
         elif event == SCHEDULE:
             task.scheduled = at
         elif event in {EVICT, FAIL, FINISH, KILL, LOST}:
             del tasks[key]
-            _end(task, event, at, columns, left_out)
+            _record_end(task, event, at, columns, skipped)
     end = latest if until_us is None else until_us - begin_us
     for task in tasks.values():
-        _end(task, FINISH, end, columns, left_out)
-    return _sorted(columns, max(1, end)), left_out
+        _record_end(task, FINISH, end, columns, skipped)
+    return _sorted_trace(columns, max(1, end)), skipped
 
 
-def _end(task: _Open, event: int, at: int, columns: _Columns, left_out: Counter[str]) -> None:
-    """Take a task into the columns, or say why not."""
+def _record_end(task: _OpenTask, event: int, at: int, columns: _TraceColumns, skipped: Counter[str]) -> None:
+    """Add a task to the columns, or count the reason why not."""
     if event in {EVICT, LOST}:
-        left_out["evicted or lost"] += 1
+        skipped["evicted or lost"] += 1
     elif task.scheduled < 0 or at < task.scheduled:
-        left_out["never ran"] += 1
+        skipped["never ran"] += 1
     elif not (task.cpus > 0 and task.memory > 0):
-        left_out["demands nothing of a resource"] += 1
+        skipped["demands nothing of a resource"] += 1
     else:
         columns.add(task, at)
 
 
-def _sorted(columns: _Columns, horizon_us: int) -> FairTrace:
-    """The columns in order of submission, users numbered as they first come."""
+def _sorted_trace(columns: _TraceColumns, horizon_us: int) -> FairTrace:
+    """Return the columns in order of submission, with users numbered by their first task."""
     if not columns.submit:
-        raise InvalidError("no task of the trace can be simulated: none ran and demanded CPU and memory")
+        raise InvalidError("no task of the trace can be simulated: no task ran and demanded CPU and memory")
     submit, duration, user = (
         np.frombuffer(column, np.int64) for column in (columns.submit, columns.duration, columns.user)
     )

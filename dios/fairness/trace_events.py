@@ -1,8 +1,8 @@
-"""A simulated trace once more through the live tree: how many events there are, and what decisions cost.
+"""Replay of a simulated trace through the live tree, to count its events and to measure its cost.
 
-For: equation 14 as printed, and the claim that the tree is cheap. Not for: deciding, or a quick count of
-events (``simulate_by_tree``). The decisions were made by ``simulate``; here each is held against the tree's
-minimum, and the order of all who wait is kept as the paper keeps it.
+Used for equation 14 as printed and for the claim that the tree is cheap; ``simulate_by_tree`` counts events
+faster. The decisions come from ``simulate``. Each is compared with the tree's minimum, and the tree keeps all
+waiting users in order as in the paper.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from dios.fairness.allocation import Floats, Ints
 from dios.fairness.live_tree import LiveTree
 from dios.fairness.stateful.priority import Commitment, intersection, priority
 from dios.fairness.trace import MICRO, FairTrace
-from dios.fairness.trace_report import Played
+from dios.fairness.trace_report import MechanismResult
 
 NEAR: Final = 1e-9
-"""Two priorities nearer than this may be in either order: sums are rounded in another way here."""
-TOLD_EVERY: Final = 20_000
-"""Decisions between two words about progress."""
+"""Priorities nearer than this may be in either order, because sums are rounded differently here."""
+PROGRESS_EVERY: Final = 20_000
+"""The number of decisions between two progress reports."""
 _CHUNK: Final = 100_000
-"""What happens, as Python's own numbers, so much at a time."""
+"""The number of events that are converted to Python numbers at a time."""
 
-Told = Callable[[int], None]
-"""Takes how many decisions were made."""
+DecisionCallback = Callable[[int], None]
+"""Receives the number of decisions so far."""
 
 
-class Replay(NamedTuple):
-    """What the live tree had to do."""
+class TreeReplay(NamedTuple):
+    """The work of the live tree in a replay."""
 
     decisions: int
     events: int
-    """Events handled, false ones too."""
+    """Events handled, including false ones."""
     waiting: float
-    """Users in the tree, the mean over decisions."""
+    """The number of users in the tree, averaged over decisions."""
     tree_s: float
-    """CPU seconds for all of the tree's work, with events and changed allocations."""
+    """CPU seconds of the tree's whole work, including events and changed allocations."""
     sorted_s: float
-    """CPU seconds of one decision by a heap of everybody who waits, made anew; 0 where none was timed."""
+    """CPU seconds of one decision with a new heap of all waiting users; 0 if none was timed."""
 
     @property
     def per_thousand(self) -> float:
-        """Events for a thousand decisions."""
+        """Events per thousand decisions."""
         return 1000.0 * self.events / max(self.decisions, 1)
 
 
-class _Mirror:
-    """Users as the paper's kappa, and the tree of those who wait."""
+class _TreeMirror:
+    """The paper's kappa of all users, and the tree of those who wait."""
 
     def __init__(self, trace: FairTrace, capacity: Floats, tau: float, rule: str) -> None:
         self.tree: LiveTree[int, Commitment] = LiveTree(priority, intersection)
@@ -67,13 +67,13 @@ class _Mirror:
         self.kappa: list[Commitment] = [Commitment(0.0, tau, nothing, nothing, nothing)] * trace.users
 
     def arrive(self, user: int) -> None:
-        """A task more that waits."""
+        """Add a waiting task."""
         self.waiting[user] += 1
         if self.waiting[user] == 1:
             self.tree.insert(user, self.kappa[user])
 
     def change(self, user: int, demand: list[float], sign: float, t: float) -> None:
-        """A user's task starts or ends at ``t``: what it holds, and its place in the tree."""
+        """Start (sign 1) or end (-1) a task at ``t``: update its user's holdings and place in the tree."""
         if self.waiting[user] or sign > 0:
             self.tree.delete(user)
         held, old = self._held[user], self.kappa[user]
@@ -84,7 +84,7 @@ class _Mirror:
         share = tuple(amount / whole for amount, whole in zip(held, self._capacity, strict=True))
         over = tuple(max(0.0, part - self._fair) for part in share)
         if self._dominant:
-            # The largest commitment beside the largest share: equation 13 of a user whose shares are equal.
+            # Largest commitment plus largest share: equation 13 for a user whose shares are equal.
             share = (max(share),) * len(share)
         self.kappa[user] = Commitment(t, old.tau, share, over, owed)
         if sign > 0:
@@ -93,18 +93,18 @@ class _Mirror:
             self.tree.insert(user, self.kappa[user])
 
     def check(self, user: int, t: float) -> None:
-        """Whoever was chosen has the lowest priority of those who wait."""
+        """Raise ``InvariantError`` unless the chosen user has the lowest priority of all who wait."""
         first = self.tree.minimum()
         if first == user:
             return
         lowest, chosen = priority(t, self.kappa[first]), priority(t, self.kappa[user])
         if chosen - lowest > NEAR * (1.0 + abs(lowest)):
             raise InvariantError(
-                f"at {t} s user {user} with priority {chosen} was chosen, and user {first} has {lowest}"
+                f"at {t} s user {user} with priority {chosen} was chosen, but user {first} has {lowest}"
             )
 
     def resort(self, t: float) -> int:
-        """The same answer without a tree: everybody's priority, and a heap."""
+        """Return the next user without a tree: compute all priorities and build a heap."""
         heap = [(priority(t, self.kappa[user]), user) for user in self.tree]
         heapq.heapify(heap)
         return heap[0][1]
@@ -113,28 +113,29 @@ class _Mirror:
 def replay(
     trace: FairTrace,
     capacity: ArrayLike,
-    played: Played,
+    played: MechanismResult,
     rule: str = "dominant",
-    told: Told | None = None,
+    progress: DecisionCallback | None = None,
     *,
     resort_every: int = 0,
-) -> Replay:
-    """Play what SDRF decided through a live tree; ``capacity`` and ``rule`` as it was played with.
+) -> TreeReplay:
+    """Replay the decisions of SDRF through a live tree, with the ``capacity`` and ``rule`` of the simulation.
 
-    Every task lasts a microsecond or more. ``resort_every``: time a heap of everybody who waits, made anew,
-    at every so manieth decision; 0: never. Raises ``InvariantError`` where a decision was not for the lowest
-    priority.
+    Tasks must last at least a microsecond. ``resort_every`` times a new heap of all waiting users at every
+    n-th decision; 0 is never. Raises ``InvariantError`` if a decision was not for the lowest priority.
     """
     if played.delta is None:
-        raise ValueError("DRF's priorities do not change with time: there are no events to count")
-    mirror = _Mirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
+        raise ValueError(
+            "the result is of plain DRF, which has no events: priorities do not change with time"
+        )
+    mirror = _TreeMirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
     decisions = waited = timed = 0
     apart = sorted_s = 0.0
     began = time.process_time()
-    for micros, kind, user, demand in _happenings(trace, played.start_us, played.order):
+    for micros, kind, user, demand in _events_of(trace, played.start_us, played.order):
         now = micros / MICRO
         mirror.tree.update(now)
-        if kind == _COME:
+        if kind == _ARRIVE:
             mirror.arrive(user)
             continue
         if kind == _END:
@@ -150,18 +151,20 @@ def replay(
             timed += 1
         mirror.change(user, demand, 1.0, now)
         decisions += 1
-        if told and decisions % TOLD_EVERY == 0:
-            told(decisions)
+        if progress and decisions % PROGRESS_EVERY == 0:
+            progress(decisions)
     total = time.process_time() - began - apart
-    return Replay(decisions, mirror.tree.events, waited / max(decisions, 1), total, sorted_s / max(timed, 1))
+    return TreeReplay(
+        decisions, mirror.tree.events, waited / max(decisions, 1), total, sorted_s / max(timed, 1)
+    )
 
 
-_END, _COME, _START = range(3)
-"""At one instant tasks end first, then others come, then some start."""
+_END, _ARRIVE, _START = range(3)
+"""At the same time, tasks end first, then others arrive, then some start."""
 
 
-def _happenings(trace: FairTrace, start: Ints, order: Ints) -> Iterator[tuple[int, int, int, list[float]]]:
-    """(microseconds, kind, user, demand) up to the last start, in the order in which ``simulate`` goes."""
+def _events_of(trace: FairTrace, start: Ints, order: Ints) -> Iterator[tuple[int, int, int, list[float]]]:
+    """Yield (microseconds, kind, user, demand) up to the last start, in the order of ``simulate``."""
     count = start.size
     turn = np.empty(count, np.int64)
     turn[order] = np.arange(count)

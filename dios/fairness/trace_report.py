@@ -1,15 +1,13 @@
-"""What a mechanism does to the users of a trace: waiting and completed tasks, beside plain DRF.
+"""Waiting times and completed tasks of a trace's users under a mechanism, compared with plain DRF.
 
-For: ``dios fair simulate`` and ``dios.papers``. Not for: deciding (``dios.fairness.simulate``).
+Definitions, fixed before any measurement:
 
-How things are counted, fixed before anything was measured:
-
-- A task waits from its submission to its start. All tasks start in the end: the simulation goes on when no
-  more come. ``wait_until_end_s`` counts nothing that is waited after the trace's end.
-- A user's waiting is the mean over its tasks; the mean over users counts each user once, whatever it
-  submitted. Over tasks, each task counts once.
-- A task is completed when it finishes before the trace ends.
-- The low-demand half are those users whose tasks need the least: dominant share times seconds.
+- A task waits from its submission to its start. All tasks start in the end, because the simulation continues
+  after the last arrival. ``wait_until_end_s`` does not count waiting after the trace's end.
+- A user's waiting is the mean over its tasks. The mean over users counts each user once, whatever it
+  submitted. The mean over tasks counts each task once.
+- A task is completed if it finishes before the trace ends.
+- The low-demand half are the users whose tasks need the least: dominant share times seconds.
 """
 
 from __future__ import annotations
@@ -25,23 +23,23 @@ from dios.fairness.trace import MICRO, FairTrace
 
 DRF: Final = "DRF"
 NEVER_WAITED_S: Final = 1e-3
-"""Below a millisecond on average nobody waits, and waiting cannot fall."""
+"""A mean waiting below this counts as none, so that it cannot be reduced."""
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
-    """A trace under one mechanism."""
+class MechanismResult:
+    """The result of a trace under one mechanism."""
 
     delta: float | None
     """None: plain DRF."""
     start_us: Ints
-    """(T,) when each task starts."""
+    """(T,) the start of each task."""
     order: Ints
-    """(T,) rows as they started."""
+    """(T,) rows in the order in which they started."""
     wait_s: Floats
-    """(U,) each user's mean waiting; not a number for a user without tasks."""
+    """(U,) each user's mean waiting; nan for a user without tasks."""
     wait_until_end_s: Floats
-    """(U,) the same, where nothing after the trace's end counts."""
+    """(U,) the same without waiting after the trace's end."""
     task_wait_s: float
     """The mean over tasks."""
     completed: Ints
@@ -49,13 +47,13 @@ class Played:
 
     @property
     def name(self) -> str:
-        """The mechanism, as tables have it."""
+        """The mechanism's name in tables."""
         return DRF if self.delta is None else f"SDRF, {delta_text(self.delta)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One mechanism beside plain DRF; changes are parts of DRF's value, below 0 where it is less."""
+class Comparison:
+    """One mechanism compared with plain DRF; changes are fractions of DRF's value, negative for less."""
 
     wait_users_s: float
     wait_users: float
@@ -66,31 +64,33 @@ class Compared:
     wait_low: float
     """The low-demand half."""
     each_mean: float
-    """The mean of users' own changes, of those who wait under DRF, however long."""
+    """The mean of the users' own changes, over all users who wait under DRF."""
     each_median: float
     fewer: int
-    """Users who complete fewer tasks than under DRF."""
+    """The number of users who complete fewer tasks than under DRF."""
     more: int
     lost_most: float
-    """The largest part of its DRF completions that a user loses."""
+    """The largest fraction of its DRF completions that a user loses."""
     completed: int
-    """Tasks, of all users."""
+    """The number of completed tasks of all users."""
 
 
 def delta_text(delta: float) -> str:
-    """A discount factor as the paper writes it: ``1 - 1e-6``."""
+    """Return a discount factor in the paper's notation: ``1 - 1e-6``."""
     mantissa, exponent = f"{1 - delta:.2e}".split("e")
     return f"1 - {float(mantissa):g}e{int(exponent)}"
 
 
-def fitting(trace: FairTrace, capacity: Floats) -> tuple[FairTrace, int]:
-    """The trace without tasks that never fit, which everybody would wait for; and how many those are."""
+def without_oversized(trace: FairTrace, capacity: Floats) -> tuple[FairTrace, int]:
+    """Return the trace without tasks that exceed the capacity (everybody would wait), and their number."""
     fits = np.asarray((trace.demands <= capacity).all(axis=1))
-    return (trace if fits.all() else trace.taking(fits)), int((~fits).sum())
+    return (trace if fits.all() else trace.select(fits)), int((~fits).sum())
 
 
-def play(trace: FairTrace, capacity: Floats, delta: float | None, priority: str = "dominant") -> Played:
-    """Let a mechanism decide when each task starts; ``capacity`` (m,) in the units of the demands."""
+def run_mechanism(
+    trace: FairTrace, capacity: Floats, delta: float | None, priority: str = "dominant"
+) -> MechanismResult:
+    """Simulate a trace under a mechanism; ``capacity`` (m,) has the units of the demands."""
     start, order = simulate(
         trace.submit_us,
         trace.duration_us,
@@ -102,12 +102,14 @@ def play(trace: FairTrace, capacity: Floats, delta: float | None, priority: str 
         priority=priority,
     )
     if order.size != start.size:
-        raise ValueError(f"{start.size - order.size} tasks never fit; take them out with fitting()")
+        raise ValueError(
+            f"{start.size - order.size} tasks exceed the capacity and never start; remove them with fitting()"
+        )
     wait = (start - trace.submit_us) / MICRO
-    # Who comes in the last moment has not waited, rather than less than nothing.
+    # A task that is submitted in the last moments waits at least 0.
     seen = np.maximum(np.minimum(start, trace.horizon_us) - trace.submit_us, 0) / MICRO
     finished = start + trace.duration_us <= trace.horizon_us
-    return Played(
+    return MechanismResult(
         delta=delta,
         start_us=start,
         order=order,
@@ -119,7 +121,7 @@ def play(trace: FairTrace, capacity: Floats, delta: float | None, priority: str 
 
 
 def low_half(trace: FairTrace) -> Ints:
-    """The users of the low-demand half, among those who have tasks."""
+    """Return the users of the low-demand half, among users with tasks."""
     share = (trace.demands / trace.usage()).max(axis=1) * trace.duration_us
     work = np.bincount(trace.user, share, minlength=trace.users)
     busy = np.flatnonzero(np.bincount(trace.user, minlength=trace.users))
@@ -127,29 +129,29 @@ def low_half(trace: FairTrace) -> Ints:
     return ranked[: max(1, ranked.size // 2)]
 
 
-def reductions(plain: Played, other: Played) -> Floats:
-    """How much less each user waits than under DRF, a part of it; only of those who wait under DRF."""
+def reductions(plain: MechanismResult, other: MechanismResult) -> Floats:
+    """Return the relative reduction of waiting for each user who waits under DRF."""
     waits = plain.wait_s > NEVER_WAITED_S
     return 1.0 - other.wait_s[waits] / plain.wait_s[waits]
 
 
-def compare(trace: FairTrace, plain: Played, other: Played) -> Compared:
-    """One mechanism beside plain DRF."""
+def compare(trace: FairTrace, plain: MechanismResult, other: MechanismResult) -> Comparison:
+    """Return the comparison of one mechanism with plain DRF."""
     low = low_half(trace)
     each = reductions(plain, other)
     before, after = plain.completed, other.completed
     users = float(np.nanmean(other.wait_s))
     low_s = float(other.wait_s[low].mean())
-    return Compared(
+    return Comparison(
         wait_users_s=users,
-        wait_users=_change(users, float(np.nanmean(plain.wait_s))),
-        wait_until_end=_change(
+        wait_users=_relative_change(users, float(np.nanmean(plain.wait_s))),
+        wait_until_end=_relative_change(
             float(np.nanmean(other.wait_until_end_s)), float(np.nanmean(plain.wait_until_end_s))
         ),
         wait_tasks_s=other.task_wait_s,
-        wait_tasks=_change(other.task_wait_s, plain.task_wait_s),
+        wait_tasks=_relative_change(other.task_wait_s, plain.task_wait_s),
         wait_low_s=low_s,
-        wait_low=_change(low_s, float(plain.wait_s[low].mean())),
+        wait_low=_relative_change(low_s, float(plain.wait_s[low].mean())),
         each_mean=float(np.mean(-each)) if each.size else 0.0,
         each_median=float(np.median(-each)) if each.size else 0.0,
         fewer=int((after < before).sum()),
@@ -166,5 +168,5 @@ def _by_user(trace: FairTrace, values: Floats) -> Floats:
     return means
 
 
-def _change(now: float, before: float) -> float:
+def _relative_change(now: float, before: float) -> float:
     return now / before - 1.0 if before > 0 else 0.0

@@ -1,7 +1,7 @@
-"""What Firmament is told about tasks, jobs and machines: plain values, checked when they are made.
+"""The descriptions of tasks, jobs and machines that Firmament receives: plain values, checked when made.
 
-For: the scheduler's callers (simulator, coordinator, tests) and the cost models.
-Not for: what the scheduler keeps about them while it works, which is in columns (``state``).
+They are used by the scheduler's callers (simulator, coordinator, tests) and the cost models. The state of
+tasks and machines is in the tables of ``cluster.state``.
 
 Units everywhere: seconds, bytes, bytes per second, and CPUs as a number of hardware threads.
 Identifiers are 63-bit integers that the caller chooses.
@@ -19,14 +19,14 @@ from dios.wire.types import Affinity, Operator
 
 
 class BadDescriptorError(InvalidError):
-    """A description that cannot be meant; the message names the field and the value."""
+    """A description is impossible; the message names the field and the value."""
 
 
 class Resources(NamedTuple):
-    """A vector over the four dimensions in which machines are divided (§7.3).
+    """An amount of each of the four resources of machines (§7.3).
 
-    As a demand: what a task is given. As a capacity: what a machine has; 0 there means "not known",
-    and what is not known is not checked.
+    As a demand, it is the amount that a task is given. As a capacity, it is the amount that a machine has;
+    0 means that the amount is not known, and then it is not checked.
     """
 
     cpus: float = 0.0
@@ -42,11 +42,11 @@ class Resources(NamedTuple):
 DIMENSIONS = len(Resources._fields)
 
 COUNT_MAX = 2**31
-"""As many tasks as anything here may count; as a job's largest number that runs it means no limit."""
+"""The largest number of tasks in any count; as the maximum of a job's running tasks it means no limit."""
 
 
 class Level(IntEnum):
-    """Where in the tree of resources a vertex stands (Figure 6.5); a child's level is larger."""
+    """The level of a vertex in the tree of resources (Figure 6.5); a child's level is larger."""
 
     CLUSTER = 0
     RACK = 1
@@ -58,17 +58,17 @@ class Level(IntEnum):
 
 
 class Kind(IntEnum):
-    """How a job runs: to its end, or for ever."""
+    """The kind of a job: batch jobs end, services do not."""
 
     BATCH = 0
     SERVICE = 1
 
 
 class Interference(IntEnum):
-    """The classes of co-location behaviour (§7.3), from the harmless to the harmful.
+    """The classes of co-location behaviour (§7.3), from harmless to harmful.
 
-    A turtle neither disturbs nor is disturbed; a sheep is gentle; a rabbit is delicate and easily
-    disturbed; a devil disturbs everybody.
+    A turtle neither disturbs others nor is disturbed. A sheep disturbs others a little. A rabbit is easily
+    disturbed. A devil disturbs everything else.
     """
 
     TURTLE = 0
@@ -78,45 +78,45 @@ class Interference(IntEnum):
 
 
 class Constraint(NamedTuple):
-    """What a task asks of a machine's labels (§6.3.1)."""
+    """A requirement of a task on a machine's labels (§6.3.1)."""
 
     key: str
     operator: Operator = Operator.EQUAL
     value: str = ""
     hard: bool = True
-    """Hard: elsewhere it never runs. Soft: elsewhere costs more."""
+    """True: the task never runs elsewhere. False: running elsewhere costs more."""
 
 
 class Block(NamedTuple):
-    """A piece of a task's input and the machines that hold a copy (C.3)."""
+    """A part of a task's input, and the machines that hold a copy (C.3)."""
 
     size: int
     """Bytes."""
     machines: tuple[int, ...]
-    """Identifiers; one that the scheduler does not know counts as far away."""
+    """Identifiers of machines; one that the scheduler does not know counts as remote."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDescriptor:
-    """One task as it is submitted."""
+    """A task as it is submitted."""
 
     task: int
     demand: Resources = field(default_factory=lambda: Resources(cpus=1.0))
     priority: int = 0
-    """The larger the more important; strict between tasks of one model that knows priorities."""
+    """A larger priority is more important; models that know priorities apply them strictly."""
     deadline: float | None = None
-    """Scheduler's time in seconds at which it should be done."""
+    """The scheduler's time, in seconds, at which the task should be done."""
     equivalence: str = ""
-    """The class whose profile is its profile, such as the program's name; empty: the job's."""
+    """The name of the class whose profile the task has, such as its program; empty: the job's name."""
     interference: Interference = Interference.SHEEP
     blocks: tuple[Block, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     pinned: int | None = None
-    """The machine on which it has to run."""
+    """The identifier of the only machine on which the task may run."""
     restartable: bool = True
-    """Whether it may be stopped and started again elsewhere; otherwise it stays where it is."""
+    """True if the task may be stopped and started again elsewhere; else it stays where it is."""
     expected_runtime: float | None = None
-    """Seconds, when known; the simulator's oracle and Jockey-like models use it."""
+    """The expected run time in seconds, if known, for the simulator's oracle and Jockey-like models."""
 
     def __post_init__(self) -> None:
         _check_identifier("task", self.task)
@@ -137,21 +137,21 @@ class TaskDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class JobDescriptor:
-    """What holds for all tasks of a job."""
+    """The properties that all tasks of a job share."""
 
     job: int
     principal: str = ""
-    """Whose job it is; fairness divides between principals."""
+    """The principal that owns the job; fairness divides between principals."""
     name: str = ""
     kind: Kind = Kind.BATCH
     minimum_running: int = 0
-    """E_j: so many tasks run at any time, whatever it costs (Table C.1)."""
+    """E_j: the number of tasks that run at any time, at any cost (Table C.1)."""
     maximum_running: int | None = None
-    """F_j: never more than so many at once; None: all."""
+    """F_j: the largest number of tasks that run at once; None: all."""
     gang: int = 0
-    """At least so many of its tasks start together or none (§6.3.3); 0: no gang."""
+    """The number of its tasks that start together or not at all (§6.3.3); 0: no gang."""
     affinity: Affinity = Affinity.NONE
-    """How its tasks stand to each other (§6.3.1, C.4.1); a node is a machine here."""
+    """The placement of its tasks relative to each other (§6.3.1, C.4.1); a node is a machine here."""
 
     def __post_init__(self) -> None:
         _check_identifier("job", self.job)
@@ -165,7 +165,7 @@ class JobDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A part of a machine: a socket, a cache, a core or a hardware thread; one without parts takes tasks."""
+    """A part of a machine: a socket, a cache, a core or a hardware thread. Parts without children run tasks."""
 
     level: Level
     name: str
@@ -185,19 +185,19 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class MachineDescriptor:
-    """One machine as it joins."""
+    """A machine as it joins."""
 
     machine: int
     name: str
     rack: str = ""
     capacity: Resources = field(default_factory=Resources)
     slots: int = 1
-    """K: how many tasks may run at once (Table C.1)."""
+    """K: the number of tasks that may run at once (Table C.1)."""
     machine_type: str = ""
-    """Machines of one type are alike for profiles; see ``topology``."""
+    """Machines of one type share profiles; see ``monitor.topology``."""
     labels: tuple[tuple[str, str], ...] = ()
     inner: tuple[Inner, ...] = ()
-    """Its sockets; empty: the machine itself is the leaf."""
+    """The sockets; empty: the machine itself is the leaf."""
 
     def __post_init__(self) -> None:
         _check_identifier("machine", self.machine)
@@ -208,7 +208,7 @@ class MachineDescriptor:
 
 
 class FinalReport(NamedTuple):
-    """What is known when a task has ended (§6.5.3); what was not measured is 0."""
+    """The measurements of a task that has ended (§6.5.3); 0 where nothing was measured."""
 
     runtime: float
     """Seconds."""
@@ -218,7 +218,7 @@ class FinalReport(NamedTuple):
     cache_misses: int = 0
     memory_peak: int = 0
     completed: bool = True
-    """False: it failed or was stopped."""
+    """False if the task failed or was stopped."""
 
 
 def _check_count(what: str, value: int) -> None:

@@ -1,10 +1,10 @@
-"""The scheduler: events come in, rounds are solved, deltas go out (thesis §6.2 to §6.4).
+"""The scheduler: it receives events, solves rounds, and returns changes of the schedule (thesis §6.2 to §6.4).
 
-For: the simulator and the coordinators, which tell it what happened and carry its deltas out.
-Not for: talking to anybody. It has no clock (``now``, in seconds, is an argument) and starts no work.
+The simulator and the coordinators call it and carry out its changes. It has no clock (``now``, in seconds, is
+an argument), sends nothing, and starts no process.
 
-Everything that a caller asks for is checked before anything is changed: an event that is refused leaves no
-trace. A round that cannot be solved leaves the schedule as it is and says why.
+Every event is checked before anything is changed, so a refused event leaves no trace. A round that cannot be
+solved leaves the schedule as it is, and its result says why.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network.export import NamedProblem, VertexNames, named_problem
 from dios.firmament.network.flow_network import FlowNetwork
-from dios.firmament.policies.fair_queue import Turns
+from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.gangs import GangBook
-from dios.firmament.policies.ledger import Ledger
+from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Fault, Round
@@ -46,14 +46,14 @@ from dios.firmament.settings import SchedulerSettings
 from dios.limits import SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
 
 _GROWTH_S = 10.0
-"""Over so many seconds the growth of a waiting cost is measured for explanations."""
+"""The interval over which the growth of a waiting cost is measured for explanations."""
 
 
 class FlowScheduler:
     """One cluster and its schedule. Not safe for threads.
 
-    Identifiers that are not known make a :class:`BadDescriptorError`, as does all else that cannot be meant.
-    With a ``ledger`` principals take turns while there is not room for all; without one, costs alone decide.
+    Unknown identifiers and impossible arguments raise :class:`BadDescriptorError`. With a ``ledger``,
+    principals take turns while there is not enough room for all; without one, only costs decide.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class FlowScheduler:
         settings: SchedulerSettings | None = None,
         *,
         knowledge: KnowledgeBase | None = None,
-        ledger: Ledger | None = None,
+        ledger: PrincipalAccounts | None = None,
     ) -> None:
         self.settings = settings or SchedulerSettings()
         self.state = ClusterState(knowledge=knowledge)
-        """Read only for others."""
+        """The tables of the cluster; callers only read them."""
         self.model = model
         self.history: deque[Round] = deque(maxlen=SCHED_HISTORY_MAX)
         self._guard = ModelGuard(self.settings.model_time_limit_s)
@@ -75,7 +75,7 @@ class FlowScheduler:
         self._gangs = GangBook(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
-        self._turns = None if ledger is None else Turns(ledger, preemption=self.settings.preemption)
+        self._turns = None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
         self._rounds = RoundMaker(
             self.state, self.settings, self._network, self._restrictions, self._gangs, self._turns
         )
@@ -83,7 +83,7 @@ class FlowScheduler:
     # Machines ---------------------------------------------------------------------------------------
 
     def add_machine(self, machine: MachineDescriptor, now: float) -> None:
-        """A machine joins."""
+        """Add a machine."""
         if self.state.machine_row(machine.machine) != ABSENT:
             raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
         self.state.now = now
@@ -93,7 +93,7 @@ class FlowScheduler:
         self._tell("add_machine", lambda: self.model.add_machine(self.state, row))
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
-        """A machine is gone; the identifiers of the tasks that ran there, which wait again."""
+        """Remove a machine; return the identifiers of the tasks that ran there, which wait again."""
         row = self._machine(machine)
         self.state.now = now
         tasks = self.state.tasks
@@ -106,14 +106,14 @@ class FlowScheduler:
         return [int(each) for each in tasks.id[rows]]
 
     def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - the contract of all callers
-        """Whether a machine takes nothing new; what runs there stays."""
+        """Set whether a machine takes no new tasks; its running tasks stay."""
         self.state.resources.usable[self._machine(machine)] = not drained
         self._gangs.room_appeared()
 
     def withhold(self, machine: int, amounts: Resources) -> None:
-        """Keep so much of a machine for jobs that were admitted over time, instead of what was kept before.
+        """Reserve part of a machine for jobs that were admitted over time; tasks get the rest.
 
-        Tasks get what is left.
+        ``amounts`` replaces the amounts that were reserved before.
         """
         row = self._machine(machine)
         if (self.state.resources.withheld[row] != amounts).any():
@@ -121,13 +121,13 @@ class FlowScheduler:
             tables.withhold(self.state, row, np.array(amounts))
 
     def promise(self, principal: str, tasks: int, amounts: Resources) -> None:
-        """Count so much as held by a principal, beside its tasks, instead of what was counted before."""
+        """Count amounts that a principal holds in addition to its tasks; they replace those counted before."""
         tables.promise(self.state, self.state.principal(principal), np.array((tasks, *amounts)))
 
     # Tasks ------------------------------------------------------------------------------------------
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
-        """New tasks wait, of a new job or of a known one."""
+        """Add waiting tasks, of a new job or of a known one."""
         self._check(job, tasks)
         self.state.now = now
         row = self.state.jobs.find(job.job)
@@ -139,9 +139,9 @@ class FlowScheduler:
         self._tell("add_tasks", lambda: self.model.add_tasks(self.state, rows))
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
-        """A task has ended, failed or was withdrawn; it leaves the tables.
+        """Remove a task that has ended, failed or was withdrawn.
 
-        One that ended well counts for its gang as if it ran; without a report it ended well.
+        For its gang, a task that ended successfully counts as running. Without a report it ended successfully.
         """
         row = self._task(task)
         self.state.now = now
@@ -161,7 +161,7 @@ class FlowScheduler:
             self._gangs.forget(job)
 
     def started(self, task: int, machine: int, now: float) -> None:
-        """A task that waits here runs there already, as a coordinator finds that takes over."""
+        """Record that a waiting task runs already; a coordinator that takes over finds such tasks."""
         row, place = self._task(task), self._machine(machine)
         if self.state.tasks.status[row] == RUNNING:
             raise BadDescriptorError(f"task {task} runs already")
@@ -170,7 +170,7 @@ class FlowScheduler:
         tables.start(self.state, np.array([row]), np.array([leaf]))
 
     def rejected(self, task: int, now: float) -> None:
-        """The machine refused the placement: the task waits again and avoids that machine for a while."""
+        """Record that a machine refused a task: it waits again and avoids that machine for a while."""
         row = self._task(task)
         table = self.state.tasks
         if table.status[row] != RUNNING:
@@ -181,13 +181,23 @@ class FlowScheduler:
         self._restrictions.refused(row, machine, now)
 
     def measured(self, task: int, usage: Resources) -> None:
-        """What a task uses now."""
+        """Record the resources that a task uses now."""
         self.state.tasks.usage[self._task(task)] = usage
+
+    def job(self, job: int) -> JobDescriptor | None:
+        """Return a known job's description."""
+        row = self.state.jobs.find(job)
+        return None if row == ABSENT else self.state.jobs.descriptors[row]
+
+    def is_running(self, task: int) -> bool:
+        """Return True if the task is known and has been placed."""
+        row = self.state.tasks.find(task)
+        return row != ABSENT and bool(self.state.tasks.status[row] == RUNNING)
 
     # Rounds -----------------------------------------------------------------------------------------
 
     def set_model(self, model: CostModel, now: float) -> None:
-        """Another policy from the next round on; it is told of everything that there is."""
+        """Use another cost model from the next round on; it receives every machine and task as an event."""
         self.state.now = now
         self.model = model
         self._guard = ModelGuard(self.settings.model_time_limit_s)
@@ -199,7 +209,7 @@ class FlowScheduler:
         self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
 
     def round(self, now: float) -> Round:
-        """Solve, change the state, and say what changed."""
+        """Solve a round, change the state, and return the changes."""
         started = time.perf_counter()
         self.state.now = now
         number = self.history[-1].number + 1 if self.history else 1
@@ -210,13 +220,16 @@ class FlowScheduler:
         self.history.append(found)
         return found
 
-    # For people -------------------------------------------------------------------------------------
+    # Reports ----------------------------------------------------------------------------------------
 
     def explain(self, task: int) -> Explanation:
-        """Why a task waits or runs where it is, and what would change that.
+        """Explain why a task waits or runs where it does, and describe what would change that.
 
-        A round is rehearsed for it, so that it speaks of the cluster as it is now; nothing changes.
-        An error of the cost model (:class:`ModelError`) or of all solvers comes through.
+        A trial round is solved for it, so the answer is about the present cluster; nothing changes.
+
+        Raises:
+            ModelError: the cost model failed.
+            NoSolverError: no solver found a solution.
         """
         row = self._task(task)
         outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
@@ -244,13 +257,13 @@ class FlowScheduler:
         return explain_task(subject)
 
     def problem(self) -> NamedProblem:
-        """The network of a round as it would be made now, with names, for export and pictures."""
+        """Return the network of a round as it would be made now, with names, for export and pictures."""
         outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
         names = VertexNames(self._network.vertices, self.state)
         return named_problem(outcome.network, names, self.state.tasks.id[outcome.plan.tasks])
 
     def _growth(self, row: int) -> float:
-        """By how much a task's waiting becomes dearer each second."""
+        """Return the growth of a task's waiting cost per second."""
         rows, now = np.array([row]), self.state.now
         costs = []
         for at in (now, now + _GROWTH_S):

@@ -1,7 +1,6 @@
-"""What can be set about scheduling, apart from the cost model: one frozen value.
+"""The settings of the scheduler, apart from the choice of the cost model: one frozen value.
 
-Not for: parameters of cost models, which the models check themselves, and bounds that nobody may
-move, which stand in ``dios.limits``.
+Cost models check their own parameters. Bounds that an operator cannot change are in ``dios.limits``.
 """
 
 from __future__ import annotations
@@ -14,44 +13,44 @@ from dios.firmament.solvers import algorithms
 
 
 class Fairness(IntEnum):
-    """How running tasks are divided between principals (§6.3.2)."""
+    """The rule that divides running tasks between principals (§6.3.2)."""
 
     NONE = 0
-    """Costs alone decide."""
+    """Only costs decide."""
     BOUNDED = 1
-    """Nobody runs more than the fair share A_j while others wait: F_j = A_j."""
+    """No principal runs more than its fair share A_j while others wait: F_j = A_j."""
     STRICT = 2
-    """Everybody runs exactly the fair share: E_j = A_j = F_j."""
+    """Every principal runs exactly its fair share: E_j = A_j = F_j."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Costs are in the cost model's unit, times in seconds of the scheduler's clock."""
+    """The settings. Costs are in the unit of the cost model, times in seconds of the scheduler's clock."""
 
     solver: str = "auto"
-    """A name of ``solvers.algorithms()``; "auto" also keeps the network solved between rounds."""
+    """A name of ``solvers.algorithms()``; with "auto" the network also stays solved between rounds."""
     certify_every: int = 50
-    """The certificate is checked in one of so many rounds; 1: in each; 0: never."""
+    """The certificate is checked every this many rounds; 1: in each round; 0: never."""
     model_time_limit_s: float = 10.0
-    """A cost model that answers later is reported, and the last schedule stands."""
+    """The time after which a cost model that has not answered is reported; the last schedule then stays."""
     preemption: bool = True
-    """Whether running tasks may be stopped for others."""
+    """True if running tasks may be stopped for others."""
     migration: bool = True
-    """Whether running tasks may move to better places."""
+    """True if running tasks may move to better machines."""
     preemption_hysteresis: int = 1
-    """Added to the cost of stopping a running task; 1 keeps ties from stopping anybody."""
+    """The addition to the cost of stopping a running task; with 1, ties stop no task."""
     migration_hysteresis: int = 1
-    """Added to the cost of each other place of a running task."""
+    """The addition to the cost of every other place of a running task."""
     fit: bool = True
-    """Placements that overflow a machine's known resources are held back."""
+    """True if placements that exceed the known resources of a machine are held back."""
     soft_penalty: int = 1_000
-    """What an unmet soft constraint adds to the cost of a machine."""
+    """The addition to the cost of a machine for each soft constraint that it does not meet."""
     gang_preempts: bool = True
-    """A gang that is let in takes its places at any cost (§6.3.3); otherwise it waits for free slots."""
+    """True if an admitted gang takes its places at any cost (§6.3.3); else it waits for free slots."""
     retry_first_s: float = 1.0
-    """A gang without room, or a machine that refused a task, is tried again after so long; then twice."""
+    """The delay before a gang without room, or a machine that refused a task, is tried again; it doubles."""
     retry_last_s: float = 300.0
-    """The longest such pause."""
+    """The longest such delay."""
     fairness: Fairness = Fairness.NONE
 
     def __post_init__(self) -> None:

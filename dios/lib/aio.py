@@ -16,7 +16,7 @@ from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
 from dios.client.trio.connection import AsyncConnection
 from dios.client.trio.node import AsyncReference
-from dios.errors import Conflict, DiosError
+from dios.errors import Busy, Conflict, DiosError, TimeLimitError
 from dios.lib.clock import ClockOps, Stamp
 from dios.lib.mutex import GuardedOps, MutexOps
 from dios.lib.retrying import Pauses
@@ -31,7 +31,7 @@ async def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: f
     while True:
         try:
             return await connection.run(attempt())
-        except Conflict as conflict:
+        except (Busy, Conflict) as conflict:
             pause = pauses.after(conflict)
         await trio.sleep(pause)
 
@@ -45,6 +45,14 @@ class AsyncMutex(MutexOps):
     async def acquire(self) -> int:
         """Wait for the lock and take it; answers the fencing token. TimeLimitError after ``timeout``."""
         return await insist(self, self.take_op, self.timeout)
+
+    async def try_acquire(self) -> bool:
+        """Take the lock if that is possible now."""
+        try:
+            await insist(self, self.take_op, 0)
+        except TimeLimitError:
+            return False
+        return True
 
     async def renew(self) -> None:
         """Begin the lease anew; LockLostError when somebody else has the lock."""

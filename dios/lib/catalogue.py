@@ -17,13 +17,13 @@ import msgspec
 
 from dios import limits
 from dios.client.sync.node import Reference
-from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
+from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
 from dios.wire.types import Semantics
 
 FORMAT_VERSION: Final = 1
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One object that was put: as which file, under which name, how large, when (nanoseconds)."""
 
     file: str
@@ -36,26 +36,27 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return f"Entry({self.file!r}, {self.size} bytes)"
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _CatalogueContent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
-    entries: tuple[Entry, ...]
+    entries: tuple[CatalogueEntry, ...]
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Content).decode
+_decode: Final = msgspec.msgpack.Decoder(_CatalogueContent).decode
 
 
-def encode(entries: Iterable[Entry]) -> bytes:
-    """The stored form of a catalogue; raises TooLargeError over the bound on entries."""
+def encode(entries: Iterable[CatalogueEntry]) -> bytes:
+    """The stored form of a catalogue; raises LimitError when it is full."""
     listed = tuple(entries)
     if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
-        raise TooLargeError(
-            f"a catalogue holds {limits.CATALOGUE_ENTRIES_MAX} objects; put the others into another group"
+        raise LimitError(
+            f"the catalogue is full: it holds at most {limits.CATALOGUE_ENTRIES_MAX} objects. "
+            "Remove some, or put the others into another group."
         )
-    return _encode(_Content(FORMAT_VERSION, listed))
+    return _encode(_CatalogueContent(FORMAT_VERSION, listed))
 
 
-def decode(data: bytes) -> tuple[Entry, ...]:
+def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
     """Entries in the order they were put; an empty object is an empty catalogue. Raises DamagedError."""
     if not data:
         return ()
@@ -70,7 +71,7 @@ def decode(data: bytes) -> tuple[Entry, ...]:
     return content.entries
 
 
-class Stored(Protocol):
+class CatalogueObject(Protocol):
     """The object that a catalogue is kept in."""
 
     def read(self) -> tuple[bytes, int]:
@@ -101,7 +102,9 @@ class StoredCatalogue:
             request.view[:] = data
 
 
-def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]]) -> tuple[Entry, ...]:
+def edit(
+    stored: CatalogueObject, change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
+) -> tuple[CatalogueEntry, ...]:
     """Apply ``change`` to the entries as they are, whoever else edits meanwhile; returns the result.
 
     ``change`` may be called several times. Raises Conflict after CATALOGUE_EDITS_MAX attempts.
@@ -111,7 +114,7 @@ def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]])
             data, version = stored.read()
             after = tuple(change(decode(data)))
             stored.replace(encode(after), version)
-        except Conflict:
+        except (Busy, Conflict):
             if attempt == limits.CATALOGUE_EDITS_MAX - 1:
                 raise
         else:
@@ -119,7 +122,7 @@ def edit(stored: Stored, change: Callable[[tuple[Entry, ...]], Iterable[Entry]])
     raise AssertionError("the last attempt returns or raises")
 
 
-def matching(entries: Iterable[Entry], text: str) -> list[Entry]:
+def matching(entries: Iterable[CatalogueEntry], text: str) -> list[CatalogueEntry]:
     """Those put as ``text``: the whole path as it was given then, or its last parts."""
     return [entry for entry in entries if entry.file == text or entry.file.endswith(f"/{text.lstrip('/')}")]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.attributes import ClientLink, Handle
 from dios.client.ops.requests import WriteOps
 from dios.client.session import Operation
 from dios.client.sync.node import Reference
@@ -46,7 +46,7 @@ class ClockOps:
         self.timeout: Final = timeout
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection of the clock's handle."""
         return self.reference.link
 

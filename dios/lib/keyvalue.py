@@ -20,6 +20,7 @@ import msgspec
 
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import (
+    Busy,
     Conflict,
     DamagedError,
     DiosError,
@@ -28,14 +29,14 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.pickers import pick_closest
-from dios.lib.replicated_index import Copy, Index
+from dios.lib.replicated_index import Index, IndexCopy
 from dios.lib.retrying import Pauses
 from dios.limits import (
     INDEX_COPIES_MAX,
     INDEX_SHARDS_MAX,
     KEY_BYTES_MAX,
-    RETRY_SECONDS_MAX,
-    VALUE_LOOKS_MAX,
+    RETRY_S_MAX,
+    VALUE_LOOKUPS_MAX,
 )
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType, Semantics
@@ -54,10 +55,10 @@ class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     shards: tuple[tuple[bytes, ...], ...]
 
 
-class Places(Protocol):
+class ShardPlaces(Protocol):
     """Where a store keeps its things. Whatever does not answer raises a DiosError."""
 
-    def copies(self) -> list[list[Copy]]:
+    def copies(self) -> list[list[IndexCopy]]:
         """For each shard of the index its copies, the nearest first."""
         ...
 
@@ -83,7 +84,7 @@ class KeyValueStore:
     and its return. For one thread at a time; many tasks may use a store at once, each with its own.
     """
 
-    def __init__(self, places: Places, name: bytes) -> None:
+    def __init__(self, places: ShardPlaces, name: bytes) -> None:
         self.name: Final = name
         """With this name, and the group, others ``open_store`` it. A secret."""
         self._places: Final = places
@@ -99,7 +100,7 @@ class KeyValueStore:
         """
         shard = self._shard(key)
         former: bytes | None = None
-        for _ in range(VALUE_LOOKS_MAX):
+        for _ in range(VALUE_LOOKUPS_MAX):
             entry = shard.get(key)
             if entry is None or entry.name is None:
                 return None
@@ -196,7 +197,7 @@ class _Objects:
         self._plan: Final = plan
         self._hosts: Final = tuple(dict.fromkeys(plan.hosts))
 
-    def copies(self) -> list[list[Copy]]:
+    def copies(self) -> list[list[IndexCopy]]:
         """For each shard of the index its copies, the nearest first."""
         return [
             [_IndexObject(self._node, self._group, name) for name in names] for names in self._plan.shards
@@ -293,11 +294,11 @@ class _IndexObject:
 
 
 def _update(reference: Reference, change: Callable[[bytes], bytes | None]) -> None:
-    pauses = Pauses(RETRY_SECONDS_MAX)
+    pauses = Pauses(RETRY_S_MAX)
     while True:
         try:
             _update_once(reference, change)
-        except Conflict as conflict:
+        except (Busy, Conflict) as conflict:
             pauses.wait(conflict)
         else:
             return

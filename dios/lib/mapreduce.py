@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dios.client.sync.node import Node, Reference
 from dios.errors import DiosError, InvalidError
-from dios.lib.jobs.controller import Controller, Options
+from dios.lib.jobs.controller import Controller, JobOptions
 from dios.lib.jobs.inputs import Inputs, Source, Sources
 from dios.lib.jobs.ledger import Role
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
@@ -75,7 +75,7 @@ def run(
     if memory_bytes < JOB_MEMORY_BYTES_MIN or block_bytes < 1 or (splits is not None and splits < 1):
         raise InvalidError(f"a job needs {JOB_MEMORY_BYTES_MIN} bytes of memory, one split, and whole blocks")
     source, label = _source_of(job)
-    options = Options(
+    options = JobOptions(
         reducers=reducers,
         workers=workers,
         splits=splits,
@@ -97,7 +97,7 @@ def _run_at_first(
     source: str,
     inputs: Sources,
     groups: tuple[Reference, ...],
-    options: Options,
+    options: JobOptions,
     progress: OnProgress | None,
 ) -> JobResult:
     """Run the job at the first node; anew at the next one when that one dies."""
@@ -117,7 +117,7 @@ def _run_at(
     source: str,
     inputs: Sources,
     groups: tuple[Reference, ...],
-    options: Options,
+    options: JobOptions,
     progress: OnProgress | None,
 ) -> JobResult:
     brought = Inputs(node)

@@ -24,11 +24,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.attributes import ClientLink, Handle
 from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
 from dios.client.session import Operation
 from dios.client.sync.node import Reference
-from dios.errors import Busy, Code, Conflict, DamagedError, DiosError, InvalidError
+from dios.errors import Busy, Code, Conflict, DamagedError, DiosError, InvalidError, TimeLimitError
 from dios.lib.retrying import insist
 from dios.limits import LOCK_LEASE_MS_MAX
 from dios.wire.types import Semantics
@@ -75,7 +75,7 @@ class MutexOps:
         return f"<{type(self).__name__} {self.lock.fingerprint}, {self.remaining:.3g} s left>"
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection of the lock's handle."""
         return self.lock.link
 
@@ -184,10 +184,8 @@ class Mutex(MutexOps):
         """Take the lock if that is possible now."""
         try:
             insist(self, self.take_op, 0)
-        except DiosError as error:
-            if error.code is Code.ETIMEDOUT:
-                return False
-            raise
+        except TimeLimitError:
+            return False
         return True
 
     def renew(self) -> None:
@@ -221,7 +219,7 @@ class GuardedOps:
         self.timeout: Final = timeout
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection of the blob's handle."""
         return self.reference.link
 

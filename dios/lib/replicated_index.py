@@ -23,7 +23,7 @@ from dios.limits import INDEX_BYTES_MAX
 FORMAT_VERSION: Final = 1
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class IndexEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a key leads to since when: the name of an object, or nothing any more.
 
     Entries of one key are ordered by time, and by writer where two came at the same time.
@@ -38,19 +38,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
         return f"Entry({self.time}, {'a value' if self.name else 'nothing'})"
 
 
-Entries = dict[str, Entry]
+Entries = dict[str, IndexEntry]
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _StoredIndex(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     entries: Entries
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_decode: Final = msgspec.msgpack.Decoder(_Content).decode
+_decode: Final = msgspec.msgpack.Decoder(_StoredIndex).decode
 
 
-class Copy(Protocol):
+class IndexCopy(Protocol):
     """One copy of the map, somewhere. Any DiosError means that it does not answer now."""
 
     def read(self) -> bytes:
@@ -62,9 +62,9 @@ class Copy(Protocol):
         ...
 
 
-def encode(entries: Mapping[str, Entry]) -> bytes:
+def encode(entries: Mapping[str, IndexEntry]) -> bytes:
     """The stored form of a copy; TooLargeError over INDEX_BYTES_MAX."""
-    data = _encode(_Content(FORMAT_VERSION, dict(entries)))
+    data = _encode(_StoredIndex(FORMAT_VERSION, dict(entries)))
     if len(data) > INDEX_BYTES_MAX:
         raise TooLargeError(f"an index of {len(data)} bytes; make a store with more shards")
     return data
@@ -83,7 +83,7 @@ def decode(data: bytes) -> Entries:
     return content.entries
 
 
-def newer(entry: Entry, than: Entry | None) -> bool:
+def newer(entry: IndexEntry, than: IndexEntry | None) -> bool:
     """Whether an entry wins over another one of its key."""
     return than is None or (entry.time, entry.writer) > (than.time, than.writer)
 
@@ -94,14 +94,14 @@ class Index:
     ``drop`` is called with names that nobody will be led to any more.
     """
 
-    def __init__(self, copies: Sequence[Copy], drop: Callable[[bytes], None]) -> None:
+    def __init__(self, copies: Sequence[IndexCopy], drop: Callable[[bytes], None]) -> None:
         self._copies: Final = list(copies)
         self._drop: Final = drop
         self._needed: Final = len(copies) // 2 + 1
         self._writer: Final = secrets.randbits(63)
         self._time = 0
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> IndexEntry | None:
         """What a key leads to, as of the last acknowledged write; UnreachableError without a majority."""
         found = [copy.get(key) for copy in self._read(self._needed)]
         best = _best(found)
@@ -118,7 +118,7 @@ class Index:
         known = _best([copy.get(key) for copy in self._read(self._needed)])
         # A write of our own that failed half-way may be known to fewer copies than we have just asked.
         self._time = max(self._time, 0 if known is None else known.time) + 1
-        self._merge({key: Entry(self._time, self._writer, name)})
+        self._merge({key: IndexEntry(self._time, self._writer, name)})
 
     def all(self) -> Entries:
         """Every key and what it leads to, also those that lead to nothing any more."""
@@ -209,8 +209,8 @@ class _Merge:
         return encode(held) if changed else None
 
 
-def _best(entries: Iterable[Entry | None]) -> Entry | None:
-    best: Entry | None = None
+def _best(entries: Iterable[IndexEntry | None]) -> IndexEntry | None:
+    best: IndexEntry | None = None
     for entry in entries:
         if entry is not None and newer(entry, best):
             best = entry

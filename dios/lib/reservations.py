@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from dios.errors import DiosError, InvalidError
-from dios.limits import NODE_NAME_BYTES_MAX, QUESTION_BYTES_MAX
+from dios.limits import NODE_NAME_BYTES_MAX, SCHEDULER_QUESTION_BYTES_MAX
 from dios.wire.messages import Work
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ORIGIN: Final = "the job"
 """What the coordinator calls a description whose file it does not know."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class JobMember(msgspec.Struct, frozen=True):
     """One of a job's tasks, or a node whose store it uses, and its place.
 
     ``start_s`` and ``end_s`` count from when the job was admitted; an end of None is that of the task.
@@ -55,26 +55,26 @@ class _Told(msgspec.Struct):
     number: int = 0
     lease_s: float = 0.0
     length_s: float | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[JobMember, ...] = ()
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReservationPlan:
     """Where a job would go."""
 
     job: str
     length_s: float | None
     """How long it may take; None: as long as its tasks."""
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
 
     @property
-    def tasks(self) -> tuple[Member, ...]:
+    def tasks(self) -> tuple[JobMember, ...]:
         """The members that are to be started."""
         return tuple(member for member in self.members if not member.service)
 
 
 @dataclass(frozen=True)
-class Reservation(Plan):
+class Reservation(ReservationPlan):
     """A job that is admitted: what it asked for is kept for it until it ends or is released.
 
     One of which no task runs has to be renewed within ``lease_s`` seconds.
@@ -84,7 +84,7 @@ class Reservation(Plan):
     lease_s: float
     _node: Node
 
-    def work(self, member: Member) -> Work:
+    def work(self, member: JobMember) -> Work:
         """What to run a task with, on ``member.node``, so that it is this member."""
         label = label_of(self.job, member)
         # When its time is over it is stopped.
@@ -111,12 +111,12 @@ class Reservation(Plan):
             return
 
 
-def label_of(job: str, member: Member) -> str:
+def label_of(job: str, member: JobMember) -> str:
     """What a member's task is called."""
     return f"{job}/{member.name}".encode()[:NODE_NAME_BYTES_MAX].decode(errors="ignore")
 
 
-def check(node: Node, text: str, origin: str = _ORIGIN) -> Plan:
+def check(node: Node, text: str, origin: str = _ORIGIN) -> ReservationPlan:
     """Where a job would go now, by its description in TOML; nothing is kept.
 
     Raises:
@@ -124,7 +124,7 @@ def check(node: Node, text: str, origin: str = _ORIGIN) -> Plan:
             is short and when.
     """
     told = _ask(node, {"do": "check", "job": _packed(text)}, origin)
-    return Plan(told.job, told.length_s, told.members)
+    return ReservationPlan(told.job, told.length_s, told.members)
 
 
 def reserve(node: Node, text: str, origin: str = _ORIGIN) -> Reservation:
@@ -135,7 +135,7 @@ def reserve(node: Node, text: str, origin: str = _ORIGIN) -> Reservation:
 
 def _packed(text: str) -> str:
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    most = QUESTION_BYTES_MAX - 64
+    most = SCHEDULER_QUESTION_BYTES_MAX - 64
     if len(packed) > most:
         raise InvalidError(
             f"the description takes {len(packed)} bytes, compressed, and at most {most} travel: write "

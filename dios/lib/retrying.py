@@ -1,6 +1,6 @@
 """Optimistic work done again until it holds: attempts that may conflict, and the pauses between them (§4.7).
 
-Not for: what is attempted. An attempt is an operation that raises Conflict (or Busy) when it is to be made
+Not for: what is attempted. An attempt is an operation that raises Conflict or Busy when it is to be made
 again, and has changed nothing then. ``dios.lib.aio`` has the same for trio.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
 from dios.client.sync.connection import Connection
-from dios.errors import Conflict, TimeLimitError
+from dios.errors import Busy, Conflict, TimeLimitError
 from dios.limits import RETRY_PAUSE_US_MAX, RETRY_PAUSE_US_MIN
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Pauses:
         self._most_us: float = RETRY_PAUSE_US_MIN
         self._random: Final = random.SystemRandom()
 
-    def after(self, conflict: Conflict) -> float:
+    def after(self, conflict: Busy | Conflict) -> float:
         """Seconds to wait now; TimeLimitError when there is no time left for another attempt."""
         pause = self._random.uniform(RETRY_PAUSE_US_MIN, self._most_us) / 1e6
         self._most_us = min(2 * self._most_us, RETRY_PAUSE_US_MAX)
@@ -46,7 +46,7 @@ class Pauses:
             )
         return min(pause, left)
 
-    def wait(self, conflict: Conflict) -> None:
+    def wait(self, conflict: Busy | Conflict) -> None:
         """Sleep as long as ``after`` says."""
         time.sleep(self.after(conflict))
 
@@ -58,5 +58,5 @@ def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float |
     while True:
         try:
             return connection.run(attempt())
-        except Conflict as conflict:
+        except (Busy, Conflict) as conflict:
             pauses.wait(conflict)

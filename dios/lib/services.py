@@ -20,9 +20,9 @@ import msgspec
 
 from dios.client.ops.nodes import name_bytes
 from dios.client.sync.node import Acceptor, Group, Node, Reference
-from dios.errors import ClosedError, Conflict, DiosError, InvalidError, TooLargeError, UnreachableError
+from dios.errors import Busy, ClosedError, Conflict, DiosError, InvalidError, LimitError, UnreachableError
 from dios.lib import catalogue
-from dios.lib.catalogue import Entry, StoredCatalogue
+from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_MEMBERS_MAX
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType
@@ -30,7 +30,7 @@ from dios.wire.types import Deletion, ObjectType
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - such addresses are refused
 
 
-class Member(msgspec.Struct, frozen=True):
+class ServiceMember(msgspec.Struct, frozen=True):
     """One who accepts connections."""
 
     host: str
@@ -75,14 +75,14 @@ class Service:
     def publish(self, acceptor: Acceptor) -> None:
         """Let an acceptor, which was made in the service's group, be found as long as it is there.
 
-        InvalidError for one that no client can be led to; TooLargeError when there are too many.
+        InvalidError for one that no client can be led to; LimitError when the list is full.
         """
         host, _ = _place(acceptor.address)
         if acceptor.name is None:
             raise InvalidError("an acceptor without a name is found by nobody: listen with groups=[group]")
         if host in _EVERYWHERE:
             raise InvalidError(f"nobody connects to {host}: listen on an address that others reach")
-        entry = Entry(acceptor.address, acceptor.name, 0, time.time_ns())
+        entry = CatalogueEntry(acceptor.address, acceptor.name, 0, time.time_ns())
         self._edit(entry, entry.name)
 
     def withdraw(self, acceptor: Acceptor) -> None:
@@ -90,7 +90,7 @@ class Service:
         if acceptor.name is not None:
             self._edit(None, acceptor.name)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ServiceMember]:
         """Who accepts connections now, those that published first before others.
 
         UnreachableError while the service's list is away. One whose node cannot be asked is left out.
@@ -106,37 +106,37 @@ class Service:
         """The addresses and ports of its members: what a balancer wants."""
         return [(member.host, member.port) for member in self.members()]
 
-    def _edit(self, entry: Entry | None, name: bytes) -> None:
+    def _edit(self, entry: CatalogueEntry | None, name: bytes) -> None:
         """Put an entry into the list or take it out, and forget those that are gone for good."""
 
-        def change(entries: tuple[Entry, ...]) -> list[Entry]:
+        def change(entries: tuple[CatalogueEntry, ...]) -> list[CatalogueEntry]:
             left = [each for each in entries if each.name != name and not self._look(each)[1]]
             if entry is not None and len(left) >= SERVICE_MEMBERS_MAX:
-                raise TooLargeError(
+                raise LimitError(
                     f"{SERVICE_MEMBERS_MAX} accept connections for this service; make a second one for others"
                 )
             return left if entry is None else [*left, entry]
 
         catalogue.edit(StoredCatalogue(self._found()), change)
 
-    def _look(self, entry: Entry) -> tuple[Member | None, bool]:
+    def _look(self, entry: CatalogueEntry) -> tuple[ServiceMember | None, bool]:
         """The member that an entry stands for, and whether there certainly is none any more."""
         found = self._node.lookup(entry.name, group=self._group)
         try:
             if not found:
                 return None, not found.incomplete
-            return Member(*_place(found[0].address), found[0].node), False
+            return ServiceMember(*_place(found[0].address), found[0].node), False
         finally:
             # A reference would keep the acceptor of a task that has ended.
             for reference in found:
                 reference.close()
 
-    def _entries(self) -> tuple[Entry, ...]:
+    def _entries(self) -> tuple[CatalogueEntry, ...]:
         for _ in range(CATALOGUE_EDITS_MAX):
             reference = self._found()
             try:
                 data, _ = StoredCatalogue(reference).read()
-            except Conflict:
+            except (Busy, Conflict):
                 continue
             except DiosError:
                 # The next use looks it up anew: its node may have come back.

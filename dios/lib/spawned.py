@@ -36,7 +36,7 @@ _REFERENCE: Final = 3
 _Ends: typing.TypeAlias = "Sender[object] | Receiver[object]"
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class SpawnOrder(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Which function of which module to call, and with what."""
 
     module: str
@@ -72,14 +72,14 @@ def encode_order(
         handed[str(number)] = item
         return msgspec.msgpack.Ext(code, number.to_bytes(2, "big"))
 
-    order = Order(module, function, tuple(args), dict(kwargs))
+    order = SpawnOrder(module, function, tuple(args), dict(kwargs))
     try:
         return msgspec.msgpack.encode(order, enc_hook=hook), moved, handed
     except (TypeError, OverflowError) as error:
         raise InvalidError(f"an argument of {function} cannot travel: {error}") from None
 
 
-def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> Order:
+def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> SpawnOrder:
     """The order in a task, with the references it was handed; ends of channels are added to ``opened``."""
 
     def hook(code: int, index: memoryview) -> object:
@@ -93,7 +93,7 @@ def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> Order:
         return end
 
     try:
-        return msgspec.msgpack.decode(data, type=Order, ext_hook=hook)
+        return msgspec.msgpack.decode(data, type=SpawnOrder, ext_hook=hook)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"this task's order cannot be read: {error}") from None
 
@@ -136,7 +136,7 @@ def serve() -> None:
             _leave(end)
 
 
-def _call(function: FunctionType, order: Order) -> object:
+def _call(function: FunctionType, order: SpawnOrder) -> object:
     """Call a function with an order's arguments, each as the function's annotations have it."""
     hints = hints_of(function)
     code = function.__code__

@@ -1,0 +1,14 @@
+"""One node: its settings, its process, and its place in a cluster.
+
+Read in this order:
+
+- ``settings``: all settings of a node; ``limit_text`` and ``addresses`` parse two kinds of values.
+- ``daemon``: starts and stops the process; ``serve`` is the life of a node inside it.
+- ``assembly``: connects the core and the parts of the host.
+- ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
+  ``seeds`` and ``discovery`` find them.
+- ``coordinator_supervisor``: keeps the node's coordinator running.
+- ``local_cluster``: a cluster of nodes on one machine (``dios up``).
+- ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.
+- ``machine``: the memory and name of the machine.
+"""

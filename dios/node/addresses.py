@@ -1,7 +1,7 @@
-"""What a person writes for a node's name, rack and address, checked.
+"""Checks names, racks and addresses of nodes that users write.
 
-Not for: looking names up or connecting (``dios.transport``). What is refused here raises ValueError or
-TypeError whose message completes the sentence "it must be …".
+``dios.transport`` resolves names and connects. The functions raise ValueError or TypeError with a message
+that completes the sentence "it must be …".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PORT_MAX: Final = 65_535
 
 
 def checked_label(value: object) -> str:
-    """A node's or a rack's name: what fits a table, a shell's word and a certificate."""
+    """Check the name of a node or rack: it must fit into tables, shell words and certificates."""
     if not isinstance(value, str):
         raise TypeError("a name")
     if not _LABEL.fullmatch(value) or len(value) > limits.NODE_NAME_BYTES_MAX:
@@ -29,7 +29,7 @@ def checked_label(value: object) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[IPV6]:PORT"; ValueError saying what it must be."""
+    """Return host and port of "HOST:PORT" or "[IPV6]:PORT". Raise ValueError with the expected form."""
     host, colon, port = text.rpartition(":")
     wanted = "HOST:PORT, like 10.0.0.1:7400 or [fd00::1]:7400"
     if not colon or not port.isascii() or not port.isdigit() or len(port) > len(str(PORT_MAX)):
@@ -48,25 +48,25 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The text of a host and a port."""
+    """Return host and port as text."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def checked_address(value: object, *, advertised: bool = False) -> str:
-    """An address as people and settings write it, in one spelling.
+    """Check an address as users write it, and return it in its normal form.
 
-    With ``advertised`` it is what others are told: "every address of this machine" is none.
+    With ``advertised`` it is the address for other nodes; "every address of this machine" is refused then.
     """
     if not isinstance(value, str):
         raise TypeError("HOST:PORT")
     host, port = split_address(value.strip())
     if advertised and is_unspecified(host):
-        raise ValueError("an address that other machines can reach; this one only says where to listen")
+        raise ValueError("an address that other machines can reach, not all addresses of this machine")
     return join_address(host, port)
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether ``host`` means every address of this machine."""
+    """Return True if ``host`` means every address of this machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -74,7 +74,7 @@ def is_unspecified(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` can be reached from this machine alone."""
+    """Return True if ``host`` can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

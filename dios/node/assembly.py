@@ -1,6 +1,6 @@
-"""One node's parts, put together: the only place that knows which concrete ones there are.
+"""Connects the parts of one node: the only module that knows their concrete classes.
 
-Not for: behaviour. ``dios.node.serve`` runs what is built here.
+``dios.node.serve`` runs the result.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
-from dios.host.audit.log import AuditLog, Pressure
+from dios.host.audit.log import AuditLog, BacklogLevel
 from dios.host.bandwidth.rates import Rates
-from dios.host.content.buffers import Buffers, Work
+from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.consoles import Consoles
 from dios.host.content.contents import Contents
 from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
-from dios.host.content.stored_bytes import Stored
+from dios.host.content.stored_bytes import StoredBytes
 from dios.host.content.streams import Streams
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver, Stepper
-from dios.host.loop.effector import Effector, Parts
+from dios.host.loop.effector import Effector, EffectorParts
 from dios.host.loop.entropy import Entropy
-from dios.host.loop.fair_queue import Owners, Turns
+from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
 from dios.host.loop.recorder import Recorder
 from dios.host.loop.staging import Staging
 from dios.host.network.sockets import Sockets
-from dios.host.peers.effects import Peers
-from dios.host.peers.links import Links
-from dios.host.peers.receiving import Around
-from dios.host.peers.streams import StreamsBetween
-from dios.host.process.people_server import principal_of
-from dios.host.process.task_host import Desk, Spawner, TaskHost
+from dios.host.peers.effects import PeerEffects
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.receiving import LinkParts
+from dios.host.peers.streams import RemoteStreams
+from dios.host.process.session_server import principal_of
+from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
 from dios.ids import Principal, TaskId
 from dios.node.cluster_port import Membership
 from dios.node.settings import NodeMode, Settings
@@ -54,7 +54,7 @@ from dios.wire.types import Resource
 
 
 class Alarm:
-    """Wakes the core at the moment it asked for last."""
+    """A timer that sends the core an event at the time that it requested last."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
@@ -62,7 +62,7 @@ class Alarm:
         self._deadline: int | None = None
 
     def set(self, deadline: int | None) -> None:
-        """Ring at ``deadline`` (the core's nanoseconds) instead of what was set before."""
+        """Set the time of the next event, in the core's nanoseconds; replaces the earlier one."""
         self._deadline = deadline
         self._scope.deadline = self._seconds()
 
@@ -72,7 +72,7 @@ class Alarm:
         return trio.current_time() + (self._deadline - self._clock.now()) / 1e9
 
     async def run(self, ring: Callable[[Event], None]) -> None:
-        """Ring until cancelled."""
+        """Send timer events until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._seconds()) as self._scope:
                 await trio.sleep_forever()
@@ -83,14 +83,14 @@ class Alarm:
 
 
 class NodeHost:
-    """The parts of a running node; made inside its trio loop, in ``nursery``."""
+    """The parts of a running node; created inside its trio loop, in ``nursery``."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
         audit: AuditLog,
-        spawner: Spawner,
+        spawner: ProcessSpawner,
         nursery: trio.Nursery,
         *,
         complete: Callable[[Info], Info],
@@ -104,10 +104,10 @@ class NodeHost:
         self.clock: Final = Clock()
         self.alarm: Final = Alarm(self.clock)
         self._core: Final = _core_for(settings, membership) if core is None else core
-        self.owners: Final = Owners()
-        self._turns: Final = Turns(self.owners)
+        self.owners: Final = TaskPrincipals()
+        self._turns: Final = FairQueue(self.owners)
         self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
-        stored = Stored(self.rates, self.owners)
+        stored = StoredBytes(self.rates, self.owners)
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
@@ -126,14 +126,14 @@ class NodeHost:
             self.buffers,
             self.persister,
             self._done_before,
-            lambda: self.driver.tangled,
+            lambda: self.driver.has_deferred_volatile,
         )
         self.contents.in_use = self.staging.is_staged
         self.links: Final = None if membership is None else self._make_links(membership)
         self.effector: Final = self._make_effector(complete)
         self.driver.connect(self.effector, self.staging)
         self.tasks.connect(
-            Desk(
+            TaskHostParts(
                 self.driver,
                 self.outbox,
                 self.pages,
@@ -146,7 +146,7 @@ class NodeHost:
         )
 
     def _make_effector(self, complete: Callable[[Info], Info]) -> Effector:
-        parts = Parts(
+        parts = EffectorParts(
             self.contents,
             self.buffers,
             self.staging,
@@ -170,60 +170,66 @@ class NodeHost:
             begin_shutdown=self.stopping.set,
         )
 
-    def _make_links(self, membership: Membership) -> Links:
-        around = Around(
+    def _make_links(self, membership: Membership) -> PeerLinks:
+        around = LinkParts(
             self.driver, self.persister, self.clock, self.owners, self.rates, self.denied_connection
         )
-        return Links(membership.me, membership.network, membership.guard, around, self._nursery)
+        return PeerLinks(membership.me, membership.network, membership.guard, around, self._nursery)
 
-    def _make_peers(self, links: Links) -> Peers:
-        between = links.streamer = StreamsBetween(links, self._nursery, self.rates)
+    def _make_peers(self, links: PeerLinks) -> PeerEffects:
+        between = links.streamer = RemoteStreams(links, self._nursery, self.rates)
         self._nursery.start_soon(between.run)
-        return Peers(links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between)
+        return PeerEffects(
+            links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between
+        )
 
     def recover(self, event: Recovered) -> None:
-        """What the store held is the core's and the host's beginning."""
+        """Give the contents of the store to the core and the host, before anything else."""
         self.contents.recovered((record.object, record.size) for record in event.records)
         self.driver.feed(event)
 
     def denied_connection(self, principal: Principal, why: str) -> None:
-        """Somebody was not let in: the core never sees it."""
+        """Record in the audit log that a connection was refused; the core never sees it."""
         self._record_denial("connect", principal, why)
 
     def broken_connection(self, principal: Principal, why: str) -> None:
-        """A defect outside of every step ended a connection."""
+        """Record in the audit log that an internal error outside of every step ended a connection."""
         self._record_denial("disconnect", principal, why)
 
     def _record_denial(self, action: str, principal: Principal, why: str) -> None:
-        if self._audit.pressure is Pressure.HIGH:
-            return  # the node's log has it; a stranger must not fill its memory
+        if self._audit.pressure is BacklogLevel.HIGH:
+            return  # the node's log has it; refused strangers must not fill the memory
         self._audit.append(Audit(self.clock.now(), action, "denied", principal, "", "", why))
 
     def _done_before(self, step: int) -> bool:
         return self.effector.done_before(step)
 
-    def _in_thread(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
+    def _in_thread(
+        self, task: TaskId, work: BackgroundWork, finish: Callable[[Exception | None], None]
+    ) -> None:
         def begin() -> None:
             if self._nursery.cancel_scope.cancel_called:
                 self._at_the_end(work, finish)
-                self._turns.ended(task)
+                self._turns.end_turn(task)
             else:
                 self._nursery.start_soon(self._work, task, work, finish, name="work in a thread")
 
-        self._turns.ask(task, begin)
+        self._turns.request_turn(task, begin)
 
-    async def _work(self, task: TaskId, work: Work, finish: Callable[[Exception | None], None]) -> None:
+    async def _work(
+        self, task: TaskId, work: BackgroundWork, finish: Callable[[Exception | None], None]
+    ) -> None:
         failed: Exception | None = None
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(work.run)
             except (DiosError, OSError) as error:
                 failed = error
-        self._turns.ended(task)
-        self.driver.resumed(lambda: finish(failed))
+        self._turns.end_turn(task)
+        self.driver.resume_step(lambda: finish(failed))
 
-    def _at_the_end(self, work: Work, finish: Callable[[Exception | None], None]) -> None:
-        """At the very end nobody is kept waiting by doing it here."""
+    def _at_the_end(self, work: BackgroundWork, finish: Callable[[Exception | None], None]) -> None:
+        """Do the work here, because at the end of the node nobody is delayed by it."""
         failed: Exception | None = None
         try:
             work.run()
@@ -232,12 +238,12 @@ class NodeHost:
         finish(failed)
 
     async def settle(self) -> None:
-        """Wait until everything that was decided has been done; bounded by NODE_STOP_MS_MAX."""
+        """Wait until every effect was carried out; at most NODE_STOP_MS_MAX."""
         with trio.move_on_after(limits.NODE_STOP_MS_MAX / 1000):
-            await self.driver.wait_settled()
+            await self.driver.wait_idle()
 
     async def aclose(self) -> None:
-        """Write what is queued, and let go of every memory and descriptor; after the nursery has ended."""
+        """Write what is queued, and free every memory and descriptor. Call it after the nursery has ended."""
         await self.persister.aclose()
         self.buffers.close_all()
         self.sockets.close_all()

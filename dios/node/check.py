@@ -1,6 +1,6 @@
-"""``dios-node check``: everything a stopped node keeps, looked at byte by byte, and repaired where asked.
+"""``dios-node check``: verifies all data of a stopped node, and repairs them on request.
 
-Not for: a node that runs (its store refuses), or how the result is shown (``dios.cli.nodes.check``).
+The store refuses to be checked while the node runs. ``dios.cli.nodes.check`` shows the result.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dios import limits
 from dios.host.audit.log import segments
 from dios.host.audit.reader import verify
 from dios.node.settings import load
-from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify_contents
-from dios.store.findings import Finding, Kind, Level
+from dios.store.check import LOST_AND_FOUND, Inventory, hold_directory, read_index, verify_contents
+from dios.store.findings import FindingKind, FindingLevel, StoreFinding
 from dios.store.repair import repair
 
 Waiting: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -25,9 +25,9 @@ Moving: TypeAlias = Callable[[str, int], contextlib.AbstractContextManager[Calla
 
 
 class Checked(Struct, frozen=True):
-    """What was found in a data directory, after the repair if there was one.
+    """The findings in a data directory, after the repair if there was one.
 
-    ``repaired`` has a sentence for each change; ``audit_head`` chains every sound audit record.
+    ``repaired`` has a sentence for each change; ``audit_head`` is the digest of the last good audit record.
     """
 
     data: str
@@ -36,24 +36,24 @@ class Checked(Struct, frozen=True):
     extents: int
     audit_records: int
     audit_head: str
-    findings: list[Finding]
+    findings: list[StoreFinding]
     repaired: list[str]
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was acknowledged can be read."""
-        return not any(finding.level is Level.DAMAGE for finding in self.findings)
+        """True if everything that was acknowledged can be read."""
+        return not any(finding.level is FindingLevel.DAMAGE for finding in self.findings)
 
 
 def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> Checked:
-    """Look at what the stopped node on ``data`` keeps; with ``mend`` repair what can be repaired first.
+    """Check the data of the stopped node in ``data``; with ``mend`` first repair what can be repaired.
 
-    ``waiting`` and ``moving`` show progress: a text, and a text with the bytes to come. Raises InvalidError
-    when there is no store, DiosError naming the process while a node runs, NoSpaceError or DamagedError
-    when the disk refuses.
+    ``waiting`` and ``moving`` show progress: a text, and a text with a number of bytes. Raise InvalidError if
+    there is no store, DiosError with the process id while a node runs, NoSpaceError or DamagedError if the
+    disk fails.
     """
     settings = load(data, environ={})
-    with held(settings.data):
+    with hold_directory(settings.data):
         found = _look(settings.data, waiting, moving)
         repaired: list[str] = []
         if mend:
@@ -76,7 +76,7 @@ def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> C
     )
 
 
-_ORDER = {level: place for place, level in enumerate(Level)}
+_ORDER = {level: place for place, level in enumerate(FindingLevel)}
 
 
 def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
@@ -90,15 +90,19 @@ def _look(data: Path, waiting: Waiting, moving: Moving) -> Inventory:
 def _look_at_audit(folder: Path, found: Inventory) -> tuple[int, str]:
     verdict = verify(folder)
     if not segments(folder) and found.rows:
-        found.add(Kind.AUDIT, "audit", "objects are here, but no audit log: it was removed")
+        found.add(FindingKind.AUDIT, "audit", "there are objects but no audit log: it was removed")
     elif not verdict.ok:
         found.add(
-            Kind.AUDIT,
+            FindingKind.AUDIT,
             f"audit/{verdict.segment}",
             f"record {verdict.index} at byte {verdict.offset}: {verdict.problem}",
         )
     elif verdict.torn_bytes:
-        found.add(Kind.AUDIT_TORN, "audit", f"{verdict.torn_bytes} bytes; the next start sets them aside")
+        found.add(
+            FindingKind.AUDIT_TORN,
+            "audit",
+            f"{verdict.torn_bytes} bytes; the next start moves them to a file",
+        )
     return verdict.records, verdict.head
 
 
@@ -106,4 +110,4 @@ def _look_at_lost_and_found(found: Inventory) -> None:
     files = [path for path in (found.path / LOST_AND_FOUND).rglob("*") if path.is_file()]
     if files:
         total = sum(path.stat().st_size for path in files)
-        found.add(Kind.SET_ASIDE, LOST_AND_FOUND, f"{len(files)} files, {total} bytes")
+        found.add(FindingKind.SET_ASIDE, LOST_AND_FOUND, f"{len(files)} files, {total} bytes")

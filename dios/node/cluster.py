@@ -1,10 +1,7 @@
-"""Make a data directory that of a cluster's node: the first of a new one, or one more of another.
+"""Makes a data directory a member of a cluster: the first node of a new cluster, or one more node.
 
-Not for: identities and certificates themselves (``dios.transport.identity.identity``), the conversation of
-joining
-(``dios.transport.identity.joining``), or a whole cluster on one machine (``dios.node.local_cluster``). No
-node runs on
-the directory while these functions work on it.
+``dios.transport.identity`` has identities, certificates and the join protocol; ``dios.node.local_cluster``
+makes a whole cluster on one machine. No node may run on the directory while these functions use it.
 """
 
 from __future__ import annotations
@@ -28,21 +25,22 @@ from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
 
 REMEMBERED: Final = ("name", "rack", "listen", "advertise", "announce")
-"""The settings that make a node a member, which later starts find in its ``node.toml``."""
+"""The settings that make a node a member; they are saved in its ``node.toml`` for later starts."""
 
 _PORTS_TRIED: Final = 64
 
 
 # -- the first node ---------------------------------------------------------------------------------
 def create(settings: Settings) -> Identity:
-    """Make a new cluster whose first node is the one of these settings; nothing is started.
+    """Create a new cluster whose first node has these settings; nothing is started.
 
-    Raises ExistsError when the directory belongs to a cluster's node already, InvalidError when a lone node
-    kept objects there, SettingsError when it would not listen.
+    Raise ExistsError if the directory already belongs to a node of a cluster, InvalidError if it has objects
+    of a node without a cluster, SettingsError if the node would not listen.
     """
     if not settings.listen:
         raise SettingsError(
-            "the other nodes must reach this one: say where it listens, like --listen 10.0.0.1:7400"
+            "other nodes must be able to reach this node. Give the address to listen on, like "
+            "--listen 10.0.0.1:7400."
         )
     _refuse_used(settings.data)
     made = identity.create_cluster(settings.data, name=settings.name)
@@ -51,21 +49,21 @@ def create(settings: Settings) -> Identity:
 
 
 def _refuse_used(data: Path) -> None:
-    # Late: whoever starts a node has no use for the database here, unless it is to become a member.
+    # Imported late, because a normal start does not need the database here.
     from dios.store.environment import holds_store  # noqa: PLC0415 - see above
 
     if holds_store(data) and not (data / identity.FOLDER).exists():
         raise InvalidError(
-            f"{data} keeps the objects of a node that is in no cluster; in a cluster its users' home groups "
-            "have other names, and nobody would find them. Choose an empty directory, and bring over what "
-            "you need with `dios get` and `dios put`"
+            f"cannot use {data}: it has objects of a node without a cluster. In a cluster the home groups of "
+            "its users have other names, so that nobody would find these objects. Choose an empty directory, "
+            "and copy objects with `dios get` and `dios put`."
         )
 
 
 def remember(settings: Settings) -> None:
-    """Write what makes this node a member into its ``node.toml``; what stands there already stays.
+    """Save the settings that make this node a member in its ``node.toml``; keep the present lines.
 
-    Raises SettingsError when the file says something else.
+    Raise SettingsError if the file has a different value.
     """
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = settings.data / FILE_NAME
@@ -77,48 +75,49 @@ def remember(settings: Settings) -> None:
         if re.search(rf"^\s*{key}\s*=", text, re.MULTILINE):
             if there is not None and getattr(there, key) != value:
                 raise SettingsError(
-                    f"{path} says another {key} than was chosen now; change it there, or leave it out here"
+                    f"{path} has another {key} than the one given now. Change it there, or leave it out here."
                 )
         elif value:
-            # These are checked words, which TOML and JSON write alike.
+            # These values are checked words, which TOML and JSON write in the same way.
             added.append(f"{key} = {json.dumps(value)}\n")
     if added:
-        # In front: at the end they would belong to the last table.
+        # At the beginning, because at the end they would belong to the last table.
         durable_files.write(path, ("".join(added) + text).encode())
 
 
 # -- tokens -----------------------------------------------------------------------------------------
 def issue(data: Path, *, uses: int, valid_s: int) -> tuple[str, str]:
-    """A token's text and this node's address, for one or more machines to join at it.
+    """Return a new token's text and this node's address, for one or more machines that join.
 
-    The node may run or not. Raises InvalidError when it is in no cluster, and what ``tokens.issue`` raises.
+    The node may be running. Raise InvalidError if it is in no cluster, and the errors of ``tokens.issue``.
     """
     own = identity.load(data)
     if own is None:
         raise InvalidError(
-            f"the node on {data} is in no cluster; `dios-node init --data DIR --listen HOST:PORT` makes one"
+            f"the node in {data} is in no cluster. Make one with "
+            "`dios-node init --data DIR --listen HOST:PORT`."
         )
     return tokens.issue(own, uses=uses, valid_s=valid_s), load(data).address
 
 
 def join_command(address: str, token: str, *, data: str = "./dios-data") -> str:
-    """The line to type on the next machine."""
+    """Return the command to type on the next machine."""
     return f"dios-node start --data {data} --detach --join {address} --token {token}"
 
 
 # -- one more node ----------------------------------------------------------------------------------
 def prepare_join(settings: Settings, address: str, token: Token) -> Settings | None:
-    """What to join with: the settings, with where to listen when nobody said it; None when it has joined.
+    """Return the settings to join with, with an address to listen on; None if the node has joined already.
 
-    Raises ExistsError when the directory belongs to a node of another cluster, InvalidError when a lone
-    node kept objects there or the addresses make no sense.
+    Raise ExistsError if the directory belongs to a node of another cluster, InvalidError if it has objects of
+    a node without a cluster or if the addresses are invalid.
     """
     own = identity.load(settings.data)
     if own is not None:
         if own.cluster != token.cluster:
             raise ExistsError(
-                f"{settings.data} belongs to node {own.name} of another cluster; leave out --join to start "
-                "it, or choose another --data for the new one"
+                f"{settings.data} belongs to node {own.name} of another cluster. Leave out --join to start "
+                "it, or choose another --data for the new node."
             )
         return None
     _refuse_used(settings.data)
@@ -133,22 +132,24 @@ def _flags_of(settings: Settings) -> dict[str, object]:
 
 
 def _listen_towards(address: str) -> str:
-    """Where this machine can be reached by who is at ``address``: the way out to it, and its port if free."""
+    """Return an address of this machine that ``address`` can reach, with the same port if it is free."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         family, kind, _, _, place = found[0]
         with socket.socket(family, kind) as probe:
-            # Nothing is sent: the system only chooses the way.
+            # Nothing is sent: the system only chooses the route.
             probe.connect(place)
             own = str(probe.getsockname()[0])
     except OSError as error:
-        raise UnreachableError(f"there is no way to {address}: {error.strerror or error}") from None
+        raise UnreachableError(
+            f"this machine has no route to {address}: {error.strerror or error}. Check the address."
+        ) from None
     return free_address(own, port)
 
 
 def free_address(host: str, first: int) -> str:
-    """The first port from ``first`` on that nobody uses at ``host``, as an address."""
+    """Return the first free port from ``first`` on at ``host``, as an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in range(first, min(first + _PORTS_TRIED, 65_536)):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -159,56 +160,56 @@ def free_address(host: str, first: int) -> str:
                 if error.errno == errno.EADDRINUSE:
                     continue
                 raise InvalidError(
-                    f"this machine cannot listen on {join_address(host, port)} ({error.strerror}); "
-                    "say where with --listen HOST:PORT"
+                    f"this machine cannot listen on {join_address(host, port)} ({error.strerror}). "
+                    "Choose an address with --listen HOST:PORT."
                 ) from None
         return join_address(host, port)
     raise InvalidError(
-        f"no port from {first} on is free at {host}; say where to listen with --listen HOST:PORT"
+        f"no port from {first} on is free at {host}. Choose an address with --listen HOST:PORT."
     )
 
 
 def joined(settings: Settings, address: str) -> None:
-    """Note what a fresh member needs at its next starts: where its cluster is, and its own settings."""
+    """Save the address of the cluster and the settings of a new member for its next starts."""
     seeds.write(settings.data, [address, *seeds.read(settings.data)])
     remember(settings)
 
 
 # -- a member that starts -----------------------------------------------------------------------------
 def check(settings: Settings, own: Identity) -> None:
-    """Whether a node may start with these settings and this identity; raises SettingsError saying why not."""
+    """Raise SettingsError with the reason if a node cannot start with these settings and this identity."""
     if settings.name not in {own.name, machine.host_name()}:
         raise SettingsError(
-            f"this node is {own.name} in its cluster and cannot be called {settings.name}; leave the name out"
+            f"this node's name in its cluster is {own.name}; it cannot be {settings.name}. Leave it out."
         )
     if not settings.listen:
         raise SettingsError(
-            f"{own.name} is a node of a cluster and must listen; set listen in {settings.data / FILE_NAME}"
+            f"{own.name} is a node of a cluster and must listen. Set listen in {settings.data / FILE_NAME}."
         )
 
 
 def read_token(*, text: str, file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The token that was given: in the command, in a file, or in DIOS_TOKEN; InvalidError for none or two."""
+    """Return the token from the command, a file or DIOS_TOKEN. Raise InvalidError for none or for two."""
     given = [what for what, there in (("--token", bool(text)), ("--token-file", file is not None)) if there]
     if len(given) > 1:
-        raise InvalidError("give the token once: either --token or --token-file")
+        raise InvalidError("give the token only once: with --token or with --token-file")
     if file is not None:
         with contextlib.suppress(UnicodeDecodeError):
             text = file.read_text(encoding="ascii").strip()
     text = text or environ.get("DIOS_TOKEN", "").strip()
     if not text:
         raise InvalidError(
-            "joining needs a token: `dios-node token` at a node of the cluster makes one; give it with "
-            "--token-file FILE, in DIOS_TOKEN, or with --token"
+            "joining needs a token. Run `dios-node token` at a node of the cluster, and pass the token with "
+            "--token-file FILE, in DIOS_TOKEN, or with --token."
         )
     return text
 
 
 def advice(settings: Settings) -> str:
-    """What to think of the address that a node tells the others; empty when there is nothing to say."""
+    """Return a warning about the address that a node gives to others; empty if it is fine."""
     if settings.address and is_loopback(split_address(settings.address)[0]):
         return (
-            f"{settings.address} can be reached from this machine only; for other machines choose "
-            "one of its addresses with --listen or --advertise"
+            f"{settings.address} can be reached only from this machine. For other machines choose another of "
+            "its addresses with --listen or --advertise."
         )
     return ""

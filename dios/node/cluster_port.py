@@ -1,6 +1,6 @@
-"""A node's part in its cluster: its identity, its port, and the other nodes it looks for at the start.
+"""A node's part in its cluster: its identity, its port, and the search for other nodes at the start.
 
-Not for: making or joining a cluster (``dios.node.cluster``), or what nodes say (``dios.host.peers``).
+``dios.node.cluster`` creates and joins clusters; ``dios.host.peers`` has the conversation with other nodes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dios.core.events import Event, LoadMeasured
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
 from dios.host.loop.clock import Clock
-from dios.host.peers.connection_protocols import Line, Myself, Network
-from dios.host.peers.links import Links
-from dios.host.peers.receiving import Guard
+from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.receiving import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, discovery, machine, seeds
 from dios.node.settings import Settings
 from dios.transport.identity import identity, joining
-from dios.transport.identity.certificates import Role
+from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity
 from dios.transport.tcp.announce import Voice
 from dios.transport.tcp.secured import Secured
@@ -34,32 +34,32 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Dialer:
-    """Dials other nodes as this one; connections run in ``nursery``."""
+    """A dialler with this node's identity; its connections run in ``nursery``."""
 
     def __init__(self, me: Identity, nursery: trio.Nursery) -> None:
         self._me: Final = me
         self._nursery: Final = nursery
 
-    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
-        """As ``dios.transport.tcp.tls.dial``."""
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
+        """Connect like ``dios.transport.tcp.tls.dial``."""
         return await dial(address, self._me, self._nursery, expect=expect)
 
 
 class Membership(NamedTuple):
-    """What makes a node one of a cluster. ``secret`` never leaves it."""
+    """The data that make a node a member of a cluster. ``secret`` never leaves the node."""
 
-    me: Myself
+    me: NodeDescription
     secret: bytes
     forgotten: tuple[NodeId, ...]
-    network: Network
-    guard: Guard
+    network: PeerNetwork
+    guard: RevocationList
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
 
     @property
     def here(self) -> Here:
-        """The same for the core."""
+        """The same data in the form for the core."""
         me = self.me
         return Here(
             me.node,
@@ -80,7 +80,7 @@ class Membership(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An open port of a node of a cluster, before anybody is served there."""
+    """An open port of a node, before connections are served."""
 
     membership: Membership
     identity: Identity
@@ -91,14 +91,15 @@ class Port(NamedTuple):
 async def open_port(
     settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
 ) -> Port | None:
-    """Open the node's port; None for a lone node, which has no identity or does not listen.
+    """Open the node's port. Return None for a node without a cluster or one that does not listen.
 
-    ``denied`` is told who was not let in, and why. Raises DiosError or OSError when it cannot be.
+    ``denied`` is called with the principal of a refused connection and the reason. Raise DiosError or OSError
+    if the port cannot be opened.
     """
     found = identity.load(settings.data)
     if found is None or not settings.listen:
         if found is not None:
-            _log.warning("the node is one of a cluster, but does not listen: it is alone")
+            _log.warning("the node belongs to a cluster but does not listen; it runs alone")
         return None
     listener = await listen(
         settings.listen,
@@ -108,7 +109,7 @@ async def open_port(
     )
     epoch = identity.next_epoch(settings.data)
     address = settings.advertise or listener.address
-    me = Myself(found.node, epoch, found.name, settings.rack, address)
+    me = NodeDescription(found.node, epoch, found.name, settings.rack, address)
     forgotten = tuple(sorted(found.revoked))
     network = Dialer(found, nursery)
     membership = Membership(
@@ -124,8 +125,8 @@ async def open_port(
     return Port(membership, found, listener, denied)
 
 
-async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio.Nursery) -> None:
-    """Serve other nodes, and look for those of the last time; until cancelled."""
+async def serve_port(port: Port, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
+    """Serve other nodes, and look for those known from the last time, until cancelled."""
     for address in seeds.read(settings.data):
         if address != port.membership.me.address:
             nursery.start_soon(links.seek, address, name="look for the cluster")
@@ -134,11 +135,11 @@ async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio
         voice = Voice(port.identity.cluster, port.membership.secret, me.node, me.address)
         place = discovery.place_of(settings.listen)
         nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
-    _log.info("the node listens for others", extra={"address": port.listener.address})
+    _log.info("the node listens for other nodes", extra={"address": port.listener.address})
     try:
         while True:
             secured = await port.listener.accept()
-            if secured.peer.role is Role.JOIN:
+            if secured.peer.role is CertificateRole.JOIN:
                 nursery.start_soon(_admit, port.identity, secured, links, port.denied, name="admit a node")
             else:
                 nursery.start_soon(links.welcome, secured, name="serve a node")
@@ -149,10 +150,10 @@ async def serve_port(port: Port, links: Links, settings: Settings, nursery: trio
 
 
 async def _admit(
-    me: Identity, secured: Secured, links: Links, denied: Callable[[Principal, str], None]
+    me: Identity, secured: Secured, links: PeerLinks, denied: Callable[[Principal, str], None]
 ) -> None:
     try:
-        known = await joining.admit(me, secured, taken=links.is_taken)
+        known = await joining.admit(me, secured, taken=links.knows_name)
     except (DiosError, OSError) as error:
         _log.warning("a node was not admitted", extra={"why": str(error)})
         denied(Principal("join"), str(error))
@@ -161,18 +162,18 @@ async def _admit(
 
 
 async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
-    """Tell the core now and then how much memory is free; until cancelled."""
+    """Report the free memory to the core from time to time, until cancelled."""
     while True:
         feed(LoadMeasured(clock.now(), machine.free_memory_bytes()))
-        await trio.sleep(limits.LOAD_MEASURE_MS / 1000)
+        await trio.sleep(limits.LOAD_PERIOD_MS / 1000)
 
 
-async def keep_seeds(settings: Settings, links: Links) -> None:
-    """Write down where the other nodes are whenever one is met, for the next start; until cancelled."""
+async def keep_seeds(settings: Settings, links: PeerLinks) -> None:
+    """Save the addresses of the other nodes whenever a node connects, for the next start; until cancelled."""
     while True:
-        await links.wait_met()
+        await links.wait_connected()
         addresses = links.addresses
         try:
             await trio.to_thread.run_sync(seeds.write, settings.data, addresses)
         except OSError as error:
-            _log.warning("where the other nodes are is not written down", extra={"why": str(error)})
+            _log.warning("cannot save the addresses of the other nodes", extra={"why": str(error)})

@@ -1,7 +1,7 @@
-"""A node's coordinator of Firmament: a limbo task of its own that is started with it and started again.
+"""Runs a node's coordinator of Firmament as a limbo task, and restarts it when it ends.
 
-Not for: scheduling (``dios.firmament``), which no node loads. A coordinator that ends loses nothing: what
-waits is on the nodes' boards, what runs runs on, and the next one reads both.
+No node loads ``dios.firmament`` itself. A coordinator that ends loses nothing: waiting runs are in the nodes'
+submission queues, running tasks go on, and the next coordinator reads both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LABEL: Final = "coordinator"
 _KEPT: Final = ("knowledge", "shares")
-"""The labels of the durable objects in which a coordinator keeps its measurements, and the shares."""
+"""The labels of the durable objects in which a coordinator keeps its measurements and the shares."""
 _PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
 _NEEDED: Final = ("numpy", "numba")
 
@@ -32,31 +32,33 @@ _log: Final = logging.getLogger(__name__)
 
 
 def wanted(settings: Settings) -> bool:
-    """Whether this node runs a coordinator; says in the log why one that was asked for does not."""
+    """Return True if this node runs a coordinator; log the reason if a requested one does not run."""
     if settings.coordinator is Coordinator.OFF:
         return False
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if settings.mode is NodeMode.RESTRICTED:
-        _log.warning("no coordinator: a restricted node runs pure tasks only, and a coordinator is none")
+        _log.warning(
+            "no coordinator: a restricted node runs only pure tasks, and a coordinator is a limbo task"
+        )
         return False
     if missing:
         level = logging.WARNING if settings.coordinator is Coordinator.ON else logging.INFO
         why = f"{', '.join(missing)} missing: pip install 'dios[cluster]'"
-        _log.log(level, "no coordinator: tasks go where there are fewest", extra={"why": why})
+        _log.log(level, "no coordinator: tasks go to the nodes with the fewest", extra={"why": why})
         return False
     return True
 
 
 async def keep_coordinator(settings: Settings) -> None:
-    """Run the node's coordinator, and start it again when it ends; until cancelled."""
-    # Late: a node without a coordinator needs no client in its process.
+    """Run the node's coordinator and restart it when it ends, until cancelled."""
+    # Imported late, because a node without a coordinator needs no client in its process.
     from dios.client.trio.node import open_node  # noqa: PLC0415 - see above
 
     arguments = (
         *(settings.scheduling.value, settings.cost_model),
         *(settings.fairness.value, str(settings.fairness_memory)),
     )
-    pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+    pause_s = limits.COORDINATOR_RESTART_MS_MIN / 1000
     while True:
         began = trio.current_time()
         try:
@@ -75,21 +77,21 @@ async def keep_coordinator(settings: Settings) -> None:
                 why = status.detail.strip().rpartition("\n")[2] or f"status {status.exit_status}"
         except (DiosError, OSError) as error:
             why = str(error)
-        if trio.current_time() - began > limits.COORDINATOR_STEADY_MS / 1000:
-            pause_s = limits.COORDINATOR_PAUSE_MS / 1000
-        _log.warning("the coordinator ended and is started again", extra={"why": why, "in_s": pause_s})
+        if trio.current_time() - began > limits.COORDINATOR_STABLE_MS / 1000:
+            pause_s = limits.COORDINATOR_RESTART_MS_MIN / 1000
+        _log.warning("the coordinator ended and is restarted", extra={"why": why, "in_s": pause_s})
         await trio.sleep(pause_s)
-        pause_s = min(pause_s * 2, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
+        pause_s = min(pause_s * 2, limits.COORDINATOR_RESTART_MS_MAX / 1000)
 
 
 async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReference | None:
-    """A durable object in which the coordinator keeps something; made at the first start."""
+    """Return a durable object of the coordinator; create it at the first start."""
     path = settings.identity / f"{label}.name"
     try:
         name = await trio.to_thread.run_sync(path.read_bytes)
     except FileNotFoundError:
         name = b""
-    # A file that is damaged is as good as none: what was measured is lost, and other nodes know the shares.
+    # A damaged file counts as missing: measurements are lost, and other nodes know the shares.
     found = await node.find(name) if len(name) == limits.NAME_BYTES else None
     if found is not None:
         return found
@@ -97,7 +99,7 @@ async def _kept(node: AsyncNode, settings: Settings, label: str) -> AsyncReferen
     if home is None:
         return None
     made = await node.create(ObjectType.DURABLE_BLOB, groups=(home,))
-    # The name is the right to it: for the node's user alone.
+    # The name is the right to the object, so only the node's user may read the file.
     if made.name is not None:
         await trio.to_thread.run_sync(durable_files.write, path, made.name)
     return made

@@ -1,8 +1,8 @@
-"""Start and stop a node's process: a lean process of its own, told about by a pid file and a ready pipe.
+"""Starts and stops a node's process, with a pid file and a pipe that reports when it is ready.
 
-Not for: what the process does (``dios.node.serve``) or how it is shown to people (``dios.cli.nodes.daemon``).
-The daemon is a fresh interpreter, not a fork of the command line: nothing that only the command line
-needs stays in its memory, and no thread of its parent can hold a lock in it.
+``dios.node.serve`` runs in the process; ``dios.cli.nodes.daemon`` has the commands. The daemon is a new
+interpreter, not a fork of the command line: it needs less memory, and no thread of its parent can hold a lock
+in it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class StartError(DiosError):
-    """The node's process began and ended, or never answered; the message has its own words and its log."""
+    """The node's process ended at its start or was not ready in time; the message has reason and log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A node's process as seen from outside."""
+    """A running node's process."""
 
     pid: int
     socket: Path
@@ -49,14 +49,14 @@ class Running:
 
 # -- seen from outside ------------------------------------------------------------------------------
 def find(path: Path) -> Running | None:
-    """Who answers on the socket at ``path``; None when nobody does."""
+    """Return the process that answers on the socket at ``path``, or None."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         try:
             with socket_address(path) as address:
                 probe.connect(address)
         except OSError as error:
             if error.errno in {errno.EACCES, errno.EPERM}:
-                raise UnreachableError(f"a node is at {path}, but this user may not connect to it") from None
+                raise UnreachableError(f"this user may not connect to the node at {path}") from None
             return None
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, _, _ = _CREDENTIALS.unpack(credentials)
@@ -72,14 +72,14 @@ def start_detached(
 ) -> Running:
     """Start a node that outlives this process, and return once it answers.
 
-    ``flags`` are settings as text; ``waiting`` is called with the seconds passed, about ten times each.
-    Raises ExistsError when a node runs on ``data`` already, SettingsError for a bad setting,
-    StartError with what the node itself says when it does not come up.
+    ``flags`` are settings as text. ``waiting`` is called about ten times per second with the elapsed seconds.
+    Raise ExistsError if a node runs in ``data`` already, SettingsError for an invalid setting, StartError
+    with the node's own message if it does not start.
     """
     settings = load(data, config=config, flags=flags)
     running = find(settings.socket)
     if running is not None:
-        raise ExistsError(f"a node runs on {settings.data} already, as process {running.pid}")
+        raise ExistsError(f"a node already runs in {settings.data}, as process {running.pid}")
     log = settings.log_file or settings.data / LOG_NAME
     with _telling_whose(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,32 +103,32 @@ def start_detached(
         os.close(ready)
         if ready_far >= 0:
             os.close(ready_far)
-    # It is nobody's child from here on: this process ends before it does.
+    # The process is not waited for: this process ends before the daemon does.
     process.returncode = 0
     return Running(process.pid, settings.socket)
 
 
 @contextlib.contextmanager
 def _telling_whose(data: Path) -> Iterator[None]:
-    """Raise StartError with the owner and the mode of a directory in which nothing can be written."""
+    """Raise StartError with owner and mode of a directory in which nothing can be written."""
     try:
         yield
     except OSError as error:
-        # Late: whoever starts a node needs no store, unless there is something to explain.
+        # Imported late, because a start without errors needs no store here.
         from dios.store.directory import cannot_write  # noqa: PLC0415 - see above
 
         raise StartError(cannot_write(data, error.strerror or str(error))) from error
 
 
 def _for_its_owner(path: str, flags: int) -> int:
-    """Open a file that nobody else may read if it is new: a log tells who did what."""
+    """Open a file that only its owner may read if it is new, because a log has private information."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def command(
     data: Path, *, config: Path | None, flags: Mapping[str, str] | None, ready: int | None = None
 ) -> list[str]:
-    """What starts a daemon in the foreground; settings are no secrets, so they may be arguments."""
+    """Return the command of a daemon in the foreground. Settings are not secret, so they are arguments."""
     extra = [] if config is None else [f"--config={config}"]
     extra += [] if ready is None else [f"--ready={ready}"]
     extra += [f"{key}={value}" for key, value in (flags or {}).items()]
@@ -151,10 +151,10 @@ def _wait_ready(
         if not data:
             process.wait()
             why = said.decode(errors="replace").strip() or f"it ended with status {process.returncode}"
-            raise StartError(f"the node did not start: {why}; its log is {log}")
+            raise StartError(f"the node did not start: {why}. See its log {log}.")
     process.kill()
     process.wait()
-    raise StartError(f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s; its log is {log}")
+    raise StartError(f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s. See its log {log}.")
 
 
 def stop(
@@ -164,9 +164,9 @@ def stop(
     say: Callable[[str], None] = lambda _: None,
     waiting: Callable[[float], None] = lambda _: None,
 ) -> str:
-    """End a node: ``ask`` it first, then SIGTERM, at last SIGKILL; returns which of them it took.
+    """End a node: call ``ask`` first, then send SIGTERM, at last SIGKILL. Return which step ended it.
 
-    ``say`` gets a sentence for each escalation, ``waiting`` the seconds passed while it waits.
+    ``say`` gets a sentence for each further step, ``waiting`` the elapsed seconds during a wait.
     """
     try:
         process = os.pidfd_open(running.pid)
@@ -176,7 +176,7 @@ def stop(
         try:
             ask()
         except DiosError as error:
-            say(f"the node does not take the request to stop ({error.message})")
+            say(f"the node refused the request to stop ({error.message})")
         else:
             if _ended(process, limits.NODE_STOP_MS_MAX, waiting):
                 return "asked"
@@ -189,7 +189,9 @@ def stop(
                 return name
     finally:
         os.close(process)
-    raise TimeLimitError(f"process {running.pid} does not end even when killed; look at it with ps and dmesg")
+    raise TimeLimitError(
+        f"process {running.pid} does not end even when killed. Look for the reason with ps and dmesg."
+    )
 
 
 def _ended(process: int, limit_ms: int, waiting: Callable[[float], None]) -> bool:
@@ -204,7 +206,7 @@ def _ended(process: int, limit_ms: int, waiting: Callable[[float], None]) -> boo
 
 # -- the default link -------------------------------------------------------------------------------
 def claim_link(link: Path, target: Path) -> bool:
-    """Point the default link to ``target``, unless another node answers there; True when it does now."""
+    """Point the default link to ``target``, unless another node answers there. Return True if it was set."""
     other = find(link)
     if other is not None and other.socket != target.resolve():
         return False
@@ -217,7 +219,7 @@ def claim_link(link: Path, target: Path) -> bool:
 
 
 def drop_link(link: Path, target: Path) -> None:
-    """Remove the default link if it is still ours."""
+    """Remove the default link if it points to ``target``."""
     with contextlib.suppress(OSError):
         if link.is_symlink() and link.readlink() == target:
             link.unlink()
@@ -226,14 +228,14 @@ def drop_link(link: Path, target: Path) -> None:
 # -- the process itself -----------------------------------------------------------------------------
 @contextlib.contextmanager
 def pid_file(path: Path) -> Iterator[None]:
-    """Hold the pid file, locked, for as long as the node runs; raises ExistsError when another does."""
+    """Hold the locked pid file while the node runs. Raise ExistsError if another node runs."""
     with _telling_whose(path.parent):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not locking.take(fd):
+        if not locking.lock_file(fd):
             pid = os.read(fd, 32).decode(errors="replace").strip()
-            raise ExistsError(f"a node runs on {path.parent} already, as process {pid}")
-        # Who it is, is for people only: a full disk must not keep a node from being read.
+            raise ExistsError(f"a node already runs in {path.parent}, as process {pid}")
+        # The number is only for people: a full disk must not keep the node from starting.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.write(fd, f"{os.getpid()}\n".encode())
@@ -247,7 +249,7 @@ def pid_file(path: Path) -> Iterator[None]:
 
 
 def early(work: Callable[[], T]) -> Callable[[], T]:
-    """Begin ``work``, which must not raise, in a thread; what is returned waits for its result."""
+    """Start ``work``, which must not raise, in a thread. Return a function that waits for its result."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(work()), name="early work", daemon=True)
     thread.start()
@@ -260,11 +262,11 @@ def early(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def run(settings: Settings, started: Callable[[], None]) -> None:
-    """Be the node until it is stopped; ``started`` is called once it answers."""
+    """Run the node until it is stopped; ``started`` is called once it answers."""
     with _telling_whose(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pid_file(settings.pid_file):
-        # Late, so that whoever only starts or stops a node imports no event loop and no store.
+        # Imported late, so that commands that start or stop a node load no event loop and no store.
         from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above
 
         probed = early(probe)
@@ -292,7 +294,7 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The first DiosError inside nested groups, else the first exception."""
+    """Return the first DiosError inside nested groups, else the first exception."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [first_error(inner) for inner in error.exceptions]
@@ -332,7 +334,7 @@ def main(arguments: Sequence[str]) -> int:
     except (Exception, BaseExceptionGroup) as caught:
         error = first_error(caught)
         if not isinstance(error, DiosError | OSError):
-            tell("an unexpected error; see its log")
+            tell("an unexpected error; see the node's log")
             raise
         tell(str(error))
         return 1

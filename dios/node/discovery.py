@@ -1,8 +1,7 @@
-"""A node that looks for its cluster on the local network: what it does about announcements.
+"""Finds the nodes of the cluster on the local network by their announcements.
 
-Not for: the datagrams (``dios.transport.tcp.announce``), or connections (``dios.host.peers.links``). An
-announcement is a hint and no more: it leads to one dial with a time limit, and only to a node that is not
-connected already.
+``dios.transport.tcp.announce`` has the datagrams. An announcement is only a hint: it leads to one attempt to
+connect with a time limit, and only to a node that is not connected.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from typing import Final
 import trio
 
 from dios import limits
-from dios.host.peers.links import Links
+from dios.host.peers.links import PeerLinks
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import Heard, Place, Voice
+from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
 from dios.transport.tcp.tls import split_address
 
 _log: Final = logging.getLogger(__name__)
 
 
-def place_of(listen: str) -> Place:
-    """Where a node that listens at this address announces itself: on the same network, if it names one."""
+def place_of(listen: str) -> MulticastNetwork:
+    """Return the network for announcements of a node with this address: its own interface if it names one."""
     host, _ = split_address(listen)
     try:
-        return Place(interface=str(ipaddress.IPv4Address(host)))
+        return MulticastNetwork(interface=str(ipaddress.IPv4Address(host)))
     except ValueError:
-        # A name, or an IPv6 address: the system knows best which network its multicast goes to.
-        return Place()
+        # A name or an IPv6 address: the system chooses the network for multicast.
+        return MulticastNetwork()
 
 
-async def find_others(voice: Voice, links: Links, place: Place) -> None:
-    """Announce this node, and dial the others that do; until cancelled.
+async def find_others(voice: Voice, links: PeerLinks, place: MulticastNetwork) -> None:
+    """Announce this node and connect to others that announce themselves, until cancelled.
 
-    A machine without multicast is told once and works without.
+    On a machine without multicast, log that once and return.
     """
     sought: set[str] = set()
 
@@ -46,7 +45,7 @@ async def find_others(voice: Voice, links: Links, place: Place) -> None:
 
     async with trio.open_nursery() as nursery:
 
-        def heard(found: Heard) -> None:
+        def heard(found: ReceivedAnnouncement) -> None:
             if found.address in sought or len(sought) >= limits.ANNOUNCE_SEEKS_MAX:
                 return
             if not links.is_up(found.node):
@@ -57,6 +56,6 @@ async def find_others(voice: Voice, links: Links, place: Place) -> None:
             await announce.announce(voice, heard, place)
         except OSError as error:
             _log.warning(
-                "this node cannot look for others by UDP; it finds them by its seeds and by gossip",
+                "cannot announce this node by UDP; it finds others through its seeds and through gossip",
                 extra={"why": str(error), "interface": place.interface},
             )

@@ -1,8 +1,7 @@
-"""Limits as people write them: ``objects=1000 bytes=1GiB cpu=10h memory=none``.
+"""Limits as text: ``objects=1000 bytes=1GiB cpu=10h memory=none``.
 
-Not for: counting (``dios.core.model.accounts``). The one reader of such text, for settings files, the
-environment,
-options and commands alike, so that a word means the same everywhere.
+Settings files, the environment, options and commands all use this parser, so that a word means the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FIELDS: Final[Mapping[Resource, str]] = {
 
 
 def parse_size(text: str) -> int:
-    """Read ``4 GiB``, ``512MiB`` or a plain number of bytes; raises ValueError."""
+    """Read ``4 GiB``, ``512MiB`` or a plain number of bytes. Raise ValueError."""
     match = _NUMBER.fullmatch(text)
     unit = _SIZES.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -52,7 +51,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_time_ms(text: str) -> int:
-    """Read ``90s``, ``5 min``, ``10h``, ``2d`` or ``250ms`` as milliseconds; raises ValueError."""
+    """Read ``90s``, ``5 min``, ``10h``, ``2d`` or ``250ms`` and return milliseconds. Raise ValueError."""
     match = _NUMBER.fullmatch(text)
     unit = _TIMES_MS.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -78,14 +77,14 @@ _READERS: Final = {
 def _value(resource: Resource, given: object) -> int | None:
     if isinstance(given, str) and given.strip().lower() == NONE:
         return None
-    # A number in a file has no unit, and needs none unless it is a time.
+    # A number in a file has no unit and needs none, except for a time.
     text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
     try:
         found = _READERS.get(resource, _count)(text)
     except ValueError as error:
         raise InvalidError(f"{WORD_OF[resource]} must be {error}, not {given!r}") from None
     if found > _MOST:
-        raise InvalidError(f"{WORD_OF[resource]} must be smaller than {given!r}; none is no limit")
+        raise InvalidError(f"{WORD_OF[resource]} must be smaller than {given!r}; write none for no limit")
     return found
 
 
@@ -94,7 +93,7 @@ def _resource(word: str) -> Resource:
     if found is None:
         close = difflib.get_close_matches(word.lower(), WORDS, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(WORDS)}"
-        raise InvalidError(f"nothing is called {word!r} that could be limited; {hint}")
+        raise InvalidError(f"there is no limit called {word!r}; {hint}")
     return found
 
 
@@ -103,42 +102,42 @@ def _pairs(given: object) -> Iterator[tuple[str, object]]:
         yield from given.items()
         return
     if not isinstance(given, str):
-        raise InvalidError(f'limits are a table, or text like "objects=1000 bytes=1GiB", not {given!r}')
+        raise InvalidError(f'limits must be a table, or text like "objects=1000 bytes=1GiB", not {given!r}')
     for part in _BETWEEN.split(given.strip()) if given.strip() else ():
         word, equals, value = part.partition("=")
         if not equals:
-            raise InvalidError(f"{part!r} is no limit; write it like objects=1000 or cpu=10h")
+            raise InvalidError(f"{part!r} is not a limit. Write it like objects=1000 or cpu=10h.")
         yield word, value
 
 
 def read_bounds(given: object) -> tuple[Bound, ...]:
-    """Read limits from a table or a text; each word once. Raises InvalidError that says what was meant."""
+    """Read limits from a table or a text. Raise InvalidError for unknown, invalid or repeated limits."""
     found: dict[Resource, Bound] = {}
     for word, value in _pairs(given):
         resource = _resource(word)
         if resource in found:
-            raise InvalidError(f"{WORD_OF[resource]} is limited twice; say it once")
+            raise InvalidError(f"the limit {WORD_OF[resource]} is given twice; give it once")
         found[resource] = Bound(resource, _value(resource, value))
     return tuple(found.values())
 
 
 def bounds_of(words: Iterable[str]) -> tuple[Bound, ...]:
-    """The limits in the words of a command line; InvalidError where there are none."""
+    """Return the limits in the words of a command line. Raise InvalidError if there are none."""
     found = read_bounds(" ".join(words))
     if not found:
-        raise InvalidError(f"say which limit, like objects=1000; known: {', '.join(WORDS)}")
+        raise InvalidError(f"give a limit, like objects=1000; known: {', '.join(WORDS)}")
     return found
 
 
 def limits_of_run(words: Iterable[str], *, memory_bytes: int = 0, cpu_ms: int = 0) -> Limits:
-    """What a run call asks for: ``words`` for the task and all it starts, the rest for its own process."""
+    """Return the limits for a run: ``words`` for the task and all it starts, the rest for its own process."""
     fields: dict[str, int] = {}
     for bound in read_bounds(" ".join(words)):
         word = WORD_OF[bound.resource]
         if not bound.value:
             raise InvalidError(
-                f"a task cannot be started with {word}={bound.value if bound.value == 0 else NONE}; "
-                "leave the limit out, or give a number above 0"
+                f"cannot start a task with {word}={bound.value if bound.value == 0 else NONE}. "
+                "Leave the limit out, or give a number above 0."
             )
         fields[_FIELDS.get(bound.resource, word)] = bound.value
     return Limits(memory_bytes, cpu_ms, **fields)

@@ -1,7 +1,7 @@
-"""A whole cluster on this machine: nodes as processes, their data below one directory (``dios up``).
+"""A whole cluster on this machine (``dios up``): nodes as processes, with their data below one directory.
 
-Not for: clusters of several machines, whose nodes join one by one (``dios.node.cluster``). The nodes of a
-local cluster are ordinary ones: each has its data directory, and ``dios-node`` works on it.
+``dios.node.cluster`` is for clusters of several machines. The nodes of a local cluster are ordinary nodes:
+each has its data directory, and ``dios-node`` works on it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ HOST: Final = "127.0.0.1"
 _VERSION: Final = 1
 _POLL_S: Final = 0.02
 _OWN_KEYS: Final = frozenset({*cluster.REMEMBERED, "socket", "log_file", "record"})
-"""Settings in which the nodes of one machine must differ: they are chosen here."""
+"""Settings that must differ between nodes of one machine; this module chooses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One node: what it is called, and where."""
+    """One node: its name, rack, address and data directory."""
 
     name: str
     rack: str
@@ -49,11 +49,11 @@ class LocalNode:
 
     @property
     def socket(self) -> Path:
-        """Where programs connect."""
+        """The socket for programs."""
         return self.data / SOCKET_NAME
 
     def flags(self) -> dict[str, str]:
-        """What its process is told, over whatever the environment says."""
+        """Return the settings given to its process, which override the environment."""
         return {
             "name": self.name,
             "rack": self.rack,
@@ -65,27 +65,27 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """The nodes of a directory; ``keep`` says that it is not removed when they are stopped."""
+    """The nodes of a directory; ``keep`` means that the data stay when the nodes are stopped."""
 
     directory: Path
     nodes: tuple[LocalNode, ...]
     keep: bool
 
     def forgotten(self) -> frozenset[str]:
-        """The names of nodes that the others refuse since `dios node forget`."""
+        """Return the names of nodes that `dios node forget` has removed from the cluster."""
         owns = {node.name: identity.load(node.data) for node in self.nodes}
         revoked = {number for own in owns.values() if own is not None for number in own.revoked}
         return frozenset(name for name, own in owns.items() if own is not None and own.node in revoked)
 
     def running(self) -> dict[str, Running]:
-        """The nodes whose processes answer, by name."""
+        """Return the nodes whose processes answer, by name."""
         found = {node.name: daemon.find(node.socket) for node in self.nodes}
         return {name: running for name, running in found.items() if running is not None}
 
 
 # -- on the disk --------------------------------------------------------------------------------------
 def read(directory: Path) -> LocalCluster | None:
-    """The cluster of a directory, or None; raises DamagedError when its file is not to be understood."""
+    """Return the cluster of a directory, or None. Raise DamagedError if its file cannot be read."""
     path = directory / FILE_NAME
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def read(directory: Path) -> LocalCluster | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedError(f"{path} is damaged ({error}); stop its nodes with `dios-node stop`") from None
+        raise DamagedError(f"{path} is damaged ({error}). Stop its nodes with `dios-node stop`.") from None
     if any(Path(node.name).name != node.name for node in nodes):
         raise DamagedError(f"{path} names nodes that are not below {directory}")
     return LocalCluster(directory, nodes, keep)
@@ -111,17 +111,17 @@ def make(
     keep: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> LocalCluster:
-    """Make the directory of a cluster, with an identity for each node; starts nothing, all or nothing.
+    """Create the directory of a cluster with an identity for each node, completely or not at all.
 
-    ``racks`` of 0 gives none a rack; ``settings`` are for every node, as text. Raises ExistsError when
-    something else is there, InvalidError for numbers that make no sense, SettingsError.
+    It starts nothing. ``racks`` of 0 means no racks; ``settings`` are for every node, as text. Raise
+    ExistsError if the directory is not empty, InvalidError for invalid numbers, SettingsError.
     """
     if not 1 <= nodes <= limits.LOCAL_NODES_MAX:
-        raise InvalidError(f"a local cluster has 1 to {limits.LOCAL_NODES_MAX} nodes, not {nodes}")
+        raise InvalidError(f"a local cluster must have 1 to {limits.LOCAL_NODES_MAX} nodes, not {nodes}")
     if not 0 <= racks <= nodes:
-        raise InvalidError(f"{nodes} nodes stand in 1 to {nodes} racks, not in {racks}")
+        raise InvalidError(f"{nodes} nodes can be in 1 to {nodes} racks, not in {racks}")
     if directory.exists() and any(directory.iterdir()):
-        raise ExistsError(f"{directory} has something else in it; choose another directory with --dir")
+        raise ExistsError(f"{directory} is not empty. Choose another directory with --dir.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return _fill(directory, nodes, racks, settings or {}, keep=keep)
@@ -156,7 +156,7 @@ def _fill(
         else:
             identity.admit_here(first, node.data, name=node.name)
         seeds.write(node.data, [other.address for other in made.nodes if other is not node])
-    # Last: with it the directory is a cluster's, and whole.
+    # Last, because this file makes the directory a complete cluster.
     _write(made)
     return made
 
@@ -164,9 +164,9 @@ def _fill(
 def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
     for key in settings:
         if key in _OWN_KEYS and key in KEYS:
-            raise InvalidError(f"{key} is chosen for each node of a local cluster; leave it out")
+            raise InvalidError(f"{key} is chosen separately for each node of a local cluster. Leave it out.")
     node.data.mkdir(mode=0o700)
-    # Checked before anything is written: a mistake is told as that of an option.
+    # Check before anything is written, so that an error names the option.
     load(node.data, flags={**settings, **node.flags()}, environ={})
     chosen = {**settings, "name": node.name, "rack": node.rack, "listen": node.address}
     lines = (f"{key} = {json.dumps(value)}\n" for key, value in chosen.items() if value)
@@ -180,7 +180,7 @@ def _write(made: LocalCluster) -> None:
 
 
 def keep(found: LocalCluster) -> LocalCluster:
-    """From now on the data stay when the nodes are stopped."""
+    """Keep the data when the nodes are stopped, from now on."""
     kept = replace(found, keep=True)
     if kept != found:
         _write(kept)
@@ -188,7 +188,7 @@ def keep(found: LocalCluster) -> LocalCluster:
 
 
 def _free_addresses(count: int) -> list[str]:
-    """Ports that nobody uses, below those that the system gives to connections on their way out."""
+    """Return free ports, below the range that the system uses for outgoing connections."""
     first, last = limits.LOCAL_PORT_FIRST, limits.LOCAL_PORT_LAST
     begin = int.from_bytes(os.urandom(4), "big")
     with contextlib.ExitStack() as taken:
@@ -203,11 +203,13 @@ def _free_addresses(count: int) -> list[str]:
             found.append(join_address(HOST, port))
             if len(found) == count:
                 return found
-    raise InvalidError(f"no {count} ports from {first} to {last} are free at {HOST}")
+    raise InvalidError(
+        f"fewer than {count} ports from {first} to {last} are free at {HOST}. Close some programs."
+    )
 
 
 def remove(directory: Path) -> None:
-    """Delete a stopped cluster's directory, and nothing that the cluster did not make."""
+    """Delete the directory of a stopped cluster, except for files that the cluster did not create."""
     found = read(directory)
     if found is None:
         return
@@ -218,24 +220,24 @@ def remove(directory: Path) -> None:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Be the only one who makes, starts or stops the cluster of ``directory``; waits for the others."""
+    """Lock a cluster's directory while it is created, started or stopped; wait for other commands."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with durable_files.locked(directory):
         try:
             yield
         finally:
-            # Nothing was made in it, or everything was removed.
+            # Removes the directory only if it is empty.
             with contextlib.suppress(OSError):
                 directory.rmdir()
 
 
 # -- processes ----------------------------------------------------------------------------------------
 def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Start the nodes that do not run, all at once, and wait until each sees all; the names of those started.
+    """Start the nodes that do not run, all at once, and wait until each sees all. Return the started names.
 
-    One that was forgotten is left alone. ``told`` gets a word for each step, from any thread. When it fails
-    or is interrupted, the nodes that this call started are stopped again. Raises what
-    ``daemon.start_detached`` raises, TimeLimitError.
+    Forgotten nodes are not started. ``told`` is called with a text for each step, from any thread. On failure
+    or interruption, the nodes that this call started are stopped again. Raise the errors of
+    ``daemon.start_detached``, and TimeLimitError.
     """
     running = found.running()
     forgotten = found.forgotten()
@@ -257,7 +259,7 @@ def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) 
 
 
 def wait_ready(nodes: Sequence[LocalNode], *, told: Callable[[str], None] = lambda _: None) -> None:
-    """Wait until every one of these sees every other; raises TimeLimitError after NODE_START_MS_MAX."""
+    """Wait until each of these nodes sees all others. Raise TimeLimitError after NODE_START_MS_MAX."""
     deadline = time.monotonic() + limits.NODE_START_MS_MAX / 1000
     names = {node.name for node in nodes}
     for node in nodes:
@@ -266,14 +268,14 @@ def wait_ready(nodes: Sequence[LocalNode], *, told: Callable[[str], None] = lamb
                 if time.monotonic() > deadline:
                     raise TimeLimitError(
                         f"{node.name} does not see {', '.join(sorted(missing))} after "
-                        f"{limits.NODE_START_MS_MAX // 1000} s; its log is {node.data / daemon.LOG_NAME}"
+                        f"{limits.NODE_START_MS_MAX // 1000} s. See its log {node.data / daemon.LOG_NAME}."
                     )
                 told(f"{node.name} looks for {', '.join(sorted(missing))}")
                 time.sleep(_POLL_S)
 
 
 def _claim_default(found: LocalCluster) -> None:
-    """Make the first node the default one, unless somebody else's node is."""
+    """Make the first node the default node, unless another cluster's node is."""
     link = default_socket()
     with contextlib.suppress(OSError):
         for node in found.nodes[1:]:
@@ -282,12 +284,12 @@ def _claim_default(found: LocalCluster) -> None:
 
 
 def is_default(found: LocalCluster) -> bool:
-    """Whether commands that name no node go to the first node of this cluster."""
+    """Return True if commands without a node go to the first node of this cluster."""
     return default_socket().resolve() == found.nodes[0].socket.resolve()
 
 
 def stop(found: LocalCluster, *, say: Callable[[str], None] = lambda _: None) -> list[str]:
-    """End all nodes that run, all at once; their names. Raises TimeLimitError for one that never ends."""
+    """Stop all running nodes at once and return their names. Raise TimeLimitError if a node does not end."""
     running = found.running()
     there = [node for node in found.nodes if node.name in running]
     _all_at_once(lambda node: _stop_one(node, say), there)
@@ -307,7 +309,7 @@ def _stop_one(node: LocalNode, say: Callable[[str], None]) -> None:
 
 
 def _all_at_once(work: Callable[[LocalNode], None], nodes: Sequence[LocalNode]) -> None:
-    """Do something for each node, each in a thread; at the end raise the first error, if there was one."""
+    """Call a function for each node, each in a thread; raise the first error at the end."""
     if not nodes:
         return
     failed: list[Exception] = []

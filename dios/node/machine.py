@@ -1,7 +1,4 @@
-"""What this machine, or the container around the node, has: its memory, and what it is called.
-
-Not for: memory of single tasks (``dios.host.sandbox``).
-"""
+"""The machine, or the container around the node: its memory and its name."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ _GROUP_LIMITS: Final = (
 
 
 def memory_bytes(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
-    """What there is, or what a control group at the root of our own view leaves of it."""
+    """Return the machine's memory, or the limit of the control group around this process if lower."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in group_limits:
-        # "max" where nothing is limited; files that are not there where the other version is.
+        # The file contains "max" if there is no limit; only one of the two files exists.
         with contextlib.suppress(OSError, ValueError):
             found.append(int(path.read_text()))
     return min(found)
 
 
 def free_memory_bytes(told: Path = Path("/proc/meminfo")) -> int:
-    """How much of it could be used now without swapping, as the system estimates; 0 where it does not."""
+    """Return the bytes usable without swapping, as the system estimates, or 0 if it does not."""
     for line in told.read_text().splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
@@ -40,13 +37,13 @@ def free_memory_bytes(told: Path = Path("/proc/meminfo")) -> int:
 
 
 def volatile_bytes() -> int:
-    """How much of it objects and buffers in memory may take unless a setting says so."""
+    """Return the default limit for objects and buffers in memory."""
     share = memory_bytes() * limits.VOLATILE_PERCENT // 100
     return min(max(share, limits.VOLATILE_BYTES_MIN), limits.VOLATILE_BYTES_MAX)
 
 
 def host_name() -> str:
-    """The machine's name up to the first dot, as a node may be called; "node" when there is nothing fit."""
+    """Return the machine's name up to the first dot, as a valid name for a node; "node" if there is none."""
     first = socket.gethostname().partition(".")[0]
     fit = re.sub(r"[^A-Za-z0-9_-]", "-", first).strip("-_")
     return fit[: limits.NODE_NAME_BYTES_MAX] or "node"

@@ -1,10 +1,8 @@
-"""Where a node looks for its cluster when it starts: addresses of nodes, one a line, in ``DATA/seeds``.
+"""The addresses at which a node looks for its cluster when it starts: one per line in ``DATA/seeds``.
 
-Not for: who those nodes are, which only their certificates say (``dios.transport.identity.identity``), or
-the live
-table of nodes (``dios.core.membership.swim``). An address that nobody answers at, or somebody of another
-cluster,
-costs a failed dial and nothing else; one that works is enough, the rest comes by gossip. People may edit it.
+An address where nobody answers, or a node of another cluster, costs a failed attempt to connect. One address
+that works is enough, because gossip brings the others. Users may edit the file. The live table of nodes is
+``dios.core.membership.swim``.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ _HEAD: Final = "# Nodes to look for at the start, HOST:PORT each. The node keeps
 
 
 def read(data: Path) -> tuple[str, ...]:
-    """The addresses in a data directory, at most NODES_MAX, without doubles; none when there is no file.
+    """Return the addresses in a data directory, at most NODES_MAX, without duplicates; none without a file.
 
-    A line that is no address is left out: it must not keep a node from starting.
+    Invalid lines are skipped, because they must not keep a node from starting.
     """
     try:
         text = (data / NAME).read_text(encoding="utf-8", errors="replace")
@@ -34,7 +32,7 @@ def read(data: Path) -> tuple[str, ...]:
 
 
 def write(data: Path, addresses: Iterable[str]) -> None:
-    """Replace the file; durable when it returns. Does nothing when it says this already."""
+    """Replace the file durably. Do nothing if it has these addresses already."""
     wanted = _checked(addresses)
     if wanted != read(data) or not (data / NAME).exists():
         durable_files.write(data / NAME, (_HEAD + "".join(f"{each}\n" for each in wanted)).encode())

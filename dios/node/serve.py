@@ -1,6 +1,6 @@
-"""A node's life: open the store, recover, serve, and end in an orderly way.
+"""The life of a node: open the store, recover, serve, and stop in order.
 
-Not for: starting a process for it or stopping it from outside (``dios.node.daemon``).
+``dios.node.daemon`` starts and stops the process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dios.core.events import Recovered, ShutdownBegan
 from dios.errors import DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.loop.node_log import close_log, open_log
-from dios.host.process.people_server import PeopleServer
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.session_server import SessionServer
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.ids import Principal
 from dios.node import coordinator_supervisor
@@ -45,10 +45,10 @@ async def serve(
     started: Callable[[], None] = lambda: None,
     probed: Callable[[], Mapping[str, Mechanism]] = probe,
 ) -> None:
-    """Be a node until it is asked to stop, by a signal or by who may; a second signal ends it at once.
+    """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
-    ``started`` is called once people can connect. ``probed`` gives what the machine has, and may block for
-    it. Raises DiosError when it cannot begin.
+    ``started`` is called once programs can connect. ``probed`` returns the machine's mechanisms and may
+    block. Raise DiosError if the node cannot start.
     """
     handler = open_log(
         settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
@@ -75,7 +75,7 @@ async def _serve(
     settings: Settings,
     store: LmdbStore,
     audit: AuditLog,
-    zygote: Zygote,
+    zygote: ZygotePool,
     mechanisms: Mapping[str, Mechanism],
     started: Callable[[], None],
 ) -> None:
@@ -124,7 +124,7 @@ def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
 
 
 def _join_others(host: NodeHost, port: Port | None, settings: Settings, nursery: trio.Nursery) -> None:
-    """Serve other nodes, look for them, and tell the core what this machine has left."""
+    """Serve other nodes, look for them, and report this machine's free memory to the core."""
     if port is None or host.links is None:
         return
     nursery.start_soon(serve_port, port, host.links, settings, nursery)
@@ -136,7 +136,7 @@ def _join_others(host: NodeHost, port: Port | None, settings: Settings, nursery:
 async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
     try:
-        server = PeopleServer(
+        server = SessionServer(
             listener,
             host.tasks,
             denied=host.denied_connection,
@@ -150,7 +150,7 @@ async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) 
 
 
 async def _end_everything(host: NodeHost) -> None:
-    """End tasks and sessions, and wait for what is on its way to the disk."""
+    """End tasks and sessions, and wait until everything queued is on disk."""
     host.driver.feed(ShutdownBegan(host.clock.now()))
     with trio.move_on_after(limits.NODE_STOP_MS_MAX / 2000):
         await host.tasks.wait_all_ended()
@@ -164,7 +164,7 @@ async def _obey_signals(
         task_status.started()
         async for number in signals:
             if host.stopping.is_set():
-                # Everything acknowledged is on the disk already: ending like this loses nothing.
+                # Everything acknowledged is on disk already, so that this end loses nothing.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             host.stopping.set()
@@ -183,14 +183,14 @@ async def _keep_audit_synced(audit: AuditLog) -> None:
             await trio.to_thread.run_sync(audit.sync)
         except DiosError as error:
             if error.message != failing:
-                # Once, not ten times a second: the log may be on the same full disk.
+                # Log an error once, not ten times a second: the log may be on the same full disk.
                 failing = error.message
-                _log.error("the audit log cannot be written", extra={"why": failing})
+                _log.error("cannot write the audit log", extra={"why": failing})
             continue
         synced = records
         if failing:
             failing = ""
-            _log.warning("the audit log is written again")
+            _log.warning("the audit log can be written again")
 
 
 @contextmanager
@@ -207,7 +207,9 @@ def _open_audit(settings: Settings) -> Iterator[AuditLog]:
     audit = AuditLog(settings.audit)
     try:
         if audit.recovered:
-            _log.warning("the audit log was cut by a crash", extra={"what": audit.recovered})
+            _log.warning(
+                "a crash left an incomplete record in the audit log", extra={"what": audit.recovered}
+            )
         yield audit
     finally:
         try:
@@ -217,14 +219,14 @@ def _open_audit(settings: Settings) -> Iterator[AuditLog]:
 
 
 def _calm_collector() -> None:
-    """What was loaded to begin with is never garbage, and tables of a node are no short-lived objects."""
+    """Exempt the modules loaded so far from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(limits.COLLECTOR_OBJECTS)
+    gc.set_threshold(limits.GC_THRESHOLD_OBJECTS)
 
 
 def _raise_descriptor_limit() -> None:
-    """Each connection, page and ring is a descriptor: take as many as the system lets us have."""
+    """Raise the limit of descriptors to the maximum, because each connection, page and ring needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -238,13 +240,13 @@ def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) ->
         _log.warning("pure tasks are refused on this machine", extra={"missing": missing})
     for name, mechanism in mechanisms.items():
         if not mechanism.available and not mechanism.needed_for_pure:
-            _log.warning("the machine lacks something", extra={"what": name, "why": mechanism.detail})
+            _log.warning("the machine lacks a mechanism", extra={"what": name, "why": mechanism.detail})
 
 
 def _completed(
     info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism], host: NodeHost | None
 ) -> Info:
-    # Late: it costs a tenth of a node's start, and few ask.
+    # Imported late: it would cost a tenth of a node's start, and is rarely needed.
     from importlib.metadata import version  # noqa: PLC0415 - see above
 
     guarantees = {

@@ -1,8 +1,8 @@
-"""What a person may choose about a node: flags over environment over file over default, all checked.
+"""The settings of a node: flags override the environment, which overrides the file and the defaults.
 
-Not for: bounds (``dios.limits``; a setting only lowers what stands there), or for what a client chooses
-(``dios.client.locate``). A key that nobody knows is refused with the nearest known one: a misspelled
-setting must never be silently ignored. ``docs/settings.md`` is the page for people.
+A setting can only lower a bound of ``dios.limits``. An unknown key is refused with the nearest known key,
+because a misspelled setting must never be ignored silently. ``docs/settings.md`` describes all settings.
+``dios.client.locate`` has the settings of clients.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ AUTO: Final = "auto"
 
 
 class SettingsError(InvalidError):
-    """A setting is unknown, of the wrong kind, or out of bounds; the message says where it stands."""
+    """A setting is unknown, of the wrong kind, or out of bounds; the message names its source."""
 
 
 class NodeMode(enum.StrEnum):
-    """Whether one process may mix DIOS objects with the system's facilities (§4.10.3, Table 4.7)."""
+    """The choice if a process may use DIOS objects and the system's facilities (§4.10.3, Table 4.7)."""
 
     LIBERAL = "liberal"
     RESTRICTED = "restricted"
 
 
 class Coordinator(enum.StrEnum):
-    """Whether the node runs a coordinator of Firmament (§6.5.1): by default where the extra is installed."""
+    """The choice if the node runs a coordinator (§6.5.1); AUTO: if the extra ``cluster`` is installed."""
 
     AUTO = "auto"
     ON = "on"
@@ -50,7 +50,7 @@ class Coordinator(enum.StrEnum):
 
 
 class Scheduling(enum.StrEnum):
-    """Who schedules in a cluster (Figure 6.6): one for all, one for each rack, or each node its own runs."""
+    """The division of scheduling (Figure 6.6): one coordinator for all, one per rack, or one per node."""
 
     CENTRALISED = "centralised"
     HIERARCHICAL = "hierarchical"
@@ -58,7 +58,7 @@ class Scheduling(enum.StrEnum):
 
 
 class Fairness(enum.StrEnum):
-    """Whose tasks go first while not all have room (``dios.firmament.policies.ledger``)."""
+    """The order of tasks while there is no room for all (``dios.firmament.policies.principal_accounts``)."""
 
     SDRF = "sdrf"
     DRF = "drf"
@@ -66,14 +66,14 @@ class Fairness(enum.StrEnum):
 
 
 class LogFormat(enum.StrEnum):
-    """How log records are written."""
+    """The format of log records."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(enum.StrEnum):
-    """The least severe record that is written."""
+    """The lowest severity that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -83,20 +83,20 @@ class LogLevel(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a node is told at start; sizes in bytes.
+    """All settings of a node; sizes in bytes.
 
-    ``socket`` is where people's processes connect, ``log_file`` None means the standard error stream,
-    ``record`` is where every event of the core is written for replay, ``allowed_uids`` are users beside
-    the node's own and root who may connect; the three ``_limits`` are what every task with all it starts,
-    every group and every principal may use that was given no limits of its own.
-    ``name`` and ``rack`` are what people call this node and the fault domain it stands in; ``listen`` is
-    where other nodes reach it ("HOST:PORT"; empty: it has no network), ``advertise`` what it tells them
-    when that is not the same, ``announce`` whether it looks for its peers by UDP on the local network.
-    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 for what is seen;
-    ``shape`` is the interface that is held to the first ("": none).
-    ``coordinator``, ``scheduling`` and ``cost_model`` say who schedules and by which policy, ``fairness``
-    whose tasks go first, and ``fairness_memory`` for how many ms the past counts there; ``labels`` are what
-    constraints of tasks look at.
+    ``socket`` is the socket for users' programs. ``log_file`` None means standard error. ``record`` is the
+    file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
+    in addition to the node's own user and root. The three ``_limits`` are the defaults for every task with
+    all it starts, for every group and for every principal.
+    ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
+    other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
+    and ``announce`` turns on the search for other nodes by UDP on the local network.
+    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to measure them;
+    ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
+    ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
+    order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
+    constraints of tasks.
     """
 
     data: Path
@@ -134,12 +134,12 @@ class Settings:
 
     @property
     def address(self) -> str:
-        """Where other nodes reach this one, "HOST:PORT"; empty without a network."""
+        """The address for other nodes, "HOST:PORT"; empty without a network."""
         return self.advertise or self.listen
 
     @property
     def identity(self) -> Path:
-        """The folder of what makes this node a member of a cluster."""
+        """The folder with the node's identity in its cluster."""
         return self.data / "identity"
 
     @property
@@ -149,18 +149,18 @@ class Settings:
 
     @property
     def pid_file(self) -> Path:
-        """Where a running node's process id stands."""
+        """The file with the process id of a running node."""
         return self.data / "node.pid"
 
 
 class Origin(NamedTuple):
-    """Where a value was found, for messages."""
+    """The source of a value, for messages."""
 
     source: str
     line: int = 0
 
     def __str__(self) -> str:
-        """File and line, as editors understand it."""
+        """Return file and line in the form that editors understand."""
         return f"{self.source}:{self.line}" if self.line else self.source
 
 
@@ -309,10 +309,10 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "fairness_memory": _span(limits.FAIRNESS_MEMORY_MS_MIN, limits.FAIRNESS_MEMORY_MS_MAX),
     "labels": _labels,
 }
-"""Every key that a file, the environment or a flag may set, with what reads and checks its value."""
+"""All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 
 OTHER_VARIABLES: Final = frozenset({"DIOS_NODE", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING", "DIOS_TOKEN"})
-"""Variables with our prefix that belong to the client or say where to look; no setting of a node."""
+"""Variables with this prefix that are not settings of a node; most belong to the client."""
 
 
 def _spelled(key: str, prefix: str) -> str:
@@ -327,7 +327,7 @@ def _unknown(key: str, origin: Origin, prefix: str = "") -> SettingsError:
 
 
 def _line_of(text: str, key: str) -> int:
-    """The line on which ``key`` is set in a TOML text; 0 when it cannot be told."""
+    """Return the line on which ``key`` is set in a TOML text, or 0 if it is not found."""
     pattern = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*(=|\.)|\s*\[+\s*{re.escape(key)}\b")
     return next((number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line)), 0)
 
@@ -337,14 +337,16 @@ def _from_file(path: Path, *, required: bool) -> Iterator[tuple[str, object, Ori
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if required:
-            raise SettingsError(f"{path}: no such file; name an existing one with --config") from None
+            raise SettingsError(
+                f"{path}: the file does not exist. Give an existing file after --config."
+            ) from None
         return
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from None
+        raise SettingsError(f"{path}: cannot read the file: {error}") from None
     try:
         table: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: no valid TOML: {error}") from None
+        raise SettingsError(f"{path}: the file is not valid TOML: {error}") from None
     for key, value in table.items():
         origin = Origin(str(path), _line_of(text, key))
         if key not in KEYS:
@@ -381,10 +383,10 @@ def load(
 ) -> Settings:
     """Read the settings of the node whose data directory is ``data``.
 
-    ``config`` is a TOML file to read instead of ``node.toml`` in ``data``; ``flags`` are the command
-    line's, None meaning "not given"; ``environ`` is the process's environment unless given.
-    Paths that are not absolute are below ``data`` when a file says them, else below the working directory.
-    Raises SettingsError naming file, line and key.
+    ``config`` is a TOML file to read instead of ``node.toml`` in ``data``. ``flags`` are the values from the
+    command line, None if not given. ``environ`` replaces the environment of the process. A relative path is
+    relative to ``data`` in a file, else to the working directory. Raise SettingsError with file, line and
+    key.
     """
     folder = Path(data).expanduser().absolute()
     file = Path(config).expanduser().absolute() if config is not None else folder / FILE_NAME
@@ -407,7 +409,7 @@ def load(
     if settings.pool_size > settings.tasks_max:
         raise SettingsError(
             f"pool_size {settings.pool_size} is over tasks_max {settings.tasks_max}; "
-            "lower the one or raise the other"
+            "lower pool_size or raise tasks_max"
         )
     _check_addresses(settings)
     return settings
@@ -415,9 +417,11 @@ def load(
 
 def _check_addresses(settings: Settings) -> None:
     if settings.advertise and not settings.listen:
-        raise SettingsError("advertise says where others reach this node, but it does not listen: set listen")
+        raise SettingsError(
+            "advertise is the address for other nodes, but this node does not listen: set listen"
+        )
     if settings.listen and is_unspecified(split_address(settings.address)[0]):
         raise SettingsError(
-            f"listen {settings.listen} means every address of this machine, which tells other machines "
-            "nothing: set advertise to the HOST:PORT that they reach"
+            f"listen {settings.listen} means every address of this machine, so other machines do not know "
+            "which to use: set advertise to the HOST:PORT that they can reach"
         )

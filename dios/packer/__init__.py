@@ -1,6 +1,15 @@
-"""Jobs that say what they need and when, packed tightly, as a library on plain arrays: the public face.
+"""Tightly packed jobs that declare what they need and when, as a library on plain arrays.
 
-Not for: clusters, principals and running tasks. Nothing here knows one.
+The classes and functions exported here are the public interface. Nothing in this package knows about
+clusters, principals or running tasks. Read the modules in this order:
+
+- ``job``: the description of a job (:class:`TiMra`), its TOML format, and jobs from measurements;
+- ``datacenter``: servers, services and links, and the free amounts over time (:class:`Datacenter`);
+- ``policies``, ``baselines``: the rules that compare servers, Packer's own and those of other systems;
+- ``allocate``: admission of a whole job (:func:`allocate`), with its compiled parts in ``kernels``;
+- ``share_bandwidth``: the division of a link's bandwidth among the tasks of a server;
+- ``templates``, ``generate_jobs``: ready-made jobs, and synthetic jobs from a seed;
+- ``simulate``: jobs that arrive over time, offered to several policies.
 """
 
 from dios.packer import baselines

@@ -1,7 +1,6 @@
-"""Admission of a job as a whole: a place for each task and a path for each edge, or why not (Algorithm 1).
+"""Admission of a whole job: a place for each task and a path for each edge, or a refusal (Algorithm 1).
 
-Not for: starting tasks; whoever asks does that. Nor for the scores, which are compiled
-(``place_kernels.py``).
+The scores are compiled (``kernels``). Starting the tasks is left to the caller.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from dios.packer.baselines import POLICIES
 from dios.packer.datacenter import Datacenter
 from dios.packer.job.ti_mra import RESOURCES, UNITS, Floats, Ints, JobError, TiMra
 from dios.packer.kernels.placement import place_job
-from dios.packer.kernels.records import TOO_MUCH, Load
-from dios.packer.kernels.reservations import give_back
+from dios.packer.kernels.records import TOO_MUCH, JobArrays
+from dios.packer.kernels.reservations import release_job
 from dios.packer.policies import FIXED, Policy
 
 NAMES: Final = (*RESOURCES, "bandwidth")
@@ -28,61 +27,61 @@ NAMES: Final = (*RESOURCES, "bandwidth")
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """A job that was admitted: it holds what it asked for until its end, or until ``release``."""
+    """An admitted job; it keeps its reservations until its end, or until ``release``."""
 
     job: TiMra
-    """In the data centre's instants, as it was booked."""
+    """The job in the data centre's instants, as it was reserved."""
     policy: Policy
     start: int
     """The first instant."""
     end: int
     """The instant after its last."""
     places: dict[str, str]
-    """Where each node is, by name: ``server 17``, or ``storage[0]`` for a service."""
+    """The place of each node by name: ``server 17``, or ``storage[0]`` for a service."""
     servers: dict[str, int]
-    """The same of tasks alone, by number."""
+    """The server of each task by name."""
     planes: tuple[int, ...]
     """The plane of each edge's path; 0 in a tree."""
     number: int
     _datacenter: Datacenter = field(repr=False)
-    _load: Load = field(repr=False)
+    _arrays: JobArrays = field(repr=False)
 
     def __bool__(self) -> Literal[True]:
         return True
 
     def release(self, now: int | None = None) -> None:
-        """Give back what is still held, from ``now`` on (None: the data centre's time).
+        """Release the remaining reservations, from ``now`` on (None: the data centre's time).
 
-        ``ValueError``: it was released before, or has ended, or time would run back.
+        Raise ``ValueError`` if the job was released before or has ended, or if ``now`` is in the past.
         """
         if now is not None:
             self._datacenter.advance(now)
-        if self.number not in self._datacenter._live:  # noqa: SLF001 - one idea in two files
-            raise ValueError(f"placement {self.number} of {self.job.name!r} has ended: it holds nothing")
+        if self.number not in self._datacenter._active:  # noqa: SLF001 - placements belong to their data centre
+            raise ValueError(f"placement {self.number} of {self.job.name!r} has ended; it reserves nothing")
         begin = max(0, self._datacenter.now - self.start)
-        give_back(self._datacenter.site, self._load, begin, self._datacenter.notes(self._load))
-        self._datacenter._live.discard(self.number)  # noqa: SLF001 - likewise
+        release_job(self._datacenter.site, self._arrays, begin, self._datacenter.scratch(self._arrays))
+        self._datacenter._active.discard(self.number)  # noqa: SLF001 - likewise
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A job that has no place; nothing was booked."""
+    """A job without a place; nothing was reserved."""
 
     job: str
     node: str
-    """The node that found none, when those before it had theirs."""
+    """The node without a place, after the nodes before it had theirs."""
     resource: str
     """cpu, memory, disk_write, disk_read, or bandwidth."""
     instant: int
-    """Of the data centre."""
+    """The data centre's instant."""
     needed: float
-    """How much of it, in the caller's units."""
+    """The amount needed, in the caller's units."""
     room: int
-    """How many places have so much of it then; for bandwidth: have enough of all else."""
+    """The number of places with that amount then; for bandwidth, of places with enough of all else."""
     places: int
-    """How many there are for such a node."""
+    """The number of places for such a node."""
     link: str | None = None
-    """For bandwidth: a link that is short."""
+    """For bandwidth, a link that is short."""
 
     def __bool__(self) -> Literal[False]:
         return False
@@ -92,8 +91,8 @@ class Refusal:
         if self.resource == NAMES[4]:
             where = self.link or "every path"
             return (
-                f"{begin}{where} is short of bandwidth for {self.node!r}, although {self.room} of "
-                f"{self.places} have enough of all else; start later, or send less"
+                f"{begin}{where} has too little bandwidth for {self.node!r}, although {self.room} of "
+                f"{self.places} places have enough of all else; start later, or send less"
             )
         unit = UNITS[NAMES.index(self.resource)]
         have = "none has" if self.room == 0 else f"only {self.room} have"
@@ -112,18 +111,18 @@ def allocate(
     policy: Policy | str = FIXED,
     pinned: Mapping[str, int] | None = None,
 ) -> Placement | Refusal:
-    """Admit a job from ``now`` on, all or nothing (Packer paper, Algorithm 1, equations 4 to 8).
+    """Admit a job from ``now`` on, as a whole or not at all (Packer paper, Algorithm 1, equations 4 to 8).
 
-    ``now`` is an instant of the data centre, to which its time goes on; None: its own time. A job in
-    instants of another length is taken at the peaks of what each touches. ``policy`` is one of
-    ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. ``pinned`` says of tasks, by name, on
-    which server they have to be. A placement is true and a refusal false.
+    ``now`` is an instant of the data centre, whose time advances to it; None is its current time. A job in
+    instants of another length is converted; each new instant needs the most of those that it overlaps.
+    ``policy`` is one of ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. ``pinned`` gives
+    the server for tasks, by name. A ``Placement`` is true and a ``Refusal`` is false.
 
     The weight of a resource is 1 - its utilisation over that of all five, taken over the job's instants,
-    once, before its first task; all weigh alike in an empty data centre.
+    once, before its first task; all weights are equal in an empty data centre.
 
-    Raises ``ValueError``: time would run back, the job is longer than the horizon, or needs a service that
-    nobody offers, or the policy, a pinned task or its server is unknown.
+    Raises ``ValueError`` if ``now`` is in the past, if the job is longer than the horizon or needs an unknown
+    service, or if the policy, a pinned task or its server is unknown.
     """
     chosen = _policy(policy)
     fitting = job.resampled(datacenter.instant_s)
@@ -135,16 +134,16 @@ def allocate(
     weights = _weights(used).astype(np.float32)
     report = np.zeros(5, np.int64)
 
-    def tried(rule: Policy) -> Load | None:
-        load = _load(datacenter, fitting, rule, places)
-        near = datacenter.notes(load)
+    def tried(rule: Policy) -> JobArrays | None:
+        load = _job_arrays(datacenter, fitting, rule, places)
+        near = datacenter.scratch(load)
         placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
         return load if placed else None
 
     rules = [chosen]
     if chosen.calm > 0.0:
-        # Links may be idle because jobs were refused for want of them: one refusal is not the last word.
-        rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.in_a_calm)
+        # Links may be idle only because jobs were refused for lack of them, so also try the other way.
+        rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.calm_policy)
     load = next((found for found in map(tried, rules) if found is not None), None)
     if load is None:
         return _refusal(datacenter, fitting, chosen, places, report.tolist())
@@ -158,21 +157,23 @@ def allocate(
         {node.name: datacenter.place_name(at) for node, at in zip(job.nodes, where, strict=True)},
         {node.name: at for node, at in zip(job.nodes, where, strict=True) if node.service is None},
         tuple(load.plane.tolist()),
-        datacenter._book(end),  # noqa: SLF001 - one idea in two files
+        datacenter._register(end),  # noqa: SLF001 - placements belong to their data centre
         datacenter,
         load,
     )
 
 
 def _check(datacenter: Datacenter, job: TiMra) -> None:
-    """``JobError``: a job that this data centre can never hold, whatever is free."""
+    """Raise ``JobError`` for a job that this data centre can never hold."""
     if job.instants > datacenter.horizon:
-        raise JobError("instants", f"is {job.instants}: the data centre looks {datacenter.horizon} ahead")
+        raise JobError(
+            "instants", f"is {job.instants}, but the data centre's horizon is {datacenter.horizon}"
+        )
     for node in job.nodes:
         if node.service is not None and node.service not in datacenter.services:
             known = ", ".join(datacenter.services) or "none"
             raise JobError(
-                f"{node.field}.service", f"is {node.service!r}, which nobody offers; known: {known}"
+                f"{node.field}.service", f"is {node.service!r}, which no machine offers; known: {known}"
             )
 
 
@@ -180,29 +181,29 @@ def _policy(policy: Policy | str) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if policy not in POLICIES:
-        raise ValueError(f"policy is {policy!r}: {', '.join(POLICIES)} are possible")
+        raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
     return POLICIES[policy]
 
 
 def _weights(used: Floats) -> Floats:
-    """The dynamic weights of equations 7 and 8 by utilisations (5,), bandwidth last."""
+    """Return the dynamic weights of equations 7 and 8 for utilisations (5,), bandwidth last."""
     total = float(used.sum())
     return 1.0 - (used / total if total > 0.0 else np.full(5, 0.2))
 
 
 def _pins(datacenter: Datacenter, job: TiMra, pinned: Mapping[str, int]) -> dict[int, int]:
-    """The servers of pinned tasks, by the tasks' numbers."""
+    """Return the servers of pinned tasks, by the tasks' numbers."""
     numbers = {node.name: at for at, node in enumerate(job.nodes) if node.service is None}
     for name, server in pinned.items():
         if name not in numbers:
-            raise ValueError(f"pinned[{name!r}]: there is no such task")
+            raise ValueError(f"pinned[{name!r}] is not the name of a task")
         if not 0 <= server < datacenter.servers:
-            raise ValueError(f"pinned[{name!r}] is {server}: 0 to {datacenter.servers - 1} are possible")
+            raise ValueError(f"pinned[{name!r}] is {server}; it must be from 0 to {datacenter.servers - 1}")
     return {numbers[name]: server for name, server in pinned.items()}
 
 
-def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> Load:
-    """The job in the data centre's whole units, as far as the policy knows it."""
+def _job_arrays(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> JobArrays:
+    """Return the job in the data centre's units, restricted to the policy's knowledge of it."""
     demand = datacenter.quanta.up(job.demand)
     flow = datacenter.band.up(job.bandwidth)
     nodes, edges = len(job.nodes), len(job.edges)
@@ -233,7 +234,7 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[in
     both = job.ends.ravel()
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(both, minlength=nodes), out=first[1:])
-    return Load(
+    return JobArrays(
         demand=np.ascontiguousarray(demand, np.float32),
         flow=np.ascontiguousarray(flow, np.int64),
         hose=hose,
@@ -249,7 +250,7 @@ def _load(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[in
 
 
 def _by_flow(job: TiMra) -> Ints:
-    """Each node after those that it exchanges the most with; the one with the largest flow first of all."""
+    """Return the nodes, each after those with which it exchanges the most; the largest flow comes first."""
     volume = job.bandwidth.sum(axis=1).tolist()
     near: list[list[tuple[int, float]]] = [[] for _ in job.nodes]
     for (source, target), flow in zip(job.ends.tolist(), volume, strict=True):
@@ -258,7 +259,7 @@ def _by_flow(job: TiMra) -> Ints:
     pull = [0.0] * len(near)
     whole = [sum(flow for _, flow in each) for each in near]
     rank = {int(node): at for at, node in enumerate(job.order)}
-    # What pulls a node only grows, so that a newer entry stands before an older one of the same node.
+    # A node's pull only grows, so its newest entry comes before its older ones.
     ready = [(0.0, -whole[node], rank[node], node) for node in rank]
     heapq.heapify(ready)
     order: list[int] = []
@@ -277,11 +278,11 @@ def _by_flow(job: TiMra) -> Ints:
 
 
 def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool_], slots: int) -> Floats:
-    """Each task takes as many slots as its peaks need, all the time; services have none and stay."""
+    """Return demands rounded up to whole slots at the peaks, all the time; services stay unchanged."""
     slot = np.floor(datacenter.smallest / slots)
     many = np.ceil(demand / np.maximum(slot, 1.0)).max(axis=2, keepdims=True)
     booked = np.minimum(np.maximum(many, 1.0) * slot, TOO_MUCH)
-    # Where some server has nothing of a resource, slots have none.
+    # If some server has none of a resource, neither have slots.
     booked = np.where((demand > 0.0) & (slot == 0.0), TOO_MUCH, booked)
     return np.where(tasks[:, None, None], booked, demand)
 
@@ -290,7 +291,7 @@ def _refusal(
     datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int], report: list[int]
 ) -> Refusal:
     node, resource, instant, room, link = report
-    load = _load(datacenter, job, policy, pinned)
+    load = _job_arrays(datacenter, job, policy, pinned)
     low, high = load.span[node].tolist()
     if resource == 4:
         edges = (load.ends == node).any(axis=1)

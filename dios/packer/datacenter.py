@@ -1,10 +1,9 @@
-"""A data centre: servers, services and links, and what of them is free at each of the next instants.
+"""A data centre: servers, services and links, and the free amounts of each over the next instants.
 
-Not for: deciding where a job goes (``allocate.py``).
-
-Time is a ring of ``horizon`` instants that begins now; moving on wipes what has passed and adds as many empty
-ones at the end. Amounts come in your units and are kept as whole numbers of a decimal fraction of them, fine
-enough for seven digits of the largest server: what is asked for is rounded up, capacities are rounded down.
+Time is a ring of ``horizon`` instants that begins now. Advancing it clears the passed instants and reuses
+them at the end. Amounts are given in the caller's units and stored as whole numbers of a decimal fraction of
+them, fine enough for seven digits of the largest server. Demands are rounded up and capacities are rounded
+down.
 """
 
 from __future__ import annotations
@@ -19,18 +18,26 @@ import numpy.typing as npt
 
 from dios.limits import PACKER_AMOUNT_MAX, PACKER_INSTANTS_MAX, PACKER_SERVERS_MAX, PACKER_STATE_MAX
 from dios.packer.job.ti_mra import RESOURCES, Floats, Ints
-from dios.packer.kernels.records import TOO_MUCH, UNITS_MAX, Load, Near, Site, fits, notes_for
+from dios.packer.kernels.records import (
+    TOO_MUCH,
+    UNITS_MAX,
+    DatacenterArrays,
+    JobArrays,
+    Scratch,
+    has_room,
+    new_scratch,
+)
 
 _NOISE: Final = 2.0**-40
-"""Decimal fractions are not exact in binary; no more than this part is taken for noise."""
+"""Decimal fractions are not exact in binary; a relative difference up to this is ignored."""
 
 
 TRUNK_UNITS_MAX: Final = 2.0**46
-"""A million servers, each with its link full."""
+"""The bandwidth of a million servers with full links."""
 
 
 class Capacity(NamedTuple):
-    """What a server has: cores, MiB, and MB/s written and read; as of the paper's evaluation."""
+    """The resources of a server: cores, MiB, and MB/s written and read; by default as in the paper."""
 
     cpu: float = 16.0
     memory: float = 32_768.0
@@ -39,7 +46,7 @@ class Capacity(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A machine that offers a service: where it is, what it has, and its link in each direction."""
+    """A machine that offers a service: its rack, its resources, and the bandwidth of its link (each way)."""
 
     rack: int
     capacity: Capacity = Capacity()
@@ -47,32 +54,32 @@ class Spot(NamedTuple):
 
 
 class Quanta:
-    """Powers of ten of k units: the amount of each that is counted as one."""
+    """The smallest counted amount of each of k units, as powers of ten."""
 
     def __init__(self, largest: Floats) -> None:
-        """For each unit the finest one of which the ``largest`` amount (k,) is no more than ``UNITS_MAX``."""
-        powers = np.array([_power(float(each)) for each in largest])
-        # One of them is 1, and the other a whole power, which is exact where a fraction were not.
+        """Choose the finest powers for which the ``largest`` amounts (k,) are at most ``UNITS_MAX``."""
+        powers = np.array([_power_of_ten(float(each)) for each in largest])
+        # One of the two factors is 1 and the other an integer power, which is exact; a fraction is not.
         self._times: Final[Floats] = 10.0 ** np.maximum(-powers, 0)
         self._over: Final[Floats] = 10.0 ** np.maximum(powers, 0)
 
     def up(self, amounts: Floats) -> Floats:
-        """(..., k) as whole numbers, rounded up; what no server can have is ``TOO_MUCH``."""
+        """Return (..., k) whole numbers, rounded up; ``TOO_MUCH`` for amounts that exceed every server."""
         found = amounts * self._times
         found /= self._over
         found *= 1.0 - _NOISE
         return np.minimum(np.ceil(found, out=found), TOO_MUCH, out=found)
 
     def down(self, amounts: Floats) -> Floats:
-        """(..., k) as whole numbers, rounded down."""
+        """Return (..., k) whole numbers, rounded down."""
         return np.floor(amounts * self._times / self._over * (1.0 + _NOISE))
 
     def amount(self, units: Floats) -> Floats:
-        """(..., k) whole numbers in the caller's units."""
+        """Return (..., k) whole numbers converted to the caller's units."""
         return units * self._over / self._times
 
 
-def _power(largest: float) -> int:
+def _power_of_ten(largest: float) -> int:
     if largest <= 0.0:
         return 0
     power = math.floor(math.log10(largest / UNITS_MAX))
@@ -82,17 +89,19 @@ def _power(largest: float) -> int:
 
 
 class Datacenter:
-    """Servers in racks, racks in pods, pods around a core (Packer paper, section III-A).
+    """Servers in racks, racks in pods, and pods around a core (Packer paper, section III-A).
 
-    ``capacity`` is one ``Capacity`` for all servers or an array (servers, 4); ``rack_of`` (servers,) and
-    ``pod_of`` (racks,) say where each is. ``link`` is the bandwidth of a server in each direction, one for
-    all or (servers,); ``rack_link`` that of each link of a rack, ``pod_link`` that of each link of a pod.
-    With ``planes`` (a, c) a rack has one link to each of ``a`` switches of its pod and each of those one to
-    each of ``c`` core switches, so that between pods there are a c paths; (1, 1) is a tree. ``services``
-    names what is offered, and by which machines. Time begins at instant ``now``, and what lies ``horizon``
-    instants ahead or more cannot be booked.
+    - ``capacity``: one ``Capacity`` for all servers, or an array (servers, 4).
+    - ``rack_of`` (servers,), ``pod_of`` (racks,): the rack of each server and the pod of each rack.
+    - ``link``: the bandwidth of a server in each direction, one number or (servers,); ``rack_link``,
+      ``pod_link``: that of each link of a rack and of a pod.
+    - ``planes`` (a, c): a rack has one link to each of the ``a`` switches of its pod, and each of those has
+      one to each of ``c`` core switches, which gives a c paths between pods; (1, 1) is a tree.
+    - ``services``: the machines that offer each service, by its name.
+    - ``horizon``: the number of instants ahead that can be reserved; ``instant_s``: the length of one in
+      seconds; ``now``: the first instant.
 
-    Use it from one thread at a time. Raises ``ValueError`` that names the argument and the index.
+    Not thread-safe. Raises ``ValueError`` with the argument and the index at fault.
     """
 
     def __init__(
@@ -110,44 +119,49 @@ class Datacenter:
         instant_s: float = 1.0,
         now: int = 0,
     ) -> None:
-        pods = _places("pod_of", pod_of, None)
-        racks = _places("rack_of", rack_of, pods.size)
+        pods = _checked_places("pod_of", pod_of, None)
+        racks = _checked_places("rack_of", rack_of, pods.size)
         self.servers: Final = racks.size
         spots = [(name, spot) for name, many in (services or {}).items() for spot in many]
-        self.services: Final = _spans(racks.size, services or {})
+        self.services: Final = _service_spans(racks.size, services or {})
         for name, spot in spots:
             if not 0 <= spot.rack < pods.size:
-                raise ValueError(f"services[{name}].rack is {spot.rack}: 0 to {pods.size - 1} are possible")
+                raise ValueError(
+                    f"services[{name}].rack is {spot.rack}; it must be from 0 to {pods.size - 1}"
+                )
         racks = np.append(racks, np.array([spot.rack for _, spot in spots], np.int64))
         has = np.empty((racks.size, 4))
-        has[: self.servers] = _amounts("capacity", capacity, (self.servers, 4))
+        has[: self.servers] = _checked_amounts("capacity", capacity, (self.servers, 4))
         links = np.empty(racks.size)
-        links[: self.servers] = _amounts("link", link, (self.servers,))
+        links[: self.servers] = _checked_amounts("link", link, (self.servers,))
         for at, (name, spot) in enumerate(spots, self.servers):
-            has[at] = _amounts(f"services[{name}].capacity", spot.capacity, (4,))
-            links[at] = _amounts(f"services[{name}].link", spot.link, ())
-        trunks = [float(_amounts("rack_link", rack_link, ())), float(_amounts("pod_link", pod_link, ()))]
+            has[at] = _checked_amounts(f"services[{name}].capacity", spot.capacity, (4,))
+            links[at] = _checked_amounts(f"services[{name}].link", spot.link, ())
+        trunks = [
+            float(_checked_amounts("rack_link", rack_link, ())),
+            float(_checked_amounts("pod_link", pod_link, ())),
+        ]
         if min(planes) < 1:
-            raise ValueError(f"planes is {planes}: two numbers of at least 1 are needed")
+            raise ValueError(f"planes is {planes}; both numbers must be at least 1")
         if not 1 <= horizon <= PACKER_INSTANTS_MAX:
-            raise ValueError(f"horizon is {horizon}: 1 to {PACKER_INSTANTS_MAX} instants are possible")
+            raise ValueError(f"horizon is {horizon}; it must be from 1 to {PACKER_INSTANTS_MAX} instants")
         if not (math.isfinite(instant_s) and instant_s > 0.0):
-            raise ValueError(f"instant_s is {instant_s}: a time above 0 is needed")
+            raise ValueError(f"instant_s is {instant_s}; it must be finite and above 0")
         width = 2 * pods.size * planes[0] + 2 * (int(pods.max()) + 1) * planes[0] * planes[1]
         if horizon * (6 * racks.size + width) > PACKER_STATE_MAX:
             raise ValueError(
-                f"horizon is {horizon}: too many instants for {racks.size} servers and {width} links"
+                f"horizon is {horizon}; it is too long for {racks.size} servers and {width} links"
             )
         self.horizon: Final = horizon
         self.instant_s: Final = instant_s
         self.now = now
         self.quanta: Final = Quanta(has.max(axis=0))
-        """Of the four resources."""
+        """The conversion of the four resources."""
         self.band: Final = Quanta(links.max(keepdims=True))
-        """Of bandwidth."""
+        """The conversion of bandwidth."""
         self._build(has, links, trunks, racks, pods, planes)
-        self._near: Near | None = None
-        self._live: set[int] = set()
+        self._scratch: Scratch | None = None
+        self._active: set[int] = set()
         self._ends: list[tuple[int, int]] = []
         self._booked = 0
 
@@ -166,10 +180,10 @@ class Datacenter:
         horizon: int = 64,
         instant_s: float = 1.0,
     ) -> Datacenter:
-        """Three tiers with one path between any two; without arguments that of the paper's evaluation."""
+        """Return a three-tier tree with one path between any two servers; the defaults are the paper's."""
         for name, value in (("servers", servers), ("per_rack", per_rack), ("racks_per_pod", racks_per_pod)):
             if not 1 <= value <= PACKER_SERVERS_MAX:
-                raise ValueError(f"{name} is {value}: 1 to {PACKER_SERVERS_MAX} are possible")
+                raise ValueError(f"{name} is {value}; it must be from 1 to {PACKER_SERVERS_MAX}")
         rack_of = np.arange(servers) // per_rack
         return cls(
             capacity=capacity,
@@ -194,12 +208,15 @@ class Datacenter:
         horizon: int = 64,
         instant_s: float = 1.0,
     ) -> Datacenter:
-        """A fat tree of switches with an even number of ``ports``: ports**3 / 4 servers, all links alike.
+        """Return a fat tree of switches with an even number of ``ports``: ports**3 / 4 servers, equal links.
 
-        Between pods there are ports**2 / 4 paths, of which each edge of a job gets the emptiest.
+        Between pods there are ports**2 / 4 paths; each edge of a job uses the emptiest one.
         """
         if ports < 2 or ports % 2 or ports**3 // 4 > PACKER_SERVERS_MAX:
-            raise ValueError(f"ports is {ports}: an even number of at least 2 is needed")
+            raise ValueError(
+                f"ports is {ports}; it must be even, at least 2, "
+                f"and give at most {PACKER_SERVERS_MAX} servers (ports**3 / 4)"
+            )
         half = ports // 2
         return cls(
             capacity=capacity,
@@ -215,35 +232,38 @@ class Datacenter:
         )
 
     def advance(self, now: int) -> None:
-        """Let time go on to instant ``now`` and forget what passed. ``ValueError``: it would run back."""
+        """Advance time to instant ``now`` and forget the past; ``ValueError`` if ``now`` is in the past."""
         if now < self.now:
-            raise ValueError(f"now is {now}: time has come to {self.now} and never runs back")
+            raise ValueError(f"now is {now}; time is already at {self.now} and never runs backwards")
         passed = min(now - self.now, self.horizon)
         for instant in range(self.now, self.now + passed):
             slot = instant % self.horizon
-            self.site.free[slot] = self._whole.free[0]
-            self.site.trunk[slot] = self._whole.trunk[0]
-            self.site.bundle[slot] = self._whole.bundle[0]
+            self.site.free[slot] = self._empty_instant.free[0]
+            self.site.trunk[slot] = self._empty_instant.trunk[0]
+            self.site.bundle[slot] = self._empty_instant.bundle[0]
             self.site.spent[slot] = 0
         self.now = now
         while self._ends and self._ends[0][0] <= now:
-            self._live.discard(heapq.heappop(self._ends)[1])
+            self._active.discard(heapq.heappop(self._ends)[1])
 
     @property
     def racks(self) -> int:
-        """How many racks there are."""
+        """The number of racks."""
         return int(self.site.pod.size)
 
     @property
     def pods(self) -> int:
-        """How many pods there are."""
+        """The number of pods."""
         return int(self.site.pod.max()) + 1
 
     def free(self, resource: str) -> Floats:
-        """(horizon, servers) what is free from now on of cpu, memory, disk_write, disk_read, up or down."""
+        """Return the free amounts (horizon, servers) from now on.
+
+        ``resource`` is cpu, memory, disk_write, disk_read, up or down.
+        """
         names = (*RESOURCES, "up", "down")
         if resource not in names:
-            raise ValueError(f"resource is {resource!r}: {', '.join(names)} are possible")
+            raise ValueError(f"resource is {resource!r}; choose one of {', '.join(names)}")
         which = names.index(resource)
         units = self.site.free[self._slots(), :, : self.servers].astype(np.float64)
         if which >= 4:
@@ -251,42 +271,44 @@ class Datacenter:
         return self.quanta.amount(np.moveaxis(units[:, :4], 1, 2))[..., which]
 
     def set_aside(self, amounts: npt.ArrayLike) -> None:
-        """Keep so much of each server free of jobs at all instants, instead of what was said before.
+        """Keep amounts of each server free of jobs at all instants; this replaces the previous amounts.
 
-        ``amounts`` (servers, 6): the four resources, and bandwidth up and down. What is more than a server
-        has leaves nothing of it; what jobs were admitted with they keep.
+        ``amounts`` (servers, 6) are the four resources, and bandwidth up and down. An amount above the
+        server's capacity leaves nothing for jobs. Jobs that were admitted before keep their reservations.
         """
-        wanted = _amounts("amounts", amounts, (self.servers, 6))
+        wanted = _checked_amounts("amounts", amounts, (self.servers, 6))
         units = np.concatenate([self.quanta.up(wanted[:, :4]), self.band.up(wanted[:, 4:])], axis=1).T
         units = np.minimum(units, self._has[:, : self.servers]).astype(np.float32)
-        whole = self._whole.free[0, :, : self.servers]
-        # Differences of whole numbers: exact.
+        whole = self._empty_instant.free[0, :, : self.servers]
+        # Differences of whole numbers are exact.
         more = whole - (self._has[:, : self.servers] - units).astype(np.float32)
         if more.any():
             self.site.free[:, :, : self.servers] -= more
             whole -= more
 
     def peak(self) -> Floats:
-        """(servers, 6): the most that jobs hold together at any instant from now on, as in ``set_aside``."""
-        held = (self._whole.free - self.site.free)[:, :, : self.servers].max(axis=0).T.astype(np.float64)
+        """Return (servers, 6): the most that jobs reserve together at any instant from now on."""
+        held = (
+            (self._empty_instant.free - self.site.free)[:, :, : self.servers].max(axis=0).T.astype(np.float64)
+        )
         return np.concatenate([self.quanta.amount(held[:, :4]), self.band.amount(held[:, 4:])], axis=1)
 
     def utilisation(self, instants: int = 1) -> Floats:
-        """(5,) the part in use, over the next instants: the four resources, and bandwidth of all links."""
+        """Return (5,) the fraction in use over the next instants: four resources, and all bandwidth."""
         slots = self._slots()[:instants]
         return np.asarray(self.site.spent[slots].mean(axis=0) / self.totals)
 
     def is_empty(self) -> bool:
-        """Whether no job holds anything at all, to the last unit."""
+        """Return True if no job has any reservation."""
         return (
-            bool((self.site.free == self._whole.free).all())
-            and bool((self.site.trunk == self._whole.trunk).all())
-            and bool((self.site.bundle == self._whole.bundle).all())
+            bool((self.site.free == self._empty_instant.free).all())
+            and bool((self.site.trunk == self._empty_instant.trunk).all())
+            and bool((self.site.bundle == self._empty_instant.bundle).all())
             and not self.site.spent.any()
         )
 
     def link_name(self, link: int) -> str:
-        """What people call a link, by its number among all: places up, places down, racks, pods."""
+        """Return the name of a link by its number among all links: places up, places down, racks, pods."""
         places, (planes, cores) = self.site.rack.size, self.site.planes.tolist()
         if link < 2 * places:
             return f"the link {'up' if link < places else 'down'} of {self.place_name(link % places)}"
@@ -300,25 +322,25 @@ class Datacenter:
         return f"the link {direction} of {kind} {link % count // each}{which}"
 
     def place_name(self, place: int) -> str:
-        """What people call a server, or a machine of a service."""
+        """Return the name of a server, or of a machine of a service."""
         if place < self.servers:
             return f"server {place}"
         name = next(name for name, (low, high) in self.services.items() if low <= place < high)
         return f"{name}[{place - self.services[name][0]}]"
 
-    def notes(self, load: Load) -> Near:
-        """Room for the kernels' notes about any task of a job, kept for the next one."""
-        if self._near is None or not fits(self._near, load):
-            self._near = notes_for(self.site, load)
-        return self._near
+    def scratch(self, load: JobArrays) -> Scratch:
+        """Return scratch memory for the kernels, large enough for any task of the job, and keep it."""
+        if self._scratch is None or not has_room(self._scratch, load):
+            self._scratch = new_scratch(self.site, load)
+        return self._scratch
 
     def _slots(self) -> Ints:
         return np.arange(self.now, self.now + self.horizon) % self.horizon
 
-    def _book(self, end: int) -> int:
-        """A number for what is held up to an instant; it is live until then, or until it is released."""
+    def _register(self, end: int) -> int:
+        """Return a number for a new reservation, which is live until instant ``end`` or until its release."""
         self._booked += 1
-        self._live.add(self._booked)
+        self._active.add(self._booked)
         heapq.heappush(self._ends, (end, self._booked))
         return self._booked
 
@@ -331,11 +353,11 @@ class Datacenter:
         pods: Ints,
         planes: tuple[int, int],
     ) -> None:
-        """The books of an empty data centre, and of one instant without jobs."""
+        """Create the reservations of an empty data centre, and those of a single instant without jobs."""
         rows = np.empty((6, racks.size))
         rows[:4] = self.quanta.down(has).T
         rows[4] = rows[5] = self.band.down(links)
-        # More than all servers together can send is never asked for, and has to stay a whole number.
+        # All servers together cannot send more than this, and it stays an exact whole number.
         rack_units, pod_units = np.minimum(self.band.down(np.array(trunks)), TRUNK_UNITS_MAX)
         first, cores = planes
         pod_count = int(pods.max()) + 1
@@ -347,8 +369,8 @@ class Datacenter:
         ).astype(np.int64)
         inverse = np.divide(1.0, rows, out=np.zeros_like(rows), where=rows > 0.0)
 
-        def books(instants: int) -> Site:
-            return Site(
+        def arrays(instants: int) -> DatacenterArrays:
+            return DatacenterArrays(
                 free=np.tile(rows.astype(np.float32), (instants, 1, 1)),
                 scale=inverse.astype(np.float32),
                 trunk=np.tile(trunk, (instants, 1)),
@@ -360,51 +382,49 @@ class Datacenter:
                 planes=np.array(planes, np.int64),
             )
 
-        self.site = books(self.horizon)
-        self._whole = books(1)
+        self.site = arrays(self.horizon)
+        self._empty_instant = arrays(1)
         self._has = rows
-        """(6, places) what there is, in units."""
+        """(6, places) capacities, in units."""
         self.smallest = rows[:4, : self.servers].min(axis=1)
-        """(4,) what every server has, in units."""
+        """(4,) the least capacity of any server, in units."""
         self.totals = np.maximum(np.append(rows[:4].sum(axis=1), rows[4:].sum() + trunk.sum()), 1.0)
-        """(5,) what there is of each resource, in units."""
+        """(5,) the total capacity of each resource, in units."""
 
 
-def _spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tuple[int, int]]:
+def _service_spans(servers: int, services: Mapping[str, Sequence[Spot]]) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for name, spots in services.items():
         if not spots:
-            raise ValueError(f"services[{name}] is empty: say which machines offer it")
+            raise ValueError(f"services[{name}] is empty; list the machines that offer it")
         spans[name] = (servers, servers + len(spots))
         servers += len(spots)
     return spans
 
 
-def _places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
-    """Where things are: whole numbers from 0, below ``bound`` if there is one."""
+def _checked_places(name: str, given: npt.ArrayLike, bound: int | None) -> Ints:
+    """Return ``given`` as whole numbers from 0, and below ``bound`` unless it is None."""
     found = np.asarray(given)
     if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= found.size <= PACKER_SERVERS_MAX:
-        raise ValueError(f"{name} is no row of 1 to {PACKER_SERVERS_MAX} whole numbers")
+        raise ValueError(f"{name} must be a list of 1 to {PACKER_SERVERS_MAX} whole numbers")
     highest = PACKER_SERVERS_MAX if bound is None else bound - 1
     good = (found >= 0) & (found <= highest)
     if not good.all():
         at = int(np.argmin(good))
-        raise ValueError(f"{name}[{at}] is {found[at]}: 0 to {highest} are possible")
+        raise ValueError(f"{name}[{at}] is {found[at]}; it must be from 0 to {highest}")
     return found.astype(np.int64)
 
 
-def _amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Amounts of any shape that spreads to ``shape``: finite, not negative."""
+def _checked_amounts(name: str, given: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return amounts broadcast to ``shape``; they must be finite and not negative."""
     try:
         found = np.asarray(given, np.float64)
         spread = np.broadcast_to(found, shape)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is no number, nor an array of the shape {shape}") from None
+        raise ValueError(f"{name} must be a number or an array of the shape {shape}") from None
     good = (found >= 0.0) & (found <= PACKER_AMOUNT_MAX)
     if not good.all():
         place = np.unravel_index(int(np.argmin(good)), found.shape)
         index = f"[{', '.join(str(int(at)) for at in place)}]" if place else ""
-        raise ValueError(
-            f"{name}{index} is {found[place]}: a number from 0 to {PACKER_AMOUNT_MAX:g} is needed"
-        )
+        raise ValueError(f"{name}{index} is {found[place]}; it must be from 0 to {PACKER_AMOUNT_MAX:g}")
     return spread

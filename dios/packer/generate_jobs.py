@@ -1,8 +1,8 @@
-"""Made-up jobs, by seed, in the manner of the paper's workload (section III-A).
+"""Synthetic jobs from a seed, in the manner of the paper's workload (section III-A).
 
-For: experiments and tests. Not for: claims about real applications. The paper draws the resources of tasks
-evenly between nothing and a slot, and bandwidth by published measurements; numbers of tasks and instants, and
-how demands change, are our choice, which stands in ``Workload``.
+They serve experiments and tests and are no claim about real applications. As in the paper, the resources of
+tasks are uniform between 0 and a slot, and bandwidth follows published measurements. The numbers of tasks and
+instants, and the changes of demands over time, are our choice, given by ``Workload``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SLOT: Final = Capacity(4.0, 8192.0, 50.0, 50.0)
 
 @dataclass(frozen=True)
 class Workload:
-    """What is drawn.
+    """The parameters of synthetic jobs.
 
-    A job has 2 tasks and an exponential number more of the mean ``tasks``, ``tasks_max`` at most, over
-    ``instants_min`` to ``instants_max`` instants. Peaks are uniform between nothing and a ``slot``; a task
-    has one to four phases, each at an even part of its peaks. Half of the jobs are MapReduce (first half,
+    A job has 2 tasks plus an exponential number with the mean ``tasks``, at most ``tasks_max``, over
+    ``instants_min`` to ``instants_max`` instants. Peaks are uniform between 0 and a ``slot``. A task has one
+    to four phases, each at a uniform fraction of its peaks. Half of the jobs are MapReduce (first half,
     second half, a shuffle between), half are web services (two tiers, requests and answers all the time). A
     task has one to ``degree`` neighbours before it. Bandwidth is lognormal with the median ``mbps`` and the
-    deviation ``spread`` of logarithms, and varies in phases too.
+    deviation ``spread`` of logarithms, and also has phases.
     """
 
     mbps: float = 30.0
@@ -42,7 +42,7 @@ class Workload:
 
 
 def generate_job(workload: Workload, seed: int, number: int) -> TiMra:
-    """Job ``number`` of a seed: the same whatever else is drawn."""
+    """Return job ``number`` of a seed; it depends on nothing else."""
     rng = np.random.default_rng([seed, number])
     count = min(workload.tasks_max, 2 + int(rng.exponential(workload.tasks)))
     instants = int(rng.integers(workload.instants_min, workload.instants_max + 1))
@@ -72,7 +72,7 @@ def generate_job(workload: Workload, seed: int, number: int) -> TiMra:
 
 
 def _phases(rng: np.random.Generator, length: int) -> Floats:
-    """Parts of a peak over time, in one to four phases, of which one is the peak itself."""
+    """Return fractions of a peak over time, in one to four phases, of which one is the peak itself."""
     many = int(rng.integers(1, min(4, length) + 1))
     cuts = (
         np.sort(rng.choice(np.arange(1, length), many - 1, replace=False)) if many > 1 else np.zeros(0, int)

@@ -1,7 +1,4 @@
-"""Ready-made jobs, and jobs from what other systems say of them (Packer paper, sections II-A and IV).
-
-For: who does not want to write a graph. Not for: measured demands; whoever has them gives them as arrays.
-"""
+"""Ready-made jobs, and jobs from other systems' descriptions (Packer paper, sections II-A and IV)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from dios.packer.job.ti_mra import Demand, Edge, JobError, Node, TiMra
 
 
 class Needs(NamedTuple):
-    """What one task needs of its server, over the instants of the job or as constants."""
+    """The demands of one task on its server, over the instants of the job or as constants."""
 
     cpu: Demand = 1.0
     memory: Demand = 1024.0
@@ -36,7 +33,7 @@ def map_reduce(
     instant_s: float = 1.0,
     weight: float = 0.5,
 ) -> TiMra:
-    """Mappers, then a shuffle of ``shuffle`` for each pair, then reducers; both sides live in the shuffle.
+    """Return a MapReduce job: mappers, a shuffle of bandwidth ``shuffle`` for each pair, and reducers.
 
     Mappers run for ``map_instants`` and the shuffle, reducers for the shuffle and ``reduce_instants``.
     """
@@ -63,14 +60,17 @@ def iterative(
     instant_s: float = 1.0,
     weight: float = 0.5,
 ) -> TiMra:
-    """Rounds as of PageRank: all compute, then each sends ``exchange`` to each other, with half the CPU."""
+    """Return a job of rounds as in PageRank.
+
+    In each round all workers compute; then each sends ``exchange`` to every other one, with half the CPU.
+    """
     _at_least_one(workers=workers, rounds=rounds, compute_instants=compute_instants)
     _at_least_one(exchange_instants=exchange_instants)
     round_instants = compute_instants + exchange_instants
     exchanging = np.tile(np.arange(round_instants) >= compute_instants, rounds)
     flow = np.where(exchanging, exchange, 0.0)
     life = rounds * round_instants
-    # Nodes span all rounds, so that the exchange is no dependency: only round n needs round n - 1.
+    # Nodes span all rounds, so the exchange is no dependency: only round n depends on round n - 1.
     busy = _halved(needs.cpu, exchanging)
     nodes = [Node(f"worker.{at}", busy, *needs[1:]) for at in range(workers)]
     edges = [
@@ -97,10 +97,10 @@ def web_service(
     instant_s: float = 60.0,
     weight: float = 0.5,
 ) -> TiMra:
-    """Front ends ask workers, which may read from a service.
+    """Return a job of front ends that ask workers, which may read from a service.
 
-    CPU, disk and bandwidth follow ``load``, one number for each instant; memory stays. ``requests`` and
-    ``answers`` are bandwidths of one pair at load 1. ``storage`` is what the data centre calls the service.
+    CPU, disk and bandwidth follow ``load``, one number for each instant; memory is constant. ``requests`` and
+    ``answers`` are bandwidths of one pair at load 1. ``storage`` is the data centre's name of the service.
     """
     _at_least_one(frontends=frontends, workers=workers, load=len(load))
     level = np.asarray(load, np.float64)
@@ -127,10 +127,10 @@ def hose(
     instant_s: float = 1.0,
     weight: float = 0.5,
 ) -> TiMra:
-    """The hose model: each task sends and receives up to ``bandwidth`` over one link to all the others.
+    """Return a job by the hose model: each task sends and receives up to ``bandwidth`` over one link.
 
-    A TI-MRA has no switch in the middle, so each pair gets an equal part: what a task sends in all is what
-    the hose allows, but a pair alone has no right to more.
+    A TI-MRA has no switch in the middle, so each pair gets an equal part. A task's total traffic is what the
+    hose allows, but a single pair is not guaranteed more than its part.
     """
     _at_least_one(tasks=tasks)
     nodes = [Node(f"task.{at}", *needs) for at in range(tasks)]
@@ -141,7 +141,7 @@ def hose(
 
 
 class Component(NamedTuple):
-    """A component of a tenant application graph: so many equal tasks."""
+    """A component of a tenant application graph: a number of equal tasks."""
 
     size: int
     needs: Needs = Needs()
@@ -157,11 +157,11 @@ def tag(
     instant_s: float = 1.0,
     weight: float = 0.5,
 ) -> TiMra:
-    """A tenant application graph (CloudMirror's TAG) as a TI-MRA.
+    """Return a tenant application graph (CloudMirror's TAG) as a TI-MRA.
 
-    ``trunks`` give for (source, target) what each task of the source sends in all and what each of the target
-    receives in all; the smaller total counts, in equal parts for each pair. ``hoses`` give, for a component,
-    what each of its tasks exchanges with the others of it, as in ``hose``.
+    ``trunks`` give, for (source, target), the total that each task of the source sends and that each task of
+    the target receives; the smaller total counts and is divided equally among the pairs. ``hoses`` give, for
+    a component, the bandwidth of each of its tasks with the others, as in ``hose``.
     """
     nodes: list[Node] = []
     for kind, component in components.items():
@@ -171,14 +171,16 @@ def tag(
     for (source, target), (sent, received) in trunks.items():
         for end in (source, target):
             if end not in components:
-                raise JobError(f"trunks[{source}, {target}]", f"names {end!r}: there is no such component")
+                raise JobError(
+                    f"trunks[{source}, {target}]", f"names {end!r}, but there is no such component"
+                )
         many, few = components[source].size, components[target].size
         pairs = [(i, j) for i in range(many) for j in range(few) if (source, i) != (target, j)]
         each = min(sent * many, received * few) / max(1, len(pairs))
         edges += [Edge(f"{source}.{i}", f"{target}.{j}", each, depends=False) for i, j in pairs]
     for kind, bandwidth in (hoses or {}).items():
         if kind not in components:
-            raise JobError(f"hoses[{kind}]", "names no component")
+            raise JobError(f"hoses[{kind}]", "does not name a component")
         size = components[kind].size
         each = bandwidth / max(1, size - 1)
         edges += [
@@ -191,7 +193,7 @@ def tag(
 
 
 def peaks(job: TiMra) -> TiMra:
-    """The same job for who knows only peaks: each demand is its maximum, at every instant of the job."""
+    """Return the job for mechanisms that know only peaks: each demand is its maximum at every instant."""
     demand = np.broadcast_to(job.demand.max(axis=1, keepdims=True), job.demand.shape)
     bandwidth = np.broadcast_to(job.bandwidth.max(axis=1, keepdims=True, initial=0.0), job.bandwidth.shape)
     return job.with_arrays(np.array(demand), np.array(bandwidth))
@@ -200,16 +202,16 @@ def peaks(job: TiMra) -> TiMra:
 def _at_least_one(**given: int) -> None:
     for name, value in given.items():
         if value < 1:
-            raise JobError(name, f"is {value}: at least 1 is needed")
+            raise JobError(name, f"is {value}; it must be at least 1")
 
 
 def _halved(cpu: Demand, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Demand:
-    """A constant CPU demand, half of it ``where``; any other is the caller's own and stays."""
+    """Return a constant CPU demand with half of it ``where``; other demands are returned unchanged."""
     return np.where(where, cpu / 2.0, cpu) if isinstance(cpu, int | float) else cpu
 
 
 def _scaled(needs: Needs, level: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Needs:
-    """Constants of CPU and disk follow the load; memory does not."""
+    """Return needs whose constants of CPU and disk follow the load; memory does not."""
     cpu, memory, write, read = (
         level * each if isinstance(each, int | float) and at != 1 else each for at, each in enumerate(needs)
     )

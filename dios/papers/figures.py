@@ -1,9 +1,9 @@
-"""What a reproduction of a figure gives: tables, published numbers beside ours, plots, and its command.
+"""The common form of a reproduced figure: tables, published numbers next to ours, plots, and its command.
 
-For: every ``repro``. Not for: what is in a figure, or how pictures are drawn (``dios.plotting``).
+``dios.plotting`` draws the plots.
 
-A figure is written as ``figure-8.1.md`` for people and ``figure-8.1.json`` for programs. Nothing in them
-depends on when or where they were made but measured times, which say so.
+A figure is written as ``figure-8.1.md`` for readers and ``figure-8.1.json`` for programs. Except for measured
+times, which are marked, the content does not depend on when or where it was made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dios.plotting import Numbers, Picture, can_draw, draw
 Cell = str | int | float
 
 PERCENTILES: Final = (1, 25, 50, 75, 99, 100)
-"""Of the thesis' box plots: whiskers, box, median, and the maximum."""
+"""The percentiles of the thesis' box plots: whiskers, box, median, and the maximum."""
 PERCENTILE_COLUMNS: Final = ("tasks", "1 %", "25 %", "median", "75 %", "99 %", "max")
 
 
@@ -34,11 +34,11 @@ class Sheet(NamedTuple):
     rows: list[tuple[Cell, ...]]
 
 
-class Claim(NamedTuple):
-    """What was published, and what came out here."""
+class PublishedClaim(NamedTuple):
+    """A published result, and ours."""
 
     where: str
-    """Figure, table or section."""
+    """The figure, table or section."""
     what: str
     published: str
     ours: str
@@ -47,58 +47,58 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure or table of the evaluation, done again."""
+    """One reproduced figure or table of an evaluation."""
 
     number: str
     title: str
     seed: int
     quick: bool
     setting: tuple[tuple[str, str], ...]
-    """What was run, by name."""
+    """The parameters of the experiment, by name."""
     sheets: tuple[Sheet, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[PublishedClaim, ...]
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is different here, and why."""
+    """Differences from the publication, and their reasons."""
     measured: bool = False
-    """Whether it holds times of the machine on which it was made."""
+    """True if it contains times measured on the machine on which it was made."""
     family: str = "firmament"
     """The word after ``dios repro``."""
     source: str = "the thesis"
-    """Who published it."""
+    """The publication."""
     options: str = ""
-    """What else the command takes, as `` --large``."""
+    """Further options of the command, as `` --large``."""
 
     @property
     def stem(self) -> str:
-        """The name of its files."""
+        """The name of its files without the suffix."""
         return f"figure-{self.number}"
 
     @property
     def command(self) -> str:
-        """How to make it again."""
+        """The command that makes it again."""
         quick = " --quick" if self.quick else ""
         return f"dios repro {self.family} --figure {self.number} --seed {self.seed}{self.options}{quick}"
 
 
-class Made(NamedTuple):
+class WrittenFigure(NamedTuple):
     """A figure and its files."""
 
     figure: Figure
     written: list[Path]
 
 
-Told = Callable[[str], None]
-"""Takes a line that says what is being done."""
+ProgressCallback = Callable[[str], None]
+"""Receives a line about the current step."""
 
 ALL: Final = "all"
 
 
-def chosen(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
-    """The figures meant, in the order of ``numbers``, which are those that there are; nothing wanted: all.
+def select_figures(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
+    """Return the requested figures in the order of ``numbers``, the existing ones; all if none is requested.
 
     Raises:
-        InvalidError: there is no such figure; the message lists those that there are.
+        InvalidError: a figure does not exist; the message lists those that do.
     """
     meant = [each.lower().removeprefix("figure").strip() for each in wanted] or [ALL]
     for each in meant:
@@ -107,24 +107,24 @@ def chosen(wanted: Sequence[str], numbers: Collection[str]) -> list[str]:
     return [each for each in numbers if ALL in meant or each in meant]
 
 
-def make(
+def make_figures(
     numbers: Sequence[str], makers: Mapping[str, Callable[[], Figure]], out: Path, seed: int
-) -> Iterator[Made]:
-    """Make figures and write them, each as soon as it is there.
+) -> Iterator[WrittenFigure]:
+    """Make figures, and write each as soon as it is finished.
 
     Args:
-        numbers: from ``chosen``.
-        makers: what makes each.
-        out: the directory; it is made.
-        seed: of all that is random; looked at, nothing more.
+        numbers: the result of ``select_figures``.
+        makers: the function that makes each figure.
+        out: the directory; it is created.
+        seed: the random seed; only checked here.
 
     Raises:
-        InvalidError: a seed below 0.
+        InvalidError: the seed is below 0.
         OSError: the directory cannot be written.
     """
     if seed < 0:
         raise InvalidError(f"the seed is {seed}; it must be 0 or more")
-    # Before hours of simulation, not after.
+    # Fail now if the directory cannot be created, not after hours of simulation.
     out.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         figure = makers[number]()
@@ -134,34 +134,34 @@ def make(
                 drawn.append(f"figure-{picture.name}.png")
                 draw(picture, out / drawn[-1])
         written = write(figure, out, drawn)
-        yield Made(figure, [*written, *(out / name for name in drawn)])
+        yield WrittenFigure(figure, [*written, *(out / name for name in drawn)])
 
 
-def spread(values: Numbers) -> tuple[Cell, ...]:
-    """The cells under ``PERCENTILE_COLUMNS``; empty ones where there are no values."""
+def percentile_cells(values: Numbers) -> tuple[Cell, ...]:
+    """Return the cells under ``PERCENTILE_COLUMNS``; empty cells if there are no values."""
     if not len(values):
         return (0, *("" for _ in PERCENTILES))
     return (len(values), *(float(each) for each in np.percentile(np.asarray(values), PERCENTILES)))
 
 
 def percentile(values: Numbers, at: float) -> float:
-    """A percentile (0 to 100); not a number of nothing."""
+    """Return a percentile (0 to 100), or nan without values."""
     return float(np.percentile(np.asarray(values), at)) if len(values) else float("nan")
 
 
 def median(values: Numbers) -> float:
-    """The median; not a number of nothing."""
+    """Return the median, or nan without values."""
     return percentile(values, 50)
 
 
 def mean(values: Numbers) -> float:
-    """The mean of what is a number; not a number of nothing."""
+    """Return the mean of all values that are not nan, or nan without any."""
     found = np.asarray(values)[~np.isnan(values)]
     return float(found.mean()) if len(found) else float("nan")
 
 
 def as_json(figure: Figure) -> dict[str, object]:
-    """A figure for programs."""
+    """Return a figure as a JSON object."""
     return {
         "figure": figure.number,
         "title": figure.title,
@@ -180,26 +180,26 @@ def as_json(figure: Figure) -> dict[str, object]:
 
 
 def as_markdown(figure: Figure, drawn: Sequence[str] = ()) -> str:
-    """A figure for people; ``drawn`` are names of pictures beside the file."""
+    """Return a figure as Markdown; ``drawn`` are the names of its images in the same directory."""
     lines = [f"# {figure.title}", "", f"`{figure.command}`", ""]
     if figure.quick:
-        lines += ["Quick: small and short, to see that it works. What comes out says little.", ""]
+        lines += ["This is a quick run, small and short, to check that everything works.", ""]
     lines += [f"- {name}: {value}" for name, value in figure.setting]
-    lines += ["", f"## Beside {figure.source}", ""]
+    lines += ["", f"## Compared with {figure.source}", ""]
     lines += _table(
-        ("where", "what", figure.source, "here", "holds"),
+        ("section", "claim", figure.source, "here", "holds"),
         [(*claim[:4], "yes" if claim.holds else "no") for claim in figure.claims],
     )
     for sheet in figure.sheets:
         lines += ["", f"## {sheet.title}", "", *_table(sheet.columns, sheet.rows)]
     lines += [line for name in drawn for line in ("", f"![{figure.title}]({name})")]
     if figure.notes:
-        lines += ["", "## What is different here", "", *(f"- {note}" for note in figure.notes)]
+        lines += ["", "## Differences", "", *(f"- {note}" for note in figure.notes)]
     return "\n".join(lines) + "\n"
 
 
 def text_of(value: Cell) -> str:
-    """A cell for people: three digits that matter."""
+    """Return a cell as text, with three significant digits."""
     if isinstance(value, float):
         if abs(value) >= 100:
             return f"{value:,.0f}"
@@ -208,7 +208,7 @@ def text_of(value: Cell) -> str:
 
 
 def write(figure: Figure, directory: Path, drawn: Sequence[str]) -> list[Path]:
-    """Write both forms; ``drawn`` are the pictures that stand there already. Returns what was written."""
+    """Write the Markdown and the JSON file, with links to the images ``drawn``; return the files' paths."""
     directory.mkdir(parents=True, exist_ok=True)
     for_people, for_programs = (directory / f"{figure.stem}.{end}" for end in ("md", "json"))
     for_people.write_text(as_markdown(figure, drawn))

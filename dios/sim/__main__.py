@@ -1,9 +1,11 @@
-"""``python -m dios.sim --seeds 20``: run seeds, print a line for each, stop at the first that fails.
+"""Run the simulator for many seeds: ``python -m dios.sim --seeds 20``.
 
-With --faults the disk fails at random: writes and syncs that fail, short writes, a full disk, power cuts
-with lost, reordered and torn pages, flipped bits. With --every-operation each seed is a short life that is
-run once for every fault at every operation of its disk. With --cluster each seed is a whole cluster, whose
-network and nodes fail. A failure prints the command that repeats it.
+Each seed prints one line. The run stops at the first seed that fails and prints the command that repeats it.
+
+Without options, one node runs through crashes and a disk that is full from time to time. With --faults, its
+disk fails at random: failed writes and syncs, short writes, a full disk, power cuts with lost, reordered and
+torn pages, flipped bits. With --every-operation, each seed is a short run that is repeated once for every
+fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ STEPS_SHORT = 100
 
 
 def main() -> int:
-    """Run the seeds asked for; exit status 1 with the command that repeats a failure, 130 after Ctrl-C."""
+    """Run the requested seeds.
+
+    Return the exit status: 0, 1 after a failure (its command is printed), or 130 after Ctrl-C.
+    """
     options = _options()
     total: Counter[str] = Counter()
     run = _cluster if options.cluster else _every_operation if options.every else _seed
@@ -35,13 +40,12 @@ def main() -> int:
             sys.stdout.write(f"seed {seed} FAILED: {error}\nrepeat it with: {_repeat(seed, options)}\n")
             return 1
         except KeyboardInterrupt:
-            sys.stdout.write(f"\nstopped at seed {seed}; go on with --first {seed}\n")
+            sys.stdout.write(f"\nstopped at seed {seed}; continue with --first {seed}\n")
             return 130
         sys.stdout.write(f"seed {seed}: {line}\n")
     seconds = time.perf_counter() - begun
     sys.stdout.write(
-        f"{options.seeds} seeds kept every promise, {options.seeds / seconds:.1f} a second;"
-        f" faults: {_listed(total)}\n"
+        f"{options.seeds} seeds passed, {options.seeds / seconds:.1f} per second; faults: {_listed(total)}\n"
     )
     return 0
 
@@ -50,18 +54,23 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m dios.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=20, help="how many seeds, counted from --first")
+    parser.add_argument("--seeds", type=int, default=20, help="the number of seeds, counted from --first")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(
         "--steps",
         type=int,
-        help=f"moments in each run (default {STEPS_DEFAULT}, with --every-operation {STEPS_SHORT})",
+        help=f"the steps of each run (default {STEPS_DEFAULT}, with --every-operation {STEPS_SHORT})",
     )
     parser.add_argument("--faults", action="store_true", help="let the disk fail at random operations")
     parser.add_argument(
-        "--every-operation", dest="every", action="store_true", help="each fault at each operation in turn"
+        "--every-operation",
+        dest="every",
+        action="store_true",
+        help="repeat a short run with each fault at each disk operation",
     )
-    parser.add_argument("--cluster", action="store_true", help="two to five nodes; --steps are ignored")
+    parser.add_argument(
+        "--cluster", action="store_true", help="simulate two to five nodes; --steps is ignored"
+    )
     options = parser.parse_args()
     if options.steps is None:
         options.steps = STEPS_SHORT if options.every else STEPS_DEFAULT
@@ -93,11 +102,11 @@ def _every_operation(seed: int, options: argparse.Namespace, total: Counter[str]
 def _cluster(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
     del options
     report = simulate_cluster(seed)
-    total.update(report.mischief)
+    total.update(report.faults)
     return (
         f"{report.nodes} nodes, {report.steps} steps, {report.calls} calls,"
         f" {report.network.get('messages', 0)} messages{', lossy' if report.lossy else ''},"
-        f" faults: {_listed(report.mischief)}, trace {report.digest[:16]}"
+        f" faults: {_listed(report.faults)}, trace {report.digest[:16]}"
     )
 
 

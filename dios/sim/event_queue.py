@@ -1,6 +1,6 @@
-"""What will happen when, in virtual time.
+"""An event queue in virtual time.
 
-Not for: deciding anything. Things for the same moment happen in the order in which they were noted.
+Actions for the same moment run in the order in which they were added.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MS: Final = 1_000_000
 S: Final = 1_000 * MS
 
 
-class Agenda:
-    """A clock in nanoseconds, and the actions that wait for their moment."""
+class EventQueue:
+    """A clock in nanoseconds, and the actions that wait for their time."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -24,15 +24,15 @@ class Agenda:
         self._order: Final = count()
 
     def at(self, when: int, action: Callable[[], None]) -> None:
-        """Do something at a moment, or at once where that is over."""
+        """Run an action at a time in nanoseconds, or now if that time is past."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._order), action))
 
     def after(self, span_ns: int, action: Callable[[], None]) -> None:
-        """Do something when a span of time is over."""
+        """Run an action after a number of nanoseconds."""
         self.at(self.now + span_ns, action)
 
     def run(self, span_ns: int) -> None:
-        """Let time pass."""
+        """Advance the clock, and run the actions that become due."""
         end = self.now + span_ns
         while self._heap and self._heap[0][0] <= end:
             self.now, _, action = heapq.heappop(self._heap)
@@ -40,7 +40,7 @@ class Agenda:
         self.now = end
 
     def run_until(self, ready: Callable[[], bool], within_ns: int) -> bool:
-        """Let time pass until something is so; whether it came to be."""
+        """Advance the clock until ``ready`` is true; return False if that takes longer than ``within_ns``."""
         end = self.now + within_ns
         while not ready():
             if not self._heap or self._heap[0][0] > end:

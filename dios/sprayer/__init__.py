@@ -1,6 +1,19 @@
-"""Network functions in Python that use every core, even for one flow: the public face.
+"""Network functions in Python that use every core, even for a single flow (thesis chapter 3).
 
-Not for: functions that are ready, which are in ``dios.sprayer.functions``.
+These names are the public interface: write a ``NetworkFunction``, then ``run`` it between interfaces or
+``replay`` a file through it. Built-in functions are in ``dios.sprayer.functions``.
+
+To read the implementation, begin with ``network_function`` (the class that users write) and ``engine`` (the
+source and sink of frames). Then read the packages:
+
+- ``packets``: descriptors of packets, parsing and rewriting of headers.
+- ``flows``: five-tuples and the flow tables of all cores.
+- ``compile``: compilation of handlers, and the processor instructions that Numba lacks.
+- ``runtime``: the loop of each core, running a function, its statistics.
+- ``linux``: engines on packet sockets and AF_XDP sockets.
+- ``functions``: NAT, firewall, load balancer, monitor, redundancy elimination.
+
+``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it.
 """
 
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target

@@ -1,6 +1,6 @@
-"""Frames that are all there from the beginning, spread over cores in any way; for tests, files and figures.
+"""An engine whose frames are all in memory from the start, for tests, files and figures.
 
-Not for: interfaces. Nothing waits here, so a worker without frames has an idle turn.
+Nothing waits here, so a worker without frames has an idle turn.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.sprayer.compile.intrinsics import array_at, byte8, callable_at, copy_bytes, whole
+from dios.sprayer.compile.intrinsics import array_at, callable_at, copy_bytes, int64, uint8
 from dios.sprayer.packets.packet import FORWARD, PACKET
 
 _WORD: Final = np.dtype(np.int64)
 _BYTE: Final = np.dtype(np.uint8)
 
-# A core's context: addresses and sizes of its arrays, and how far it is.
-_MINE: Final = 0
-_MINE_SIZE: Final = 1
+# A core's context: addresses and sizes of its arrays, and its progress in them.
+_OWN: Final = 0
+_OWN_SIZE: Final = 1
 _NEXT: Final = 2
 _FRAMES: Final = 3
 _COUNT: Final = 4
@@ -31,17 +31,17 @@ _BYTES: Final = 8
 _BYTES_SIZE: Final = 9
 _BYTES_NEXT: Final = 10
 _RELEASED: Final = 11
-_AGAIN: Final = 12
+_REPEATS: Final = 12
 _GROW: Final = 13
 _WORDS: Final = 16
 
 
 def _receive(context: int, packets: int, room: int) -> int:
     words = array_at(context, (_WORDS,), _WORD)
-    mine = array_at(words[_MINE], (words[_MINE_SIZE],), _WORD)
+    mine = array_at(words[_OWN], (words[_OWN_SIZE],), _WORD)
     frames = array_at(words[_FRAMES], (words[_COUNT], 3), _WORD)
     batch = array_at(packets, (room,), PACKET)
-    count = min(room, words[_MINE_SIZE] - words[_NEXT])
+    count = min(room, words[_OWN_SIZE] - words[_NEXT])
     for i in range(count):
         frame = mine[words[_NEXT] + i]
         batch[i].address, batch[i].length, batch[i].side = (
@@ -52,8 +52,8 @@ def _receive(context: int, packets: int, room: int) -> int:
         batch[i].frame = frame
         batch[i].room = min(frames[frame, 1] + words[_GROW], 65_535)
     words[_NEXT] += count
-    if words[_AGAIN] > 0 and words[_NEXT] == words[_MINE_SIZE]:
-        words[_AGAIN] -= 1
+    if words[_REPEATS] > 0 and words[_NEXT] == words[_OWN_SIZE]:
+        words[_REPEATS] -= 1
         words[_NEXT] = 0
     return int(count)
 
@@ -71,7 +71,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
     for i in range(count):
         if batch[i].verdict != FORWARD:
             continue
-        length, at = whole(batch[i].length), words[_BYTES_NEXT]
+        length, at = int64(batch[i].length), words[_BYTES_NEXT]
         if words[_SENT_NEXT] == words[_SENT_SIZE] or at + length > words[_BYTES_SIZE]:
             break
         copy_bytes(words[_BYTES] + at, batch[i].address, length)
@@ -88,7 +88,7 @@ def _release(context: int, frames: int, count: int) -> int:
     released = array_at(words[_RELEASED], (words[_COUNT],), _BYTE)
     numbers = array_at(frames, (count,), _WORD)
     for i in range(count):
-        released[numbers[i]] += byte8(1)
+        released[numbers[i]] += uint8(1)
     return count
 
 
@@ -97,22 +97,22 @@ def _functions() -> tuple[int, int, int]:
     return callable_at(_receive), callable_at(_transmit), callable_at(_release)
 
 
-class Sent(NamedTuple):
-    """A frame that went out."""
+class SentFrame(NamedTuple):
+    """A transmitted frame."""
 
     frame: int
-    """Which one, in the order in which they were given."""
+    """The index of the frame in the constructor's order."""
     core: int
     data: bytes
 
 
 class MemoryEngine:
-    """Frames for workers, and what became of them.
+    """Frames for workers, and a record of what was transmitted.
 
-    ``frames`` with a ``side`` each (0 for all, if none is given); ``steer`` (N,) the core on which each
-    arrives, in this order or that of ``order``. ``room`` bytes may go out on each core, by default twice
-    what comes in; 0 counts what goes out and keeps nothing. ``again``: so many times more each core
-    receives the same frames, for figures. A frame may become ``grow`` bytes longer.
+    ``frames`` have a ``side`` each (0 by default). ``steer`` (N,) is the core of arrival of each frame, in
+    this order or that of ``order``. ``room`` is the number of bytes that each core may transmit, by default
+    twice the input; with 0 the output is counted and not stored. ``again`` is the number of times that each
+    core receives the same frames again, for figures. A frame may grow by ``grow`` bytes.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class MemoryEngine:
         ordered = np.asarray(order, np.int64)
         ordered = ordered if ordered.size else np.arange(count)
         self.released: Final = np.zeros(count, np.uint8)
-        """(N,) how often each frame was given back: once, when all is done."""
+        """(N,) the number of times that each frame was released: 1 at the end."""
         self._mine: Final = [
             np.ascontiguousarray(ordered[cores_of[ordered] == core]) for core in range(cores)
         ]
@@ -150,25 +150,25 @@ class MemoryEngine:
         self._bytes: Final = [np.zeros(max(space, 1), np.uint8) for _ in range(cores)]
         self._contexts: Final = np.zeros((cores, _WORDS), np.int64)
         for core, words in enumerate(self._contexts):
-            words[_MINE], words[_MINE_SIZE] = self._mine[core].ctypes.data, self._mine[core].size
+            words[_OWN], words[_OWN_SIZE] = self._mine[core].ctypes.data, self._mine[core].size
             words[_FRAMES], words[_COUNT] = self._frames.ctypes.data, len(self._frames)
             words[_SENT], words[_SENT_SIZE] = self._sent[core].ctypes.data, count
             words[_BYTES], words[_BYTES_SIZE] = self._bytes[core].ctypes.data if space else 0, space
-            words[_RELEASED], words[_AGAIN], words[_GROW] = self.released.ctypes.data, again, grow
+            words[_RELEASED], words[_REPEATS], words[_GROW] = self.released.ctypes.data, again, grow
 
     def context(self, core: int) -> int:
-        """See ``Engine``."""
+        """Return the address of the context of a core."""
         return int(self._contexts[core].ctypes.data)
 
     def waiting(self) -> int:
-        """Frames that no worker received yet."""
+        """Return the number of frames that no worker has received yet."""
         words = self._contexts
-        return int((words[:, _MINE_SIZE] - words[:, _NEXT] + words[:, _AGAIN] * words[:, _MINE_SIZE]).sum())
+        return int((words[:, _OWN_SIZE] - words[:, _NEXT] + words[:, _REPEATS] * words[:, _OWN_SIZE]).sum())
 
-    def sent(self) -> list[Sent]:
-        """What went out, by core, in the order in which it did."""
+    def sent(self) -> list[SentFrame]:
+        """Return the transmitted frames by core, in order of transmission."""
         return [
-            Sent(int(frame), core, self._bytes[core][at : at + length].tobytes())
+            SentFrame(int(frame), core, self._bytes[core][at : at + length].tobytes())
             for core in range(self.cores)
             for frame, at, length in self._sent[core][: self._contexts[core, _SENT_NEXT]]
         ]

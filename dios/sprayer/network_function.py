@@ -1,6 +1,6 @@
-"""What a network function is written as (thesis section 3.2.4): a class with two handlers.
+"""The base class of network functions (thesis section 3.2.4): a class with two handlers.
 
-Not for: compiling it (``compile_handlers.py``) or running it (``workers.py``).
+It is compiled by ``compile/compile_handlers.py`` and run by ``runtime/workers.py``.
 """
 
 from __future__ import annotations
@@ -18,64 +18,65 @@ if TYPE_CHECKING:
 
 
 class HandlerError(InvalidError):
-    """A handler is no Python that can be compiled; the message names file and line."""
+    """A handler is not Python code that can be compiled; the message names its file and line."""
 
 
 class NetworkFunction:
-    """The base of network functions: two handlers, of which one that keeps nothing needs the second only.
+    """The base class of network functions: two handlers; a stateless function needs only the second.
 
-    Handlers and what they call on ``self`` are compiled by Numba: of ``self`` they see attributes whose
-    names do not begin with an underscore and that are numbers or numpy arrays. Numbers cannot be changed
-    there, elements of arrays can. Handlers run on all cores at the same time, so an array that they write
-    wants a row for each core (``flows.core``), and they make no arrays, lists or dicts: there is no time
-    for that with each packet.
+    Numba compiles the handlers and the methods that they call on ``self``. They can read attributes of
+    ``self`` that are numbers or numpy arrays and whose names do not begin with an underscore. They can change
+    elements of arrays, but not numbers. Handlers run on all cores at the same time, so an array that they
+    write needs a row for each core (``flows.core``). They must not create arrays, lists or dicts, which would
+    take too long for each packet.
 
-    Packets of TCP with SYN, FIN or RST, and all of UDP and of ICMP but errors, meet ``connection_packets``
-    on the designated core of their flow, which alone may write what is kept of it. All others meet
-    ``regular_packets`` wherever they arrive.
+    TCP packets with SYN, FIN or RST, all UDP packets and all ICMP packets except errors go to
+    ``connection_packets`` on the designated core of their flow; only that core may write the entry of the
+    flow. All other packets go to ``regular_packets`` on the core where they arrive.
     """
 
     entry: tuple[tuple[str, str], ...] = ()
-    """What is kept of each flow: names and types as numpy's, as ``("port", "u2")``."""
+    """The fields stored for each flow: names and numpy types, such as ``("port", "u2")``."""
     flows_max = 65_536
-    """So many flows are kept by each core."""
+    """The maximum number of flows of each core."""
     idle_s = 300
-    """A flow is over after so many seconds without a packet."""
+    """The number of seconds without a packet after which a flow expires."""
     stateless = False
-    """True: there are no flows, all packets are regular and stay on the core on which they arrive."""
+    """True if the function has no flows: all packets are regular and stay on the core where they arrive."""
     grows = 0
-    """So many bytes a packet may become longer: engines that hold no more than was received make room."""
+    """The number of bytes by which a packet may grow; engines reserve this space if needed."""
 
     def prepare(self, cores: int) -> None:
-        """Make arrays, and set ``entry``, ``flows_max`` and ``idle_s``: it comes before anything else."""
+        """Create arrays, and set ``entry``, ``flows_max`` and ``idle_s``; called before anything else."""
 
     def manage(self) -> None:
-        """What is to be done now and then beside packets, in Python: ask others, change arrays.
+        """Do periodic work in Python, such as asking other services and changing arrays.
 
-        Whoever runs the function calls it before the first packet and then about four times a second, in a
-        thread, one call at a time; handlers run meanwhile, and must never see half of a change. What it
-        raises is logged and stops nothing.
+        It is called before the first packet and then about four times per second, in a thread, one call at a
+        time. Handlers run at the same time and must never see half of a change. An exception is logged and
+        stops nothing.
         """
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """Packets that may open or close a connection, on their designated core."""
+        """Handle packets that may open or close a connection, on the designated core of their flow."""
         self.regular_packets(batch, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """All other packets, wherever they arrived."""
+        """Handle all other packets, on the core where they arrive."""
         raise NotImplementedError
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - for subclasses
-        """A flow of this core was not seen for so long, and is forgotten unless this says True.
+        """Handle a flow of this core that has expired; return True to keep it.
 
-        ``entry`` is good until the first call of ``flows``.
+        ``entry`` is valid until the first call of ``flows``.
         """
         return False
 
     def counters(self, cores: int, *names: str) -> npt.NDArray[np.int64]:
-        """For ``prepare``: (cores, at least so many) zeros, for ``self.counts[flows.core, 0] += 1``.
+        """Return counters of zeros for ``prepare``: use ``self.counts[flows.core, 0] += 1`` in handlers.
 
-        Rows of cores are on cache lines of their own; ``totals`` adds them up.
+        The shape is (cores, at least the number of names). Each core has its own cache lines; ``totals``
+        adds them up.
         """
         counts = np.zeros((cores, -(-len(names) // 16) * 16), np.int64)
         known = self.__dict__.setdefault("_counters", [])
@@ -83,7 +84,7 @@ class NetworkFunction:
         return counts
 
     def totals(self) -> dict[str, int]:
-        """What ``counters`` counted, over all cores, at this moment."""
+        """Return the current sums of the ``counters`` over all cores."""
         return {
             name: int(counts[:, place].sum())
             for names, counts in self.__dict__.get("_counters", [])

@@ -1,10 +1,10 @@
-"""Files of packets as they are: replayed through a network function, without root and without interfaces.
+"""Replay of pcap files through a network function, without root and without interfaces.
 
-For: ``dios nf replay`` and tests. Classic pcap of either byte order, in micro- and nanoseconds, of
-Ethernet. Not for: pcapng, which is refused; ``editcap -F pcap`` of Wireshark makes classic files of it.
+Classic pcap files of both byte orders, with microseconds or nanoseconds, of Ethernet are supported. A pcapng
+file is refused; ``editcap -F pcap`` of Wireshark converts it.
 
-Frames go through in their order, in parts of ``SPRAYER_REPLAY_BYTES``; the time that the function sees is
-that of the file, and frames keep their times.
+Frames are processed in order, in parts of ``SPRAYER_REPLAY_BYTES``. The function sees the time of the file,
+and frames keep their times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ETHERNET: Final = 1
 
 
 class PcapError(InvalidError):
-    """The file is no pcap that can be read; the message says what it is instead, and where."""
+    """The file is not a pcap file that can be read; the message gives the reason and the place."""
 
 
 class Frame(NamedTuple):
@@ -41,56 +41,56 @@ class Frame(NamedTuple):
     time_ns: int
     data: bytes
     length: int
-    """What it was on the wire, of which ``data`` may be the beginning only."""
+    """The length on the wire; ``data`` may be only the beginning."""
 
 
 def read_pcap(file: BinaryIO, name: str) -> Iterator[Frame]:
-    """The packets of a file, one after the other. :class:`PcapError`."""
+    """Yield the packets of a file; raise :class:`PcapError` if it is invalid."""
     head = file.read(24)
     if len(head) < 24:
-        raise PcapError(f"{name}: {len(head)} bytes are no pcap file: its header alone has 24")
+        raise PcapError(f"{name}: not a pcap file: it has {len(head)} bytes, its header alone needs 24")
     order, unit_ns = _kind(head[:4], name)
     (link,) = struct.unpack(f"{order}20xI", head)
     if link & 0x0FFFFFFF != _ETHERNET:
-        raise PcapError(f"{name}: packets of link type {link & 0x0FFFFFFF}: only Ethernet, 1, is understood")
+        raise PcapError(
+            f"{name}: cannot read packets of link type {link & 0x0FFFFFFF}; only 1 (Ethernet) is supported"
+        )
     at = 24
     while row := file.read(16):
         if len(row) < 16:
-            raise PcapError(f"{name}: the file ends within the header of a packet, at byte {at}")
+            raise PcapError(f"{name}: the file ends in the header of a packet, at byte {at}")
         seconds, parts, size, length = struct.unpack(f"{order}4I", row)
         if size > 4 * SPRAYER_FRAME_BYTES_MAX:
-            raise PcapError(f"{name}: a packet of {size} bytes at byte {at}: the file is damaged")
+            raise PcapError(f"{name}: the file is damaged: a packet at byte {at} claims {size} bytes")
         data = file.read(size)
         if len(data) < size:
-            raise PcapError(
-                f"{name}: the file ends within a packet, at byte {at}: {len(data)} bytes of {size}"
-            )
+            raise PcapError(f"{name}: the file ends in a packet, at byte {at}: {len(data)} of {size} bytes")
         at += 16 + size
         yield Frame(seconds * 10**9 + parts * unit_ns, data, length)
 
 
 def _kind(magic: bytes, name: str) -> tuple[str, int]:
-    """The byte order, and nanoseconds for each unit of time."""
+    """Return the byte order, and the nanoseconds of one unit of time."""
     for order in "<>":
         (number,) = struct.unpack(f"{order}I", magic)
         if number in (_MICRO, _NANO):
             return order, 1 if number == _NANO else 1_000
         if number == _NG:
             raise PcapError(
-                f"{name}: this is pcapng; make a classic file of it: editcap -F pcap {name} out.pcap"
+                f"{name}: this is a pcapng file. Convert it to a classic one: editcap -F pcap {name} out.pcap"
             )
-    raise PcapError(f"{name}: it begins with {magic.hex()}, as no pcap file does")
+    raise PcapError(f"{name}: not a pcap file: it begins with the bytes {magic.hex()}")
 
 
 class PcapWriter:
-    """Writes packets into a file, with times in nanoseconds, of this machine's byte order."""
+    """A writer of pcap files with times in nanoseconds, in the byte order of this machine."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file: Final = file
         file.write(struct.pack("=IHHiIII", _NANO, 2, 4, 0, 0, 4 * SPRAYER_FRAME_BYTES_MAX, _ETHERNET))
 
     def write(self, time_ns: int, data: bytes) -> None:
-        """One more packet."""
+        """Write one packet."""
         seconds, rest = divmod(time_ns, 10**9)
         self._file.write(struct.pack("=4I", seconds, rest, len(data), len(data)) + data)
 
@@ -105,16 +105,17 @@ def replay(
     progress: Callable[[int], None] | None = None,
     seed: int = 1,
 ) -> Statistics:
-    """Let a file's packets go through a function, into another file; what was counted.
+    """Send the packets of a file through a function and write the result to another file; return statistics.
 
-    ``side`` tells by a frame's bytes whether it came from inside (0, and so it is without) or outside (1).
-    With several ``cores`` frames are dealt to them one by one, which take turns: the order of what comes
-    out may be another then, and it is the same each time. ``progress`` is told how many bytes of frames
-    were read. :class:`PcapError`, ``OSError``; ``HandlerError`` for handlers that cannot be compiled.
+    ``side`` returns 0 for a frame from inside (the default for all frames) and 1 for one from outside. With
+    several ``cores`` the frames are dealt out one by one and the cores take turns: their order may change,
+    but is the same in each run. ``progress`` is called with the number of bytes read so far.
+
+    Raises :class:`PcapError`, ``OSError``, and ``HandlerError`` for handlers that cannot be compiled.
     """
     source, target = Path(source), Path(target)
     if target.exists() and source.exists() and target.samefile(source):
-        raise PcapError(f"{target}: it would be written while it is read; name another file for the result")
+        raise PcapError(f"{target}: cannot write to the file that is being read. Name another output file.")
     workers: Workers | None = None
     with ExitStack() as stack:
         file = stack.enter_context(source.open("rb"))
@@ -130,10 +131,10 @@ def replay(
             if workers is None:
                 workers = Workers(function, engine, seed=seed, now=now)
             else:
-                # All of each table eight times in the time that a flow may be idle.
+                # Search each whole table eight times within the idle time of a flow.
                 passed = now - int(workers.control[NOW])
-                workers.tell_time(now)
-                workers.tend(8 * passed / max(workers.flows[0].idle, 1))
+                workers.set_time(now)
+                workers.expire_flows(8 * passed / max(workers.flows[0].idle, 1))
                 workers.change_engine(engine)
             if writer is None:
                 writer = PcapWriter(stack.enter_context(target.open("wb")))
@@ -148,9 +149,9 @@ def replay(
 
 
 def _parts(frames: Iterator[Frame], grow: int) -> Iterator[list[Frame]]:
-    """Frames of one second and so many bytes together; one empty part if there are none.
+    """Yield frames in parts of one second and at most ``SPRAYER_REPLAY_BYTES``; one empty part if none.
 
-    Each may become ``grow`` bytes longer.
+    Each frame may grow by ``grow`` bytes.
     """
     part: list[Frame] = []
     size = 0

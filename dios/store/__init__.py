@@ -1,0 +1,15 @@
+"""The durable store of a node: a record and a content for each object (thesis §3.6).
+
+Read in this order:
+
+- ``protocol``: the interface and the guarantees of every store
+- ``schema``: the stored form of one object, a row with a check value
+- ``lmdb_store``: the durable store; ``environment`` opens its database and translates its errors
+- ``extents``, ``log_files``: large contents and logs, one file each
+- ``recovery``: the start of a store after a crash
+- ``directory``, ``locking``: one process at a time uses a data directory
+- ``memory_store``: the same interface without a disk
+- ``check``, ``findings``, ``repair``: examine and repair the store of a stopped node
+
+``docs/store-format.md`` describes the bytes, ``docs/recovery.md`` the repair.
+"""

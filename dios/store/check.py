@@ -1,7 +1,7 @@
-"""Looks at every byte of a stopped node's store, and changes none.
+"""Reads every byte of a stopped node's store and reports what is wrong, without changing anything.
 
-Not for: a store in use, which refuses its directory to anybody else; for changing anything (``repair``); or
-for what the node keeps beside its store (``dios.node.check``).
+The caller holds the data directory, so that no node uses the store meanwhile. ``repair`` changes the store,
+and ``dios.node.check`` checks the node's other files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dios.errors import DamagedError, InvalidError, NotSupportedError
 from dios.ids import Name
 from dios.store import environment, schema
 from dios.store.directory import lock_directory
-from dios.store.environment import translated
+from dios.store.environment import translate_errors
 from dios.store.extents import Extents, digest_of_file
-from dios.store.findings import Finding, Kind
+from dios.store.findings import FindingKind, StoreFinding
 from dios.store.log_files import LogFiles, log_problem
-from dios.store.schema import Row
+from dios.store.schema import ObjectRow
 from dios.wire.types import Deletion, ObjectType
 
 LOST_AND_FOUND: Final = "lost+found"
@@ -37,47 +37,47 @@ _FILES_AT_ONCE: Final = 64
 
 
 class Inventory:
-    """What the index says: sound rows with where they stand, and what is wrong with the rest."""
+    """The content of the index: the sound rows, and the findings about everything else."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        self.rows: dict[bytes, Row] = {}
+        self.rows: dict[bytes, ObjectRow] = {}
         self.damaged_rows: list[bytes] = []
-        self.findings: list[Finding] = []
+        self.findings: list[StoreFinding] = []
         self.schema_lost = False
         self.walked = False
-        """Whether the index could be read at all."""
+        """True once the whole index was read."""
         self.orphans: list[int] = []
         self.resized: list[bytes] = []
-        """Keys of rows whose record tells another size than their sound content has."""
+        """Keys of rows whose record has a size that differs from their sound content."""
         self.shared: list[bytes] = []
-        """Keys of rows that name an extent which a row before them names."""
+        """Keys of rows that name an extent which an earlier row names."""
 
     @property
     def content_bytes(self) -> int:
-        """How many bytes all contents have together."""
+        """Return the number of bytes of all contents together."""
         logs = (row for row in self.rows.values() if row.record.type is ObjectType.DURABLE_STREAM)
         return sum(row.payload.size for row in self.rows.values()) + sum(row.record.size for row in logs)
 
     @property
     def extents(self) -> int:
-        """How many rows name an extent."""
-        return sum(row.payload.kind is schema.Kind.EXTENT for row in self.rows.values())
+        """Return the number of rows that name an extent."""
+        return sum(row.payload.kind is schema.ContentKind.EXTENT for row in self.rows.values())
 
-    def add(self, kind: Kind, subject: str, detail: str, repair: str = "") -> None:
-        """Note one finding."""
-        self.findings.append(Finding(kind, subject, detail, repair))
+    def add(self, kind: FindingKind, subject: str, detail: str, repair: str = "") -> None:
+        """Add a finding."""
+        self.findings.append(StoreFinding(kind, subject, detail, repair))
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold the data directory ``path``, so that no node starts on it meanwhile.
+def hold_directory(path: Path) -> Iterator[None]:
+    """Hold the data directory ``path`` for a ``with`` body, so that no node starts on it.
 
-    Raises InvalidError when there is no store in it, DiosError naming the process when a node runs on it.
+    Raises InvalidError if there is no store in it, DiosError with the process if a node runs on it.
     """
     if not environment.holds_store(path):
-        raise InvalidError(f"{path} holds no node's store; name a node's data directory with --data")
-    with translated(path):
+        raise InvalidError(f"{path} has no node's store. Name the data directory of a node with --data.")
+    with translate_errors(path):
         fd = lock_directory(path, for_reading=True)
     try:
         yield
@@ -86,39 +86,39 @@ def held(path: Path) -> Iterator[None]:
 
 
 def read_index(path: Path) -> Inventory:
-    """Read and check every row; contents behind the rows are looked at by ``verify_contents``.
+    """Read and check every row of the index; ``verify_contents`` reads the contents.
 
-    The caller holds the directory. Damage becomes a finding; raises DiosError only where the system
-    refuses to read at all.
+    The caller holds the directory. Damage becomes a finding; DiosError is raised only if the system
+    refuses to read.
     """
     found = Inventory(path)
     problems = environment.structure_problems(path)
     if problems:
         more = f" (and {len(problems) - _PROBLEMS_SHOWN} more)" if len(problems) > _PROBLEMS_SHOWN else ""
-        found.add(Kind.DATABASE, "store/data.mdb", "; ".join(problems[:_PROBLEMS_SHOWN]) + more)
+        found.add(FindingKind.DATABASE, "store/data.mdb", "; ".join(problems[:_PROBLEMS_SHOWN]) + more)
         return found
     try:
-        with translated(path):
+        with translate_errors(path):
             env = environment.open_for_reading(path)
             try:
                 _read_tables(env, found)
             finally:
                 env.close()
     except DamagedError as error:
-        found.add(Kind.DATABASE, "store/data.mdb", error.message)
+        found.add(FindingKind.DATABASE, "store/data.mdb", error.message)
     except NotSupportedError as error:
-        found.add(Kind.SCHEMA_NEWER, "store/data.mdb", error.message)
+        found.add(FindingKind.SCHEMA_NEWER, "store/data.mdb", error.message)
     return found
 
 
 def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
-    """Compare every content with its digest and the extents with the rows; adds to ``found``.
+    """Compare every content with its digest, and the extents with the rows; add the findings to ``found``.
 
-    ``progress`` is told how many bytes more were looked at.
+    ``progress`` is called with the number of bytes that were read since its last call.
     """
     if not found.walked:
         return
-    large = {key: row for key, row in found.rows.items() if row.payload.kind is schema.Kind.EXTENT}
+    large = {key: row for key, row in found.rows.items() if row.payload.kind is schema.ContentKind.EXTENT}
     extents = Extents(found.path / "extents")
     with ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-check") as workers:
         keys = list(large)
@@ -126,12 +126,12 @@ def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
             part = keys[start : start + _FILES_AT_ONCE]
             results = workers.map(lambda key: _extent_problem(extents, large[key]), part)
             for key, problem in zip(part, results, strict=True):
-                _judge(found, key, problem)
+                _report_extent(found, key, problem)
                 progress(large[key].payload.size)
     extents.close()
     _read_logs(found, progress)
     _compare_files(found, extents, [row.payload.extent for row in large.values()])
-    _look_at_meaning(found)
+    _check_records(found)
 
 
 def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
@@ -139,7 +139,7 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
         meta = env.open_db(environment.META, create=False)
         objects = env.open_db(environment.OBJECTS, create=False)
     except lmdb.NotFoundError:
-        # Its first start was cut short: nothing was ever stored.
+        # The first start of the node was interrupted, and nothing was ever stored.
         found.walked = True
         return
     with env.begin(meta) as txn:
@@ -147,7 +147,7 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
             found.schema_lost = not environment.has_schema(env, txn, meta, found.path)
         except DamagedError as error:
             found.schema_lost = True
-            found.add(Kind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
+            found.add(FindingKind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
     with env.begin(objects) as txn, txn.cursor() as cursor:
         for key, stored in cursor.iternext():
             _read_row(found, key, stored)
@@ -159,23 +159,25 @@ def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:
         row = schema.decode_row(schema.object_of(key), stored)
     except DamagedError as error:
         found.damaged_rows.append(key)
-        found.add(Kind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
+        found.add(FindingKind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
         return
     found.rows[key] = row
-    if row.payload.kind is schema.Kind.EXTENT:
+    if row.payload.kind is schema.ContentKind.EXTENT:
         return
     try:
         schema.check_inline(row, bytes(schema.inline_part(stored)))
     except DamagedError:
         found.add(
-            Kind.CONTENT, schema.describe(row.record), f"{row.payload.size} bytes in the index do not match"
+            FindingKind.CONTENT,
+            schema.describe(row.record),
+            f"{row.payload.size} bytes in the index do not match their digest",
         )
     else:
         _compare_size(found, key, row)
 
 
-def _extent_problem(extents: Extents, row: Row) -> str | None:
-    """What is wrong with the extent of a row; None when it is whole, empty when it is gone."""
+def _extent_problem(extents: Extents, row: ObjectRow) -> str | None:
+    """Return the fault of the extent of a row; None if it is sound, "" if it does not exist."""
     try:
         fd = extents.open(row.payload.extent)
     except FileNotFoundError:
@@ -195,53 +197,53 @@ def _extent_problem(extents: Extents, row: Row) -> str | None:
     return None
 
 
-def _judge(found: Inventory, key: bytes, problem: str | None) -> None:
+def _report_extent(found: Inventory, key: bytes, problem: str | None) -> None:
     row = found.rows[key]
     if problem is None:
         _compare_size(found, key, row)
         return
     file = Extents.name(row.payload.extent)
     if problem:
-        found.add(Kind.CONTENT, schema.describe(row.record), f"extents/{file} {problem}")
+        found.add(FindingKind.CONTENT, schema.describe(row.record), f"extents/{file} {problem}")
     else:
         found.add(
-            Kind.EXTENT_LOST,
+            FindingKind.EXTENT_LOST,
             schema.describe(row.record),
             f"extents/{file} of {row.payload.size} bytes, BLAKE3 {row.payload.digest.hex()}",
         )
 
 
 def _read_logs(found: Inventory, progress: Callable[[int], None]) -> None:
-    """Every entry of every log up to the length that its row tells, and files that no row tells of."""
+    """Check every entry of every log up to the length in its row, and report files without a row."""
     logs = LogFiles(found.path / "logs")
     known = set()
-    with translated(found.path):
+    with translate_errors(found.path):
         for row in found.rows.values():
             if row.record.type is ObjectType.DURABLE_STREAM:
                 known.add(row.record.object)
                 problem = log_problem(logs, row.record)
                 if problem:
                     place = f"logs/{LogFiles.name(row.record.object)}"
-                    found.add(Kind.CONTENT, schema.describe(row.record), f"{place} {problem}")
+                    found.add(FindingKind.CONTENT, schema.describe(row.record), f"{place} {problem}")
                 elif logs.size(row.record.object) > row.record.size:
                     more = logs.size(row.record.object) - row.record.size
-                    said = f"{more} bytes behind the last entry that was acknowledged"
-                    found.add(Kind.ORPHAN, schema.describe(row.record), said)
+                    said = f"{more} bytes after the last acknowledged entry"
+                    found.add(FindingKind.ORPHAN, schema.describe(row.record), said)
                 progress(row.record.size)
         for target in logs.stored():
             if target not in known:
-                found.add(Kind.ORPHAN, f"logs/{LogFiles.name(target)}", f"{logs.size(target)} bytes")
+                found.add(FindingKind.ORPHAN, f"logs/{LogFiles.name(target)}", f"{logs.size(target)} bytes")
     logs.close()
 
 
-def _compare_size(found: Inventory, key: bytes, row: Row) -> None:
+def _compare_size(found: Inventory, key: bytes, row: ObjectRow) -> None:
     if row.record.type is ObjectType.DURABLE_BLOB and row.record.size != row.payload.size:
         found.resized.append(key)
         found.add(
-            Kind.SIZE,
+            FindingKind.SIZE,
             schema.describe(row.record),
-            f"{row.record.size} bytes are told, {row.payload.size} are stored",
-            "tell the size that is stored",
+            f"the row has a size of {row.record.size} bytes, {row.payload.size} bytes are stored",
+            "set the size to that of the stored bytes",
         )
 
 
@@ -251,15 +253,15 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
     first: set[int] = set()
     for key, row in found.rows.items():
         extent = row.payload.extent
-        if row.payload.kind is schema.Kind.EXTENT and extent in shared:
+        if row.payload.kind is schema.ContentKind.EXTENT and extent in shared:
             if extent in first:
                 found.shared.append(key)
             first.add(extent)
             found.add(
-                Kind.EXTENT_SHARED,
+                FindingKind.EXTENT_SHARED,
                 schema.describe(row.record),
                 f"extents/{Extents.name(extent)}",
-                "give each object a file of its own",
+                "give each object its own file",
             )
     known = set()
     for extent in extents.stored():
@@ -267,7 +269,7 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
         if extent not in counted:
             found.orphans.append(extent)
             found.add(
-                Kind.ORPHAN,
+                FindingKind.ORPHAN,
                 f"extents/{Extents.name(extent)}",
                 f"{extents.size(extent) or 0} bytes",
                 f"move it to {LOST_AND_FOUND}/extents",
@@ -275,11 +277,11 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
     for file in sorted((found.path / "extents").rglob("*")):
         name = str(file.relative_to(found.path / "extents"))
         if not file.is_dir() and name not in known:
-            found.add(Kind.STRANGER, f"extents/{name}", "its name is no extent's")
+            found.add(FindingKind.STRANGER, f"extents/{name}", "this is not the name of an extent")
 
 
-def _look_at_meaning(found: Inventory) -> None:
-    """What the records say together: groups that are there, and one home for each user."""
+def _check_records(found: Inventory) -> None:
+    """Check the records together: groups must exist, and each user has one home."""
     records = [row.record for row in found.rows.values()]
     groups: set[Name] = set()
     homes: dict[str, ObjectRecord] = {}
@@ -292,16 +294,16 @@ def _look_at_meaning(found: Inventory) -> None:
             groups.add(logs_group(record.name))
             if record.owner in homes:
                 other = schema.describe(homes[record.owner])
-                found.add(Kind.HOME_TWICE, schema.describe(record), f"{record.owner} has {other} too")
+                found.add(FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} also has {other}")
             homes[record.owner] = record
     for record in records:
         if record.name is None:
-            found.add(Kind.UNNAMED, schema.describe(record), "the next start of the node removes it")
+            found.add(FindingKind.UNNAMED, schema.describe(record), "the next start of the node removes it")
         elif member:
-            continue  # its groups may be known to other nodes alone
+            continue  # its groups may exist on other nodes only
         elif record.type is not ObjectType.GROUP and not groups.intersection(record.groups):
             found.add(
-                Kind.UNREACHABLE,
+                FindingKind.UNREACHABLE,
                 schema.describe(record),
-                f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that are gone",
+                f"{record.size} bytes of {record.owner}, in {len(record.groups)} groups that do not exist",
             )

@@ -1,7 +1,4 @@
-"""The directory of a store: made durably, and used by one process at a time.
-
-Not for: what is in it (``lmdb_store``, ``extents``).
-"""
+"""The data directory of a store: created durably, and used by one process at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _PID_BYTES_MAX = 32
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter, so that it is still there after a power cut."""
+    """Create a directory that only its owner may enter, and sync its parent."""
     missing = [path, *path.parents]
     missing = missing[: next(i for i, folder in enumerate(missing) if folder.exists())]
     for folder in reversed(missing):
@@ -29,11 +26,10 @@ def make_directory(path: Path) -> None:
 
 
 def lock_directory(path: Path, *, for_reading: bool = False) -> int:
-    """Take the directory for this process and return the descriptor that holds it until it is closed.
+    """Lock the directory for this process; return the descriptor that holds the lock until it is closed.
 
-    A process forked afterwards must close the descriptor, or it holds the directory too. ``for_reading``
-    takes also a directory in which nothing can be written. Raises DiosError, naming the process, when
-    another one has it.
+    A process forked later must close the descriptor, or it holds the lock too. ``for_reading`` works on a
+    read-only directory, too. Raises DiosError with the id of the process if another process has the lock.
     """
     try:
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -42,9 +38,9 @@ def lock_directory(path: Path, *, for_reading: bool = False) -> int:
             raise
         fd = _open_for_reading(path)
     try:
-        if not locking.take(fd):
+        if not locking.lock_file(fd):
             _refuse(path, fd)
-        # Who holds it is told for people only: a full disk must not keep a store from being read.
+        # The process id is only for error messages: a full disk must not prevent reading the store.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -57,28 +53,28 @@ def lock_directory(path: Path, *, for_reading: bool = False) -> int:
 def _refuse(path: Path, fd: int) -> NoReturn:
     holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
     who = f"process {holder}" if holder.isdigit() else "another process"
-    raise DiosError(f"{path} is in use by {who}; stop it, or choose another directory")
+    raise DiosError(f"{path} is in use by {who}. Stop it, or choose another directory.")
 
 
 def _open_for_reading(path: Path) -> int:
     try:
         return os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Never used by a node, like a copy on a read-only medium.
+        # The directory was never used by a node, for example a copy on a read-only medium.
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def cannot_write(path: Path, reason: str) -> str:
-    """Why nothing can be written in ``path``, whose it is, and what to do: for an error's message."""
+    """Return the reason why ``path`` is not writable, its owner, and the remedy, for an error message."""
     place = next((folder for folder in (path, *path.parents) if folder.exists()), path)
     try:
         info = place.stat()
         whose = f"{place} belongs to {_user(info.st_uid)}, mode {stat.S_IMODE(info.st_mode):04o}"
     except OSError as error:
-        whose = f"{place} cannot be looked at ({error.strerror})"
+        whose = f"{place} cannot be read ({error.strerror})"
     return (
-        f"nothing can be written in {path}: {reason}; {whose}, this process is {_user(os.geteuid())}. "
-        f"Mount it for writing, or give it to that user; `dios doctor --data {path}` then tries it"
+        f"cannot write in {path}: {reason}; {whose}, this process is {_user(os.geteuid())}. "
+        f"Mount it for writing, or give it to that user. Then try `dios doctor --data {path}`."
     )
 
 

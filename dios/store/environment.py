@@ -1,7 +1,7 @@
-"""The database of a store: opening it safely, its schema version, and its errors as ours.
+"""The LMDB database of a store: opening it safely, its schema version, and the translation of its errors.
 
-Not for: rows (``schema``), or what is written when (``lmdb_store``). Those two and ``check`` are the only
-modules that know LMDB. A database that is cut short is refused here: walking it would end the process.
+Only this module, ``lmdb_store``, ``check`` and ``repair`` use LMDB. A truncated database is refused here,
+because reading it would end the process. ``schema`` has the format of the rows.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _BAD_SOURCE: Final = frozenset({errno.EBADF, errno.EISDIR, errno.ESPIPE})
 
 
 def folder_of(path: Path) -> Path:
-    """Where the database of the store in ``path`` lies."""
+    """Return the folder of the database of the store in ``path``."""
     return path / "store"
 
 
 def holds_store(path: Path) -> bool:
-    """Whether there is a database in the data directory ``path``."""
+    """Return True if there is a database in the data directory ``path``."""
     return (folder_of(path) / _DATABASE_FILE).exists()
 
 
 def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:
-    """Open the database of the store in ``path`` for writing, or make it; its two tables come after.
+    """Open the database of the store in ``path`` for writing, or create it; its two tables are opened later.
 
-    Raises lmdb.Error, OSError, or DamagedError when the file is shorter than what it says of itself.
+    Raises lmdb.Error, OSError, or DamagedError if the file is shorter than its header says.
     """
     folder = folder_of(path)
     fresh = not holds_store(path)
-    # LMDB would make the folder with the files' mode, and only root can enter a folder without x.
+    # LMDB would create the folder with the mode of the files, and only root can enter a folder without x.
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Memory stays initialised (the default), so that no secret of this process gets into free pages.
+    # Memory is initialised (the default), so that no secret of this process gets into free pages.
     env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False)
     try:
-        refuse_cut(env, path)
-        _back_lock_file(folder)
+        refuse_truncated(env, path)
+        _allocate_lock_file(folder)
         if fresh:
             sync_folder(folder)
             sync_folder(path)
@@ -69,23 +69,23 @@ def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:
 
 
 def open_for_reading(path: Path) -> lmdb.Environment:
-    """Open the database of the store in ``path`` without writing a byte; the caller holds its directory."""
+    """Open the database of the store in ``path`` read-only; the caller holds its directory."""
     env = lmdb.open(
         str(folder_of(path)), create=False, readonly=True, lock=False, max_dbs=2, max_spare_txns=1
     )
     try:
-        refuse_cut(env, path)
+        refuse_truncated(env, path)
     except BaseException:
         env.close()
         raise
     return env
 
 
-def refuse_cut(env: lmdb.Environment, path: Path) -> None:
-    """Raise DamagedError when the file lacks pages that stand in its tree.
+def refuse_truncated(env: lmdb.Environment, path: Path) -> None:
+    """Raise DamagedError if pages of the database's tree are missing in its file.
 
-    Reading them would end the process. A shorter file alone is no damage: pages that a transaction took
-    and gave back before its end are counted, and never written.
+    Reading them would end the process. A shorter file alone is no damage: pages that a transaction
+    allocated and freed before its end are counted, and never written.
     """
     pages = int(env.info()["last_pgno"]) + 1
     page_bytes = int(env.stat()["psize"])
@@ -93,16 +93,16 @@ def refuse_cut(env: lmdb.Environment, path: Path) -> None:
     size = file.stat().st_size
     if size < pages * page_bytes and (problems := structure_problems(path)):
         raise DamagedError(
-            f"{file} is cut short: {size} of {pages * page_bytes} bytes are there ({problems[0]}); "
-            "see docs/recovery.md, 'The database cannot be read'"
+            f"{file} is truncated: it has {size} of {pages * page_bytes} bytes ({problems[0]}). "
+            "See docs/recovery.md, 'The database cannot be read'."
         )
 
 
 def structure_problems(path: Path) -> list[str]:
-    """What is wrong with the pages of the database of the store in ``path``; empty when each is sound.
+    """Return the faults of the pages of the database of the store in ``path``; empty if all are sound.
 
-    It reads the file as bytes and never opens it, so that no damage can end the process. Empty too where
-    the installed lmdb has no such pass; ``refuse_cut`` is then what stands before a walk.
+    The file is read as bytes and never opened as a database, so that no damage can end the process. Also
+    empty if the installed lmdb has no such check; then only ``refuse_truncated`` precedes the reading.
     """
     try:
         verifier = importlib.import_module("lmdb.verify")
@@ -115,9 +115,9 @@ def structure_problems(path: Path) -> list[str]:
 
 
 def has_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._Database, path: Path) -> bool:
-    """Whether the schema version is there and known; ``txn`` is of the table ``meta``.
+    """Return True if the schema version exists and is known; ``txn`` is of the table ``meta``.
 
-    False for a new store. Raises NotSupportedError for a newer one, DamagedError when it was lost.
+    False for a new store. Raises NotSupportedError for a newer version, DamagedError for a lost one.
     """
     stored = txn.get(SCHEMA_KEY)
     if stored is not None:
@@ -125,14 +125,14 @@ def has_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._
         return True
     if txn.stat(meta)["entries"] or env.stat()["entries"] > 1:
         raise DamagedError(
-            f"the store in {path} has lost its schema version; `dios-node check --repair` can write it again"
+            f"the store in {path} has lost its schema version. Run `dios-node check --repair` to restore it."
         )
     return False
 
 
 @contextmanager
-def translated(path: Path, *, in_service: bool = False) -> Iterator[None]:
-    """Errors of the system and of LMDB as ours, which say what to do; see ``dios_error``."""
+def translate_errors(path: Path, *, in_service: bool = False) -> Iterator[None]:
+    """Translate errors of the system and of LMDB into a DiosError with a remedy; see ``dios_error``."""
     try:
         yield
     except (OSError, lmdb.Error) as error:
@@ -140,9 +140,9 @@ def translated(path: Path, *, in_service: bool = False) -> Iterator[None]:
 
 
 def has_stopped(env: lmdb.Environment) -> bool:
-    """Whether a commit failed at its last page: LMDB then refuses everything.
+    """Return True if a commit failed at its last page.
 
-    Reads too, until it is opened anew.
+    LMDB then refuses every call, reads too, until the database is opened again.
     """
     try:
         env.begin().abort()
@@ -153,66 +153,68 @@ def has_stopped(env: lmdb.Environment) -> bool:
     return False
 
 
-def stopped(error: BaseException) -> DamagedError:
-    """The error for a store that cannot go on, ``error`` being the first or a later one."""
+def stopped_error(error: BaseException) -> DamagedError:
+    """Return the error for a store that cannot continue after ``error`` or an earlier one."""
     text = _reason(error) if isinstance(error, OSError | lmdb.Error) else type(error).__name__
     return DamagedError(
-        f"the database of the store stopped in the middle of a commit ({text}): restart the node; "
-        "only then it is known whether that change took place"
+        f"the database of the store stopped in the middle of a commit ({text}). Restart the node; "
+        "then read whether that change took place."
     )
 
 
 def dios_error(error: OSError | lmdb.Error, path: Path, *, in_service: bool = False) -> DiosError:
-    """The error for a store in ``path`` that did not do what it was asked.
+    """Return the DiosError for a failed operation on the store in ``path``.
 
-    It names the path to who opens the store. What is said ``in_service`` may be told to a confined task,
-    which is not to learn how the machine's files are called.
+    The message names the path only if the store is being opened. A message ``in_service`` may reach a
+    sandboxed task, which must not learn the names of the machine's files.
     """
     number = error.errno if isinstance(error, OSError) else error.code
     text = _reason(error)
     where = "the node's data directory (`dios-node status` shows it)" if in_service else str(path)
     if isinstance(error, lmdb.PanicError):
-        return stopped(error)
+        return stopped_error(error)
     if isinstance(error, lmdb.MapFullError | lmdb.TxnFullError):
         return NoSpaceError(
-            f"the index of the store in {where} is full: remove objects, "
-            "or start the node with a larger --map-bytes; reading goes on"
+            f"the index of the store in {where} is full. Remove objects, "
+            "or start the node with a larger --map-bytes. Reading still works."
         )
-    # LMDB tells of a write that a full disk cut short as of any other: as an error of the device.
+    # LMDB reports a write that failed on a full disk like any other, as an I/O error.
     if number in _NO_SPACE or (isinstance(error, lmdb.Error) and number == errno.EIO and _is_full(path)):
         return NoSpaceError(
-            f"the disk of {where} is full ({text}): remove objects, or free space there; reading goes on"
+            f"the disk of {where} is full ({text}). Remove objects, or free space there. Reading still works."
         )
     if number in _NO_MEMORY:
-        return OutOfMemoryError(f"the store has no memory or descriptors left ({text})")
+        return OutOfMemoryError(
+            f"the store has no memory or descriptors left ({text}). End some tasks, then try again."
+        )
     if number in _NOT_ALLOWED:
         if in_service:
-            return DamagedError(f"nothing can be written in {where}: {text}; reading goes on")
+            return DamagedError(f"cannot write in {where}: {text}. Reading still works.")
         return DamagedError(cannot_write(path, text))
     if isinstance(error, OSError) and number in _BAD_SOURCE:
-        return InvalidError(f"the file to store cannot be read ({text})")
+        return InvalidError(f"cannot read the file to store ({text})")
     return DamagedError(f"the device or database of the store in {where} failed ({text})")
 
 
 def _reason(error: OSError | lmdb.Error) -> str:
-    """The system's words for an error, LMDB's class where it is none of the system's."""
+    """Return the system's text for an error, or LMDB's class if it is not a system error."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return os.strerror(error.code) if error.code > 0 else type(error).__name__
 
 
 def _is_full(path: Path) -> bool:
-    """Whether the disk under ``path`` has not even room for the pages of a small change."""
+    """Return True if the disk of ``path`` has no room for the pages of a small change."""
     try:
         space = os.statvfs(path)
     except OSError:
         return False
-    return space.f_bavail * space.f_frsize < limits.STORE_ROOM_BYTES_MIN
+    return space.f_bavail * space.f_frsize < limits.STORE_FREE_BYTES_MIN
 
 
-def _back_lock_file(folder: Path) -> None:
-    # LMDB maps this file and makes it with a hole: on a disk that has filled up meanwhile, the first touch
-    # of a page without a block ends the process with SIGBUS.
+def _allocate_lock_file(folder: Path) -> None:
+    # LMDB maps this file, which has a hole. On a full disk, the first access to a page without a block would
+    # end the process with SIGBUS.
     with contextlib.suppress(OSError):
         fd = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
         try:

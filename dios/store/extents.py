@@ -1,7 +1,7 @@
 """Extent files: one immutable file for each version of a large content.
 
-Not for: deciding which extents count; only a row in the database makes one visible, and a file that no
-row names is rubbish which the next start removes. Calls raise OSError, translated by ``lmdb_store``.
+Only a row in the database makes an extent visible; the next start removes files without a row. The functions
+raise OSError, which ``lmdb_store`` translates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dios.store.protocol import FilePayload, Payload
 _ID_BYTES: Final = 8
 _FOLDERS: Final = 256
 Copy: TypeAlias = Callable[[int, int, int, int], int]
-"""Copies some of ``count`` bytes at ``offset`` from source to target: (source, target, offset, count)."""
+"""Copies at most ``count`` bytes at ``offset`` from source to target: (source, target, offset, count)."""
 
 _NO_KERNEL_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def read_exactly(fd: int, size: int) -> bytes:
-    """The first ``size`` bytes of an open file; InvalidError when it is shorter."""
+    """Return the first ``size`` bytes of an open file; InvalidError if it is shorter."""
     data = bytearray(size)
     view = memoryview(data)
     done = 0
@@ -42,10 +42,10 @@ def read_exactly(fd: int, size: int) -> bytes:
 
 
 def digest_of_file(fd: int, size: int) -> bytes | None:
-    """The BLAKE3-256 digest of the first ``size`` bytes; None when the file is shorter.
+    """Return the BLAKE3-256 digest of the first ``size`` bytes; None if the file is shorter.
 
-    It reads instead of mapping: a failing disk or a file cut from outside is then an error, not a
-    SIGBUS. The buffer stays in the processor's cache; hashing releases the interpreter's lock.
+    The file is read and not mapped: a failing disk or a truncated file then causes an error, and not a
+    SIGBUS. The buffer stays in the processor's cache; hashing releases the interpreter lock.
     """
     buffer = bytearray(min(size, limits.STORE_COPY_BYTES))
     hasher = blake3()
@@ -61,8 +61,8 @@ def digest_of_file(fd: int, size: int) -> bytes | None:
     return hasher.digest()
 
 
-class Written:
-    """One new extent on its way: written, but neither synced nor named by a row yet."""
+class WrittenExtent:
+    """A new extent that is written, but neither synced nor named by a row."""
 
     def __init__(self, extent: int, fd: int, size: int) -> None:
         self.extent: Final = extent
@@ -76,12 +76,12 @@ class Extents:
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
-        # Digests are computed while the disk works, and a disk does several syncs at once well. Its
-        # threads start when they are first needed.
+        # Digests are computed while the disk works, and disks do several syncs at once well. The threads
+        # start when they are first needed.
         self._workers: Final = ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-store")
 
     def prepare(self) -> None:
-        """Make the folders, so that writing an extent syncs one folder only."""
+        """Create the folders, so that writing an extent syncs one folder only."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         made = False
         for number in range(_FOLDERS):
@@ -92,25 +92,25 @@ class Extents:
             sync_folder(self._folder)
 
     def path(self, extent: int) -> Path:
-        """Where an extent lies."""
+        """Return the path of an extent."""
         return Path(self._place(extent))
 
     @staticmethod
     def name(extent: int) -> str:
-        """Where an extent lies inside the folder."""
+        """Return the path of an extent relative to the folder."""
         name = f"{extent:0{2 * _ID_BYTES}x}"
         return f"{name[:2]}/{name}"
 
-    def write_all(self, payloads: Sequence[Payload]) -> list[Written]:
+    def write_all(self, payloads: Sequence[Payload]) -> list[WrittenExtent]:
         """Write one extent for each payload and make all of them durable, in order; none on an error.
 
-        The files have their last names from the start: no row names them, so nobody sees them. All lie
-        in one folder, which is synced once. The digest is taken from what was written, so it is right
-        even if somebody changes the source meanwhile.
+        The files have their final names from the start: no row names them, so no reader finds them. All are
+        in one folder, which is synced once. The digest is computed from the written bytes, so it is right
+        even if the source is changed meanwhile.
         """
-        # One folder for the whole batch; extents of many batches spread over all folders.
+        # One folder for the whole batch; the extents of many batches spread over all folders.
         folder = os.urandom(1)
-        done: list[Written] = []
+        done: list[WrittenExtent] = []
         syncs: list[Future[None]] = []
         digests: list[Future[bytes | None]] = []
         try:
@@ -119,8 +119,8 @@ class Extents:
                 done.append(new)
                 self._fill(new, payload)
                 digests.append(self._workers.submit(digest_of_file, new.fd, new.size))
-            # Only now, so that the first one makes the file system's journal carry all of them. This
-            # thread takes one itself: a batch of one file waits for no other thread.
+            # Only now, so that the first sync makes the file system's journal carry all files. This thread
+            # syncs one file itself: a batch of one file waits for no other thread.
             syncs.extend(self._workers.submit(os.fdatasync, new.fd) for new in done[1:])
             os.fdatasync(done[0].fd)
             for sync in syncs:
@@ -136,20 +136,20 @@ class Extents:
         return done
 
     def open(self, extent: int) -> int:
-        """A new read-only descriptor; FileNotFoundError when the extent is gone."""
+        """Return a new read-only descriptor; FileNotFoundError if the extent does not exist."""
         return os.open(self._place(extent), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def size(self, extent: int) -> int | None:
-        """The size of an extent's file in bytes, None if there is none."""
+        """Return the size of an extent's file in bytes, None if there is no file."""
         try:
             return self.path(extent).stat().st_size
         except FileNotFoundError:
             return None
 
     def remove(self, extents: Iterable[int]) -> None:
-        """Remove extents that no row names; who holds one open keeps reading it.
+        """Remove extents that no row names; open descriptors stay readable.
 
-        An extent that cannot be removed costs space until the next start, so it is no error.
+        An extent that cannot be removed takes space until the next start; this is not an error.
         """
         for extent in extents:
             try:
@@ -158,12 +158,12 @@ class Extents:
                 continue
 
     def stored(self) -> Iterator[int]:
-        """Every extent that has a file. Files whose names are not ours are left alone."""
+        """Yield every extent that has a file; files with other names are left alone."""
         for number in range(_FOLDERS):
             try:
                 entries = os.scandir(self._folder / f"{number:02x}")
             except FileNotFoundError:
-                continue  # a start that was cut short made only some
+                continue  # an interrupted start created only some folders
             with entries:
                 for entry in entries:
                     with contextlib.suppress(ValueError):
@@ -172,25 +172,25 @@ class Extents:
                             yield extent
 
     def close(self) -> None:
-        """End the threads that wrote extents."""
+        """End the threads that write extents."""
         self._workers.shutdown()
 
     def _place(self, extent: int) -> str:
-        # Text where it is opened or listed: making a Path takes as long as opening the file.
+        # A string and not a Path: creating a Path takes as long as opening the file.
         return f"{self._folder}/{Extents.name(extent)}"
 
-    def _create(self, folder: bytes, payload: Payload) -> Written:
+    def _create(self, folder: bytes, payload: Payload) -> WrittenExtent:
         size = payload.size if isinstance(payload, FilePayload) else len(payload.data)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         while True:
             extent = int.from_bytes(folder + os.urandom(_ID_BYTES - 1), "big")
             try:
-                return Written(extent, os.open(self.path(extent), flags, 0o400), size)
+                return WrittenExtent(extent, os.open(self.path(extent), flags, 0o400), size)
             except FileExistsError:
                 continue
 
-    def _fill(self, new: Written, payload: Payload) -> None:
-        # Asking for the whole space first finds a full disk early and halves the cost of the copy.
+    def _fill(self, new: WrittenExtent, payload: Payload) -> None:
+        # Allocating all space first finds a full disk early and halves the cost of the copy.
         os.posix_fallocate(new.fd, 0, new.size)
         if isinstance(payload, FilePayload):
             copy_file(payload.fd, new.fd, payload.size)
@@ -199,9 +199,9 @@ class Extents:
 
 
 def _close_settled(
-    done: Sequence[Written], syncs: Sequence[Future[None]], digests: Sequence[Future[bytes | None]]
+    done: Sequence[WrittenExtent], syncs: Sequence[Future[None]], digests: Sequence[Future[bytes | None]]
 ) -> None:
-    # A descriptor may only be closed when no thread works on it any more: its number is re-used at once.
+    # A descriptor may only be closed when no thread uses it: its number is re-used at once.
     wait([future for future in syncs if not future.cancel()])
     wait([future for future in digests if not future.cancel()])
     for new in done:
@@ -209,9 +209,9 @@ def _close_settled(
 
 
 def copy_file(source: int, target: int, size: int) -> None:
-    """Copy the first ``size`` bytes between open files, inside the kernel where it can.
+    """Copy the first ``size`` bytes between open files, inside the kernel where possible.
 
-    Raises InvalidError when the source is shorter.
+    Raises InvalidError if the source is shorter.
     """
     done = 0
     for copy in (_copy_file_range, _send_file, _copy_through_memory):

@@ -1,6 +1,6 @@
-"""What a look at a stopped node can find: each kind, how bad it is, what it means, what to do.
+"""The kinds of findings about a stopped node: severity, meaning, and advice for each kind.
 
-Not for: finding it (``check``) or repairing it (``repair``). ``docs/recovery.md`` tells of each kind.
+``check`` makes the findings and ``repair`` repairs them. ``docs/recovery.md`` explains each kind.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 from msgspec import Struct
 
 
-class Level(enum.StrEnum):
-    """How bad a finding is."""
+class FindingLevel(enum.StrEnum):
+    """The severity of a finding."""
 
     DAMAGE = "damage"
-    """Something that was acknowledged cannot be read, or the node would not start."""
+    """Acknowledged data cannot be read, or the node would not start."""
     LEFTOVER = "left over"
-    """What a crash leaves behind; the next start clears it away."""
+    """Left behind by a crash; the next start removes it."""
     NOTE = "note"
-    """Worth knowing; nothing is wrong with it."""
+    """For information; nothing is wrong."""
 
 
-class Kind(enum.StrEnum):
-    """What was found; the words stand in ``docs/recovery.md`` too, and never change meaning."""
+class FindingKind(enum.StrEnum):
+    """The kinds of findings; the words are in ``docs/recovery.md`` too, and never change meaning."""
 
     DATABASE = "database-damaged"
     SCHEMA_LOST = "schema-lost"
@@ -44,80 +44,91 @@ class Kind(enum.StrEnum):
 
 
 class Meaning(Struct, frozen=True):
-    """What a kind of finding means, and what to do when ``--repair`` cannot."""
+    """The meaning of a kind of finding, and the advice if ``--repair`` cannot repair it."""
 
-    level: Level
+    level: FindingLevel
     text: str
     advice: str = ""
 
 
-MEANINGS: Final[dict[Kind, Meaning]] = {
-    Kind.DATABASE: Meaning(
-        Level.DAMAGE,
-        "the index of the store is damaged; no object can be looked at",
-        "bring back the whole data directory from a back-up",
+MEANINGS: Final[dict[FindingKind, Meaning]] = {
+    FindingKind.DATABASE: Meaning(
+        FindingLevel.DAMAGE,
+        "the index of the store is damaged, so no object can be read",
+        "restore the whole data directory from a backup",
     ),
-    Kind.SCHEMA_LOST: Meaning(
-        Level.DAMAGE, "the store does not say its format any more; a node refuses it", "bring back a back-up"
+    FindingKind.SCHEMA_LOST: Meaning(
+        FindingLevel.DAMAGE,
+        "the store has lost its schema version, so no node starts on it",
+        "restore the data directory from a backup",
     ),
-    Kind.SCHEMA_NEWER: Meaning(
-        Level.DAMAGE, "a newer program wrote the store; this one does not know its format", "use that program"
+    FindingKind.SCHEMA_NEWER: Meaning(
+        FindingLevel.DAMAGE,
+        "a newer program wrote the store, and this program does not know its format",
+        "use the newer program",
     ),
-    Kind.ROW: Meaning(
-        Level.DAMAGE,
-        "what the index says of one object is damaged; a node leaves that object out",
-        "`--repair` moves the row aside; the object comes back with a back-up only",
+    FindingKind.ROW: Meaning(
+        FindingLevel.DAMAGE,
+        "the row of one object in the index is damaged, so the node leaves that object out",
+        "`--repair` moves the row aside; restore the object from a backup",
     ),
-    Kind.CONTENT: Meaning(
-        Level.DAMAGE,
-        "an object's bytes are not those that were acknowledged; a node refuses to read it",
-        "write the object again, or bring its file back from a back-up",
+    FindingKind.CONTENT: Meaning(
+        FindingLevel.DAMAGE,
+        "the bytes of an object differ from those that were acknowledged, so the node does not return them",
+        "write the object again, or restore its file from a backup",
     ),
-    Kind.EXTENT_LOST: Meaning(
-        Level.DAMAGE,
-        "the file with an object's bytes is gone; a node refuses to read it",
-        "write the object again, or bring its file back from a back-up",
+    FindingKind.EXTENT_LOST: Meaning(
+        FindingLevel.DAMAGE,
+        "the file with the bytes of an object is missing, so the object cannot be read",
+        "write the object again, or restore its file from a backup",
     ),
-    Kind.EXTENT_SHARED: Meaning(Level.DAMAGE, "two objects name one file; who deletes one loses the other"),
-    Kind.SIZE: Meaning(Level.DAMAGE, "an object's size is told wrongly; its bytes are whole"),
-    Kind.HOME_TWICE: Meaning(
-        Level.DAMAGE,
-        "a user has two home groups: a node uses one, and what is in the other is not found",
-        "keep the data directory as it is, and report it as a defect",
+    FindingKind.EXTENT_SHARED: Meaning(
+        FindingLevel.DAMAGE, "two objects share one file; deleting one would delete the bytes of both"
     ),
-    Kind.AUDIT: Meaning(
-        Level.DAMAGE,
+    FindingKind.SIZE: Meaning(FindingLevel.DAMAGE, "the size of an object is wrong; its bytes are complete"),
+    FindingKind.HOME_TWICE: Meaning(
+        FindingLevel.DAMAGE,
+        "a user has two home groups: the node uses one of them, and objects in the other are not found",
+        "keep a copy of the data directory, and report this as a defect",
+    ),
+    FindingKind.AUDIT: Meaning(
+        FindingLevel.DAMAGE,
         "the chain of the audit log is broken: records were changed, lost or moved",
-        "compare it with a copy; `dios audit --verify` says what the place means",
+        "compare it with a copy; `dios audit verify` explains the place",
     ),
-    Kind.ORPHAN: Meaning(
-        Level.LEFTOVER, "a file that no object names: an old version, or one that was never finished"
+    FindingKind.ORPHAN: Meaning(
+        FindingLevel.LEFTOVER, "a file that no object uses: an old version, or a write that was interrupted"
     ),
-    Kind.AUDIT_TORN: Meaning(Level.LEFTOVER, "the last audit record was being written when the node ended"),
-    Kind.UNNAMED: Meaning(Level.LEFTOVER, "an object without a name, which nobody can reach any more"),
-    Kind.UNREACHABLE: Meaning(
-        Level.NOTE, "an object whose groups are all gone: nobody can look it up, and it still takes space"
+    FindingKind.AUDIT_TORN: Meaning(
+        FindingLevel.LEFTOVER, "the last audit record is incomplete: the node ended while writing it"
     ),
-    Kind.STRANGER: Meaning(Level.NOTE, "a file that is none of the node's; it is left alone"),
-    Kind.SET_ASIDE: Meaning(
-        Level.NOTE, "what earlier repairs moved aside", "delete it when you are sure that nothing is missed"
+    FindingKind.UNNAMED: Meaning(FindingLevel.LEFTOVER, "an object without a name, which no task can reach"),
+    FindingKind.UNREACHABLE: Meaning(
+        FindingLevel.NOTE,
+        "an object whose groups do not exist: no lookup finds it, and it still takes space",
+    ),
+    FindingKind.STRANGER: Meaning(FindingLevel.NOTE, "a file that is not the node's; it is left alone"),
+    FindingKind.SET_ASIDE: Meaning(
+        FindingLevel.NOTE,
+        "files that earlier repairs moved aside",
+        "delete them when you are sure that nothing is missing",
     ),
 }
 
 
-class Finding(Struct, frozen=True):
-    """One thing that was found.
+class StoreFinding(Struct, frozen=True):
+    """One finding.
 
-    ``subject`` is an object by fingerprint or id, or a file below the data directory; ``repair`` is what
-    ``--repair`` does about it, empty when it can do nothing.
+    ``subject`` is an object by fingerprint or id, or a file below the data directory; ``repair`` is the
+    repair that ``--repair`` makes, empty if there is none.
     """
 
-    kind: Kind
+    kind: FindingKind
     subject: str
     detail: str
     repair: str = ""
 
     @property
-    def level(self) -> Level:
-        """How bad it is."""
+    def level(self) -> FindingLevel:
+        """Return the severity."""
         return MEANINGS[self.kind].level

@@ -1,11 +1,12 @@
-"""The durable store: rows in LMDB, large contents in extent files beside it.
+"""The durable store: rows in LMDB, large contents in extent files.
 
-Not for: grouping changes of many callers into one ``apply``, which the host's writer thread does, or
-opening the database (``environment``). ``docs/store-format.md`` tells what lies where.
+``docs/store-format.md`` describes the files. ``environment`` opens the database; the host's writer thread
+groups the changes of many callers into one ``apply``.
 
-The order that makes it safe: extents are written and synced under names nobody knows; one synced LMDB
-transaction names them and forgets the old ones; then the old files go. A crash before the transaction
-leaves new files without a row, after it old files without a row; the next ``recover`` removes both.
+The order of writes makes it safe. Extents are written and synced under names that no row has; one synced
+LMDB transaction names them and forgets the old ones; then the old files are removed. A crash before the
+transaction leaves new files without a row, a crash after it old files without a row; the next ``recover``
+removes both.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from dios.errors import (
 from dios.ids import ObjectId
 from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
-from dios.store.environment import translated
-from dios.store.extents import Extents, Written, digest_of_file, read_exactly
+from dios.store.environment import translate_errors
+from dios.store.extents import Extents, WrittenExtent, digest_of_file, read_exactly
 from dios.store.log_files import LogFiles
 from dios.store.protocol import (
     Change,
@@ -43,17 +44,17 @@ from dios.store.protocol import (
     Put,
 )
 from dios.store.recovery import collect, read_rows
-from dios.store.schema import Kind, Row
+from dios.store.schema import ContentKind, ObjectRow
 from dios.wire.types import ObjectType
 
 _NEW: Final = -1
 
 _Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
-"""What a change's payload became: its description, and its bytes when they stand behind the row."""
+"""The prepared payload of a change: its description, and its bytes if they are stored in the row."""
 
 
 class _Tally:
-    """What a transaction changes beside the rows; counts only once it is committed."""
+    """The changes of the totals by a transaction; applied when it is committed."""
 
     def __init__(self) -> None:
         self.objects = 0
@@ -64,50 +65,50 @@ class _Tally:
 
     def came(self, payload: schema.Payload) -> None:
         self.bytes += payload.size
-        self.extents += payload.kind is Kind.EXTENT
+        self.extents += payload.kind is ContentKind.EXTENT
 
     def went(self, payload: schema.Payload) -> None:
         self.bytes -= payload.size
-        if payload.kind is Kind.EXTENT:
+        if payload.kind is ContentKind.EXTENT:
             self.extents -= 1
             self.freed.append(payload.extent)
 
 
 class LmdbStore:
-    """A ``Store`` in a directory; see ``dios.store.protocol`` for what each method promises (§3.6).
+    """A ``Store`` in a directory; ``dios.store.protocol`` has the guarantees of each method (§3.6).
 
-    ``path`` is made if it is missing; ``map_bytes`` bounds rows and small contents together, not the
-    extents. Raises DiosError when another process has the directory, NotSupportedError when a newer
-    program wrote it, DamagedError when it is no store. ``recover`` must be called before the rest.
-    One thread at a time may call ``apply``; ``open_content`` and ``usage`` may be called from any. The
-    process must not fork a child that keeps the store open.
+    ``path`` is created if it is missing. ``map_bytes`` bounds rows and small contents together, not the
+    extents. Raises DiosError if another process has the directory, NotSupportedError if a newer program
+    wrote it, DamagedError if it is not a store. ``recover`` must be called first. One thread at a time may
+    call ``apply``; any thread may call ``open_content`` and ``usage``. The process must not fork a child
+    that keeps the store open.
     """
 
     def __init__(self, path: Path, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> None:
         self._path: Final = path
         self.damaged: list[str] = []
-        """What ``recover`` found damaged, one sentence each, by fingerprint."""
+        """The damage that ``recover`` found: one sentence for each object, by fingerprint."""
         self._map_bytes = map_bytes
-        # When each extent that is known to be whole was changed last, _NEW for one that was just written.
+        # The time of the last change of each extent that is known to be sound; _NEW if it was just written.
         self._verified: Final[dict[int, int]] = {}
-        # A read transaction must not be open while the map moves; see _grow.
+        # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
         self._extents: Final = Extents(path / "extents")
         self.logs: Final = LogFiles(path / "logs")
-        """The logs beside the database, whose lengths its rows tell."""
-        with translated(self._path):
+        """The logs of the store; the rows of the database have their lengths."""
+        with translate_errors(self._path):
             make_directory(path)
             self._lock_fd = lock_directory(path)
         try:
-            with translated(self._path):
+            with translate_errors(self._path):
                 self._extents.prepare()
                 self._env: Final = environment.open_environment(path, map_bytes=map_bytes)
         except BaseException:
             os.close(self._lock_fd)
             raise
         try:
-            with translated(self._path):
+            with translate_errors(self._path):
                 self._meta: Final = self._env.open_db(environment.META)
                 self._check_schema()
                 self._objects: Final = self._env.open_db(environment.OBJECTS)
@@ -116,11 +117,11 @@ class LmdbStore:
             raise
 
     def recover(self) -> Iterator[ObjectRecord]:
-        """Every record, in the order of object ids. Extents that no row names are removed.
+        """Yield every record, in the order of object ids, and remove extents that no row names.
 
         A damaged row is reported in ``damaged`` and left out.
         """
-        with translated(self._path), self._map_lock:
+        with translate_errors(self._path), self._map_lock:
             with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
                 found = read_rows(cursor.iternext())
                 objects = txn.stat(self._objects)["entries"]
@@ -130,7 +131,7 @@ class LmdbStore:
         counts.bytes = found.content_bytes
         counts.extents = len(found.named)
         self._counts = counts
-        with translated(self._path):
+        with translate_errors(self._path):
             found.damaged += self.logs.settle(found.records, complete=not found.rows_lost)
         self.damaged = found.damaged
         return iter(found.records)
@@ -140,16 +141,16 @@ class LmdbStore:
         counts = self._ready()
         if not changes:
             return
-        with translated(self._path, in_service=True):
+        with translate_errors(self._path, in_service=True):
             prepared, written = self._prepare(changes)
             new = [extent.extent for extent in written]
             try:
                 tally = self._transact_with_room(changes, prepared)
             except BaseException as error:
                 if environment.has_stopped(self._env):
-                    # Its last page may be on the disk: what became of it is known at the next start only,
-                    # and until then its extents must stay.
-                    raise environment.stopped(error) from error
+                    # The last page may be on the disk. The next start reads whether it is; until then
+                    # its extents must stay.
+                    raise environment.stopped_error(error) from error
                 self._extents.remove(new)
                 raise
         counts.objects += tally.objects
@@ -162,29 +163,29 @@ class LmdbStore:
         self.logs.remove(tally.logs)
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content, checked: an extent after each start, and again when its file was changed."""
+        """Return the current content, checked: an extent after each start, and when its file was changed."""
         self._ready()
         key = schema.key_of(object_id)
         lost = 0
-        with translated(self._path, in_service=True):
+        with translate_errors(self._path, in_service=True):
             while True:
                 with self._map_lock, self._env.begin(db=self._objects) as txn:
                     stored = txn.get(key)
                 if stored is None:
                     raise BadReferenceError(f"the store has no {schema.object_text(object_id)}")
                 row = schema.decode_row(object_id, stored)
-                if row.payload.kind is not Kind.EXTENT:
+                if row.payload.kind is not ContentKind.EXTENT:
                     return InlineContent(schema.check_inline(row, bytes(schema.inline_part(stored))))
                 try:
                     return self._open_extent(row)
                 except FileNotFoundError:
-                    # Replaced since its row was read? Then there is another row now.
+                    # If the object was replaced since its row was read, it has another row now.
                     if row.payload.extent == lost:
                         raise schema.damaged(row.record, "has lost its extent file") from None
                     lost = row.payload.extent
 
     def usage(self) -> dict[str, int]:
-        """How many objects, bytes of content and extent files the store holds."""
+        """Return the number of objects, bytes of content, and extent files."""
         counts = self._ready()
         return {"objects": counts.objects, "bytes": counts.bytes, "extents": counts.extents}
 
@@ -209,7 +210,7 @@ class LmdbStore:
             if not environment.has_schema(self._env, txn, self._meta, self._path):
                 txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
 
-    def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[Written]]:
+    def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[WrittenExtent]]:
         prepared: list[_Prepared] = []
         large: list[Payload] = []
         places: list[int] = []
@@ -230,12 +231,12 @@ class LmdbStore:
                 prepared.append(None)
         written = self._extents.write_all(large) if large else []
         for place, new in zip(places, written, strict=True):
-            prepared[place] = (schema.Payload(Kind.EXTENT, new.size, new.digest, new.extent), b"")
+            prepared[place] = (schema.Payload(ContentKind.EXTENT, new.size, new.digest, new.extent), b"")
         return prepared, written
 
     def _transact_with_room(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
-        # LMDB copies the pages it changes, so even a deletion needs room: on a full map one could never
-        # remove anything. The map grows for that, and only for that.
+        # LMDB copies the pages that it changes, so even a deletion needs room: nothing could be removed
+        # from a full map. The map grows for that, and only for that.
         while True:
             try:
                 return self._transact(changes, prepared)
@@ -261,11 +262,11 @@ class LmdbStore:
             raise
         return tally
 
-    def _open_extent(self, row: Row) -> ExtentContent:
+    def _open_extent(self, row: ObjectRow) -> ExtentContent:
         payload = row.payload
         fd = self._extents.open(payload.extent)
         try:
-            # No writer of ours ever touches it again: a later change is somebody else's, or a restored copy.
+            # This store never writes to it again: a later change is by another program, or a restored copy.
             changed = os.fstat(fd).st_ctime_ns
             known = self._verified.get(payload.extent)
             if known not in {changed, _NEW}:
@@ -278,7 +279,7 @@ class LmdbStore:
         return ExtentContent(fd, payload.size)
 
 
-def _verify(fd: int, row: Row) -> None:
+def _verify(fd: int, row: ObjectRow) -> None:
     try:
         whole = os.fstat(fd).st_size == row.payload.size
         sound = whole and digest_of_file(fd, row.payload.size) == row.payload.digest
@@ -317,22 +318,22 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
             tally.went(old.payload)
         tally.came(payload)
     elif stored is not None:
-        # Only the record is new. Over a damaged row this fails: its content would silently be gone.
+        # Only the record is new. For a damaged row this fails, because its content would be lost silently.
         payload = schema.decode_row(record.object, stored).payload
         inline = schema.inline_part(stored)
     else:
         payload, inline = schema.NO_PAYLOAD, b""
     tally.objects += stored is None
-    row = schema.encode_row(Row(record, payload), inline)
+    row = schema.encode_row(ObjectRow(record, payload), inline)
     if stored is not None:
-        # A row that this transaction wrote would keep its pages, more than a smaller one needs: the pass
-        # over a database's pages takes those for damage.
+        # A row that this transaction wrote would keep its pages, more than a smaller one needs. The check
+        # of the database's pages takes those for damage.
         txn.delete(key)
     txn.put(key, row)
 
 
-def _readable(object_id: ObjectId, stored: bytes) -> Row | None:
-    # A damaged row may be replaced or dropped; the next start finds the extent it may have named.
+def _readable(object_id: ObjectId, stored: bytes) -> ObjectRow | None:
+    # A damaged row may be replaced or dropped; the next start finds the extent that it named.
     try:
         return schema.decode_row(object_id, stored)
     except DamagedError:

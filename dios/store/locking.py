@@ -1,7 +1,7 @@
-"""Taking a lock that a process which was just killed may still seem to have.
+"""A file lock that a process which was just killed may still seem to hold.
 
-Not for: what is locked. A child that a process has forked, and that has not become its own program yet, holds
-the locks of its parent; when the parent is killed at that moment, it does so for some milliseconds more.
+A forked child that has not executed its own program yet holds the locks of its parent. If the parent is
+killed at that moment, the child holds them some milliseconds longer.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dios import limits
 _LOOK_SECONDS = 0.01
 
 
-def take(fd: int) -> bool:
-    """Lock an open file for this process alone; False when another one keeps it for LOCK_PATIENCE_MS."""
-    deadline = time.monotonic() + limits.LOCK_PATIENCE_MS / 1000
+def lock_file(fd: int) -> bool:
+    """Lock an open file for this process; return False if another one holds it for LOCK_TIMEOUT_MS."""
+    deadline = time.monotonic() + limits.LOCK_TIMEOUT_MS / 1000
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,10 @@
-"""Logs: one append-only file for each DURABLE_STREAM, beside the database and the extents.
+"""Logs: one append-only file for each DURABLE_STREAM.
 
-Not for: saying how long a log is. Its row in the database does, in the transaction that acknowledges an
-entry; what stands behind that in the file was never acknowledged, and is cut off at the next start.
+The length of a log is in its row of the database, which the transaction that acknowledges an entry changes.
+Bytes after that length were never acknowledged; the next start cuts them off.
 
-An entry is its length and eight bytes of a BLAKE3 digest, over the object, its position and its bytes, and
-then those. ``docs/store-format.md`` has the page for people.
+An entry is its length, eight bytes of a BLAKE3 digest over the object, its position and its bytes, and
+then the bytes. ``docs/store-format.md`` has the format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.ids import ObjectId
 from dios.store import schema
-from dios.store.environment import translated
+from dios.store.environment import translate_errors
 from dios.store.extents import sync_folder
 from dios.wire.types import ObjectType
 
@@ -40,8 +40,8 @@ _Cache: TypeAlias = "OrderedDict[ObjectId, int]"
 assert _HEAD.size == limits.LOG_HEAD_BYTES, "the core counts entries with their heads"  # noqa: S101
 
 
-class Entry(NamedTuple):
-    """One entry to write: the log, where in it, and its bytes."""
+class LogFrame(NamedTuple):
+    """One entry to write: the log, the position in it, and the bytes."""
 
     object: ObjectId
     position: int
@@ -49,33 +49,34 @@ class Entry(NamedTuple):
 
 
 class LogStore(Protocol):
-    """What the host asks of logs."""
+    """The interface of logs for the host."""
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Make entries durable at their positions; nobody sees them before their rows tell of them.
+    def write(self, entries: Sequence[LogFrame]) -> None:
+        """Make entries durable at their positions; they become visible with their rows.
 
         Raises NoSpaceError, DamagedError.
         """
         ...
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
-        """The bytes of a log in that range, as far as there are any; raises DamagedError."""
+        """Return the existing bytes of a log in that range; raises DamagedError."""
         ...
 
     def remove(self, targets: Iterable[ObjectId]) -> None:
-        """Forget the logs of objects that have no row any more."""
+        """Remove the logs of objects that have no row any more."""
         ...
 
 
-def framed(entry: Entry) -> bytes:
-    """An entry as it stands in its log."""
+def encode_frame(entry: LogFrame) -> bytes:
+    """Return the bytes of an entry in its log."""
     return _HEAD.pack(len(entry.data), _check(entry.object, entry.position, entry.data)) + entry.data
 
 
 def whole_entries(target: ObjectId, position: int, data: bytes) -> int:
-    """How many of the bytes of a log that were read at ``position`` are whole and sound entries.
+    """Return the number of bytes of complete, sound entries at the beginning of ``data``.
 
-    Raises DamagedError when the first one is not, or ``position`` is not where one begins.
+    ``data`` was read from the log at ``position``. Raises DamagedError if the first entry is damaged, or no
+    entry begins at ``position``.
     """
     done = 0
     while len(data) - done >= _HEAD.size:
@@ -85,7 +86,7 @@ def whole_entries(target: ObjectId, position: int, data: bytes) -> int:
             break
         done = end
     if data and not done:
-        # A read is long enough for any entry, so that it holds the first one whole.
+        # A read is long enough for any entry, so that it has the first one completely.
         raise _unsound(target, position)
     return done
 
@@ -93,7 +94,7 @@ def whole_entries(target: ObjectId, position: int, data: bytes) -> int:
 def _unsound(target: ObjectId, position: int) -> DamagedError:
     return DamagedError(
         f"no sound entry begins at position {position} of the log of {schema.object_text(target)}; "
-        "read from a position that an earlier read told"
+        "read from a position that an earlier read returned"
     )
 
 
@@ -102,7 +103,7 @@ def _check(target: ObjectId, position: int, data: bytes | memoryview) -> bytes:
 
 
 class LogFiles:
-    """The folder of logs of one store. One thread writes; any may read."""
+    """The folder of logs of one store. One thread writes; any thread may read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
@@ -111,9 +112,9 @@ class LogFiles:
         self._lock: Final = Lock()
 
     def settle(self, records: Iterable[ObjectRecord], *, complete: bool) -> list[str]:
-        """At the start: cut off what was not acknowledged; what is damaged, one sentence each.
+        """Cut off unacknowledged bytes at the start; return a sentence for each damaged log.
 
-        Files of no object are removed, if every row could be read.
+        Files without an object are removed, if every row could be read (``complete``).
         """
         found: list[str] = []
         known = set()
@@ -130,33 +131,33 @@ class LogFiles:
         return found
 
     def path(self, target: ObjectId) -> Path:
-        """Where a log lies."""
+        """Return the path of a log."""
         return self._folder / self.name(target)
 
     @staticmethod
     def name(target: ObjectId) -> str:
-        """Where a log lies inside the folder."""
+        """Return the path of a log relative to the folder."""
         name = f"{target:0{_DIGITS}x}"
         return f"{name[-2:]}/{name}"
 
     def size(self, target: ObjectId) -> int:
-        """The size of a log's file in bytes; 0 when there is none."""
+        """Return the size of a log's file in bytes; 0 if there is none."""
         try:
             return self.path(target).stat().st_size
         except FileNotFoundError:
             return 0
 
     def stored(self) -> Iterator[ObjectId]:
-        """Every log that has a file; files whose names are not ours are left alone."""
+        """Yield every log that has a file; files with other names are left alone."""
         for file in sorted(self._folder.glob("??/*")):
             with contextlib.suppress(ValueError):
                 target = ObjectId(int(file.name, 16))
                 if self.path(target) == file:
                     yield target
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Make entries durable; those of one log with one sync."""
-        with translated(self._folder, in_service=True):
+    def write(self, entries: Sequence[LogFrame]) -> None:
+        """Make entries durable, with one sync per log."""
+        with translate_errors(self._folder, in_service=True):
             for target, runs in _runs(entries).items():
                 for start, data in runs:
                     _write_at(self._to_write(target), start, data)
@@ -164,13 +165,13 @@ class LogFiles:
                 os.fdatasync(self._to_write(target))
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
-        """The bytes in that range, as far as there are any."""
-        with translated(self._folder, in_service=True), self._lock:
+        """Return the existing bytes in that range."""
+        with translate_errors(self._folder, in_service=True), self._lock:
             fd = self._to_read(target)
             return b"" if fd is None else os.pread(fd, length, position)
 
     def remove(self, targets: Iterable[ObjectId]) -> None:
-        """Remove the files; one that cannot be removed costs space until the next start."""
+        """Remove the files; a file that cannot be removed takes space until the next start."""
         for target in targets:
             with self._lock:
                 for cache in (self._read, self._written):
@@ -181,14 +182,14 @@ class LogFiles:
                 self.path(target).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         with self._lock:
             for cache in (self._read, self._written):
                 while cache:
                     os.close(cache.popitem()[1])
 
     def _to_write(self, target: ObjectId) -> int:
-        # The writer's descriptors are its own: nobody closes one under its hands.
+        # The writer has descriptors of its own, which no other thread closes.
         fd = _known(self._written, target)
         if fd is None:
             file = self.path(target)
@@ -224,14 +225,14 @@ def _keep(cache: _Cache, target: ObjectId, fd: int) -> int:
     return fd
 
 
-def _runs(entries: Sequence[Entry]) -> dict[ObjectId, list[tuple[int, bytearray]]]:
-    """What is to be written, entries that follow each other together."""
+def _runs(entries: Sequence[LogFrame]) -> dict[ObjectId, list[tuple[int, bytearray]]]:
+    """Return the bytes to write per log, with adjacent entries joined."""
     found: dict[ObjectId, list[tuple[int, bytearray]]] = {}
     for entry in entries:
         runs = found.setdefault(entry.object, [])
         if not runs or runs[-1][0] + len(runs[-1][1]) != entry.position:
             runs.append((entry.position, bytearray()))
-        runs[-1][1].extend(framed(entry))
+        runs[-1][1].extend(encode_frame(entry))
     return found
 
 
@@ -243,7 +244,7 @@ def _write_at(fd: int, position: int, data: bytearray) -> None:
 
 
 def log_problem(logs: LogFiles, record: ObjectRecord) -> str:
-    """What is wrong with the entries of a log, up to the length that its record tells; empty for nothing."""
+    """Return the fault of a log's entries up to the length in its record; empty if all are sound."""
     size = logs.size(record.object)
     if size < record.size:
         return f"has {size} bytes instead of {record.size}"
@@ -258,23 +259,23 @@ def log_problem(logs: LogFiles, record: ObjectRecord) -> str:
 
 
 class MemoryLogs:
-    """Logs as long as the process lives, for throw-away nodes."""
+    """Logs in memory for temporary nodes."""
 
     def __init__(self) -> None:
         self._logs: Final[dict[ObjectId, bytearray]] = {}
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Keep entries."""
+    def write(self, entries: Sequence[LogFrame]) -> None:
+        """Store entries."""
         for entry in entries:
             log = self._logs.setdefault(entry.object, bytearray())
             del log[entry.position :]
-            log += framed(entry)
+            log += encode_frame(entry)
 
     def read(self, target: ObjectId, position: int, length: int) -> bytes:
-        """The bytes in that range."""
+        """Return the existing bytes in that range."""
         return bytes(self._logs.get(target, b"")[position : position + length])
 
     def remove(self, targets: Iterable[ObjectId]) -> None:
-        """Forget them."""
+        """Remove the logs."""
         for target in targets:
             self._logs.pop(target, None)

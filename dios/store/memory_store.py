@@ -1,6 +1,6 @@
-"""A store in memory that keeps every promise but durability; for tests, simulation and throw-away nodes.
+"""A store in memory with every guarantee but durability, for tests, simulation and temporary nodes.
 
-Not for: speed records. It passes the same contract suite as the durable one.
+It passes the same contract suite as the durable store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Entry: TypeAlias = tuple[ObjectRecord, bytes]
 
 
 class MemoryStore:
-    """A ``Store`` whose objects live as long as itself; ``capacity_bytes`` bounds their content."""
+    """A ``Store`` whose objects live as long as it does; ``capacity_bytes`` bounds their content."""
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self._capacity_bytes = capacity_bytes
@@ -38,10 +38,10 @@ class MemoryStore:
         self._bytes = 0
         self._ready = False
         self.damaged: list[str] = []
-        """Always empty: memory is taken to be sound."""
+        """Always empty: memory is assumed to be sound."""
 
     def recover(self) -> Iterator[ObjectRecord]:
-        """Every record, in the order of object ids."""
+        """Yield every record, in the order of object ids."""
         self._ready = True
         return iter([self._objects[object_id][0] for object_id in sorted(self._objects)])
 
@@ -65,7 +65,7 @@ class MemoryStore:
         )
         grows = any(new is not None for new in staged.values())
         if self._capacity_bytes is not None and grows and after > self._capacity_bytes:
-            raise NoSpaceError(f"the store is full ({self._capacity_bytes} bytes): remove objects")
+            raise NoSpaceError(f"the store is full ({self._capacity_bytes} bytes). Remove objects.")
         self._bytes = after
         for object_id, new in staged.items():
             if new is None:
@@ -74,7 +74,7 @@ class MemoryStore:
                 self._objects[object_id] = new
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content; a large one as a sealed memfd of its own."""
+        """Return the current content; a large one as a sealed memfd of its own."""
         self._check()
         try:
             data = self._objects[object_id][1]
@@ -85,13 +85,13 @@ class MemoryStore:
         return sealed_content(data)
 
     def usage(self) -> dict[str, int]:
-        """How many objects, bytes of content and large contents there are."""
+        """Return the number of objects, bytes of content, and large contents."""
         self._check()
         large = sum(len(data) > limits.INLINE_VALUE_BYTES_MAX for _, data in self._objects.values())
         return {"objects": len(self._objects), "bytes": self._bytes, "extents": large}
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._objects = {}
         self._bytes = 0
         self._ready = False
@@ -106,17 +106,17 @@ class MemoryStore:
 
 
 def whole_payload(payload: Payload) -> bytes:
-    """All bytes of a payload; InvalidError when its file cannot be read or is shorter."""
+    """Return all bytes of a payload; InvalidError if its file cannot be read or is shorter."""
     if not isinstance(payload, FilePayload):
         return bytes(payload.data)
     try:
         return read_exactly(payload.fd, payload.size)
     except OSError as error:
-        raise InvalidError(f"the file to store cannot be read ({error.strerror})") from error
+        raise InvalidError(f"cannot read the file to store ({error.strerror})") from error
 
 
 def sealed_content(data: bytes) -> ExtentContent:
-    """A large content in a sealed memory of its own, as a store without files hands it out."""
+    """Return a large content in a sealed memory of its own, for a store without files."""
     fd = os.memfd_create("dios-value", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         write_exactly(fd, data)

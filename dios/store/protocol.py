@@ -1,7 +1,7 @@
-"""What the host asks of a store, and what every store promises.
+"""The interface between the host and a store, and the guarantees of every store.
 
-Not for: how. ``lmdb_store`` and ``memory_store`` pass one contract suite (``tests/contract``).
-All methods but ``close`` may block on a disk; the host calls ``apply`` from one writer thread.
+``lmdb_store`` and ``memory_store`` pass one contract suite (``tests/contract``). All methods but ``close``
+may block on a disk; the host calls ``apply`` from one writer thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dios.ids import ObjectId
 
 
 class InlinePayload(Struct, frozen=True):
-    """The whole new content, as bytes (any size; a store puts large ones into extents)."""
+    """The whole new content as bytes, of any size; a store puts large ones into extents."""
 
     data: bytes | memoryview
 
 
 class FilePayload(Struct, frozen=True):
-    """The whole new content: the first ``size`` bytes of an open file or memfd, which stays the caller's."""
+    """The whole new content: the first ``size`` bytes of an open file or memfd, which the caller owns."""
 
     fd: int
     size: int
@@ -39,7 +39,7 @@ class Put(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """Remove a record and its content; nothing if there is none."""
+    """Remove a record and its content, if it exists."""
 
     object: ObjectId
 
@@ -48,7 +48,7 @@ Change: TypeAlias = Put | Drop
 
 
 class InlineContent(Struct, frozen=True):
-    """A small value, whole, its digest checked."""
+    """A small value, complete and checked against its digest."""
 
     data: bytes
 
@@ -70,29 +70,29 @@ class Store(Protocol):
     """A flat, durable object store (thesis §3.6)."""
 
     def recover(self) -> Iterator[ObjectRecord]:
-        """Every record that was acknowledged before; first call after opening, collects orphans."""
+        """Yield every acknowledged record and remove orphans; must be called first after opening."""
         ...
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Make all changes durable, or none: returns only after they would survive a power cut.
+        """Make all changes durable, or none: it returns only when they would survive a power cut.
 
-        Raises NoSpaceError on a full disk or map, DamagedError when the device fails; nothing has
-        changed then.
+        Raises NoSpaceError if the disk or the map is full, DamagedError if the device fails; then nothing
+        has changed.
         """
         ...
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content of an object; empty InlineContent when it has none.
+        """Return the current content of an object; an empty InlineContent if it has none.
 
-        Raises BadReferenceError for an unknown object, DamagedError (with a fingerprint) when the
-        bytes do not match their BLAKE3 digest: a damaged value is never served.
+        Raises BadReferenceError for an unknown object, and DamagedError with a fingerprint if the bytes
+        do not match their BLAKE3 digest: a damaged value is never returned.
         """
         ...
 
     def usage(self) -> dict[str, int]:
-        """Counts: ``objects``, ``bytes``, ``extents``."""
+        """Return the counts ``objects``, ``bytes`` and ``extents``."""
         ...
 
     def close(self) -> None:
-        """Release every resource; open ExtentContent descriptors stay valid."""
+        """Release every resource; open descriptors of ExtentContent stay valid."""
         ...

@@ -1,7 +1,7 @@
-"""What a store finds out at its start: its records, what is damaged, and which extents are rubbish.
+"""The start of a store: its records, the damage, and the extents to remove.
 
-Not for: serving content. The digests of large contents are checked when they are first opened, so a
-start costs one pass over the rows and one over the names of the extents, whatever these hold.
+A start costs one pass over the rows and one over the names of the extents, because digests of large contents
+are checked when they are first opened.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from msgspec import Struct
 from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.store.extents import Extents
-from dios.store.schema import Kind, Row, damaged, decode_row, object_of
+from dios.store.schema import ContentKind, ObjectRow, damaged, decode_row, object_of
 
 
-class Findings(Struct):
+class RecoveredRows(Struct):
     """The result of one pass over the rows."""
 
     records: list[ObjectRecord]
-    named: dict[int, Row]
+    named: dict[int, ObjectRow]
     damaged: list[str]
     content_bytes: int = 0
     rows_lost: int = 0
 
 
-def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> Findings:
-    """Decode every row. A damaged one is reported and left where it is, the others are not affected."""
-    found = Findings([], {}, [])
+def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> RecoveredRows:
+    """Decode every row. A damaged row is reported and left in place; other rows are not affected."""
+    found = RecoveredRows([], {}, [])
     for key, stored in rows:
         try:
             row = decode_row(object_of(key), stored)
@@ -38,16 +38,16 @@ def read_rows(rows: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> 
             continue
         found.records.append(row.record)
         found.content_bytes += row.payload.size
-        if row.payload.kind is Kind.EXTENT:
+        if row.payload.kind is ContentKind.EXTENT:
             found.named[row.payload.extent] = row
     return found
 
 
-def collect(found: Findings, extents: Extents) -> int:
-    """Remove the extents that no row names and report the rows whose extent is gone or cut.
+def collect(found: RecoveredRows, extents: Extents) -> int:
+    """Remove the extents that no row names, and report the rows whose extent is missing or truncated.
 
-    Returns how many were removed. As long as one row cannot be read nothing is removed: an extent might
-    be that row's, and somebody may be able to rescue it by hand.
+    Returns the number of removed extents. Nothing is removed while a row cannot be read: an extent could
+    belong to that row, and could still be rescued by hand.
     """
     for extent, row in found.named.items():
         size = extents.size(extent)

@@ -1,8 +1,8 @@
-"""Repairs what can be repaired in a stopped node's store without losing anything that was acknowledged.
+"""Repairs the store of a stopped node without losing anything that was acknowledged.
 
-Not for: finding damage (``check``). Nothing is deleted: what is in the way is moved to ``lost+found`` in the
-data directory, copies first and synced, then one transaction of the index, then renames. Ended at any moment
-it has done a part of its work, and the next one does the rest.
+``check`` finds the damage. Nothing is deleted: damaged and unused files are moved to ``lost+found`` in the
+data directory. Copies are made and synced first, then one transaction changes the index, then files are
+renamed. An interrupted repair has done a part of the work, and the next one does the rest.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dios.errors import DamagedError
 from dios.store import environment, schema
 from dios.store.check import LOST_AND_FOUND, Inventory
 from dios.store.directory import make_directory
-from dios.store.environment import translated
+from dios.store.environment import translate_errors
 from dios.store.extents import Extents, sync_folder, write_exactly
-from dios.store.schema import Row
+from dios.store.schema import ObjectRow
 
 _READ_ONLY: Final = 0o400
 
 
 def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> list[str]:
-    """Repair what ``found`` says of a store whose directory the caller holds; one sentence for each change.
+    """Repair the findings about a store whose directory the caller holds; return a sentence per change.
 
-    Raises NoSpaceError, DamagedError when the disk refuses; what was done until then stays.
+    Raises NoSpaceError or DamagedError if the disk fails; earlier changes stay.
     """
     if not found.walked:
         return []
     done: list[str] = []
-    with translated(found.path):
-        # Rows that cannot be read under a format that is not known may be whole, and newer.
+    with translate_errors(found.path):
+        # Rows that cannot be read in a store of unknown format may be sound, and of a newer format.
         unknown = found.schema_lost and found.damaged_rows
         if not unknown and (found.damaged_rows or found.resized or found.schema_lost or found.shared):
             env = environment.open_environment(found.path, map_bytes=map_bytes)
@@ -62,26 +62,28 @@ def _repair_index(env: lmdb.Environment, found: Inventory, done: list[str]) -> N
         for key in found.resized:
             row = found.rows[key]
             record = msgspec.structs.replace(row.record, size=row.payload.size)
-            _rewrite(txn, key, Row(record, row.payload))
+            _rewrite(txn, key, ObjectRow(record, row.payload))
             done.append(f"corrected the size of {schema.describe(record)} to {record.size} bytes")
         for key, extent in twins.items():
             row = found.rows[key]
-            _rewrite(txn, key, Row(row.record, msgspec.structs.replace(row.payload, extent=extent)))
-            done.append(f"gave {schema.describe(row.record)} a file of its own")
+            _rewrite(txn, key, ObjectRow(row.record, msgspec.structs.replace(row.payload, extent=extent)))
+            done.append(f"gave {schema.describe(row.record)} its own file")
         if found.schema_lost:
             txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION), db=meta)
-            done.append(f"wrote the schema version {schema.SCHEMA_VERSION}: every row is of it")
+            done.append(f"wrote the schema version {schema.SCHEMA_VERSION}, which every row has")
 
 
-def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: Row) -> None:
+def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: ObjectRow) -> None:
     stored = txn.get(key)
     if stored is None:
-        raise DamagedError(f"{schema.describe(row.record)} has gone from the index meanwhile")
+        raise DamagedError(
+            f"cannot repair {schema.describe(row.record)}: its row has disappeared. Run the check again."
+        )
     txn.put(key, schema.encode_row(row, schema.inline_part(stored)))
 
 
 def _twin(found: Inventory, key: bytes) -> int:
-    """A second name for the file of a row's extent, which is never written again."""
+    """Return a second name for the file of an extent; extents are never written again."""
     folder = found.path / "extents"
     extents = Extents(folder)
     extent = found.rows[key].payload.extent
@@ -103,18 +105,18 @@ def _move_orphans(found: Inventory, done: list[str]) -> None:
     folders: set[Path] = {target}
     for extent in found.orphans:
         source = found.path / "extents" / Extents.name(extent)
-        # Random ids: what is there under this name already is the same file, moved before.
+        # Ids are random: a file of this name in the target is the same file from an earlier repair.
         source.rename(target / source.name)
         folders.add(source.parent)
     for folder in folders:
         sync_folder(folder)
     count = len(found.orphans)
     files = "1 file" if count == 1 else f"{count} files"
-    done.append(f"moved {files} that no object names to {LOST_AND_FOUND}/extents")
+    done.append(f"moved {files} without an object to {LOST_AND_FOUND}/extents")
 
 
 def _set_aside(path: Path, kind: str, name: str, data: bytes) -> str:
-    """Keep ``data`` durably below lost+found, beside what is there under that name already."""
+    """Write ``data`` durably below lost+found, next to files with the same name."""
     folder = path / LOST_AND_FOUND / kind
     make_directory(folder)
     number = 0

@@ -1,7 +1,7 @@
-"""The stored form of one object, version 1: a row that checks itself, with small content behind it.
+"""The stored form of one object, version 1: a row with a check value, and small content after it.
 
-Not for: where rows and extents live (``lmdb_store``, ``extents``). ``docs/store-format.md`` is the page
-for people; what is written here never changes meaning, a new form gets a new version number.
+``docs/store-format.md`` describes the format. Stored bytes never change meaning: a new form gets a new
+version number.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _KEY: Final = struct.Struct(">Q")
 _SCHEMA: Final = struct.Struct(">I")
 
 
-class Kind(enum.IntEnum):
-    """Where an object's content lies."""
+class ContentKind(enum.IntEnum):
+    """The place of an object's content."""
 
     NONE = 0
     INLINE = 1
@@ -38,16 +38,16 @@ class Kind(enum.IntEnum):
 
 
 class Payload(Struct, frozen=True, array_like=True):
-    """What the row says about the content: ``size`` bytes with that BLAKE3-256 digest."""
+    """The description of the content in a row: ``size`` bytes with that BLAKE3-256 digest."""
 
-    kind: Kind = Kind.NONE
+    kind: ContentKind = ContentKind.NONE
     size: int = 0
     digest: bytes = b""
     extent: int = 0
 
 
-class Row(Struct, frozen=True, array_like=True):
-    """One object's record and the description of its content."""
+class ObjectRow(Struct, frozen=True, array_like=True):
+    """The record of one object and the description of its content."""
 
     record: ObjectRecord
     payload: Payload
@@ -56,16 +56,16 @@ class Row(Struct, frozen=True, array_like=True):
 NO_PAYLOAD: Final = Payload()
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Row).decode
+_decode: Final = msgspec.msgpack.Decoder(ObjectRow).decode
 
 
 def key_of(object_id: ObjectId) -> bytes:
-    """The database key of an object: its id, big endian, so that rows stand in the order of ids."""
+    """Return the database key of an object: its id, big endian, so that rows are in the order of ids."""
     return _KEY.pack(object_id)
 
 
 def object_of(key: bytes | memoryview) -> ObjectId:
-    """The object id of a database key; DamagedError when it is no key of ours."""
+    """Return the object id of a database key; DamagedError if it is not a key of this format."""
     if len(key) != _KEY.size:
         raise DamagedError(f"a row has a key of {len(key)} bytes instead of {_KEY.size}")
     found: tuple[int] = _KEY.unpack(key)
@@ -73,36 +73,36 @@ def object_of(key: bytes | memoryview) -> ObjectId:
 
 
 def describe(record: ObjectRecord) -> str:
-    """The object for messages and logs: a fingerprint of its name, or its id if it has no name."""
+    """Return the object for messages and logs: the fingerprint of its name, or its id without a name."""
     return object_text(record.object) if record.name is None else fingerprint(record.name)
 
 
 def object_text(object_id: ObjectId) -> str:
-    """An object id for messages and logs."""
+    """Return an object id for messages and logs."""
     return f"object {object_id:016x}"
 
 
 def inline_payload(data: bytes | memoryview) -> Payload:
-    """Describe content that lies behind its row."""
-    return Payload(Kind.INLINE, len(data), blake3(data).digest()) if data else NO_PAYLOAD
+    """Describe content that is stored in the row."""
+    return Payload(ContentKind.INLINE, len(data), blake3(data).digest()) if data else NO_PAYLOAD
 
 
-def encode_row(row: Row, inline: bytes | memoryview = b"") -> bytes:
-    """The stored form of a row, with its content when that is of kind INLINE."""
+def encode_row(row: ObjectRow, inline: bytes | memoryview = b"") -> bytes:
+    """Return the stored form of a row, with its content if that is of kind INLINE."""
     body = _encode(row)
     head = _HEAD.pack(ROW_VERSION, len(body), _check(row.record.object, body))
     return b"".join((head, body, inline))
 
 
-def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> Row:
-    """Check and decode the row of an object; its inline content is not looked at.
+def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> ObjectRow:
+    """Check and decode the row of an object; its inline content is not checked.
 
-    Raises DamagedError when the row is not what was written under that key. A row version that is not
-    known is damage too: it changes together with the schema version, which was checked before.
+    Raises DamagedError if the row is not what was written under that key. An unknown row version is
+    damage too: it changes together with the schema version, which was checked before.
     """
     place = object_text(object_id)
     if len(stored) < _HEAD.size:
-        raise DamagedError(f"the row of {place} is cut off after {len(stored)} bytes")
+        raise DamagedError(f"the row of {place} is truncated after {len(stored)} bytes")
     head: tuple[int, int, bytes] = _HEAD.unpack_from(stored)
     version, length, check = head
     if version != ROW_VERSION:
@@ -120,13 +120,13 @@ def decode_row(object_id: ObjectId, stored: bytes | memoryview) -> Row:
 
 
 def inline_part(stored: bytes | memoryview) -> bytes | memoryview:
-    """The content behind a row that ``decode_row`` accepted, unchecked."""
+    """Return the content of a row that ``decode_row`` accepted, unchecked."""
     head: tuple[int, int, bytes] = _HEAD.unpack_from(stored)
     return stored[_HEAD.size + head[1] :]
 
 
-def check_inline(row: Row, data: bytes) -> bytes:
-    """Return ``data`` if it is what ``row`` describes; DamagedError with the fingerprint otherwise."""
+def check_inline(row: ObjectRow, data: bytes) -> bytes:
+    """Return ``data`` if ``row`` describes it; raise DamagedError with the fingerprint otherwise."""
     payload = row.payload
     if len(data) != payload.size or (payload.size and blake3(data).digest() != payload.digest):
         raise damaged(row.record)
@@ -134,25 +134,25 @@ def check_inline(row: Row, data: bytes) -> bytes:
 
 
 def damaged(record: ObjectRecord, reason: str = "does not match its BLAKE3 digest") -> DamagedError:
-    """The error for a content that must not be served."""
+    """Return the error for a content that must not be returned."""
     place = describe(record)
     return DamagedError(f"the stored value of {place} {reason}; write it again", fingerprint=place)
 
 
 def encode_schema(version: int) -> bytes:
-    """The stored form of the schema version."""
+    """Return the stored form of the schema version."""
     return _SCHEMA.pack(version)
 
 
 def decode_schema(stored: bytes) -> int:
-    """The schema version of a store; NotSupportedError when this program is too old for it."""
+    """Return the schema version of a store; NotSupportedError if this program is too old for it."""
     if len(stored) != _SCHEMA.size:
-        raise DamagedError("the schema version of the store cannot be read; see docs/store-format.md")
+        raise DamagedError("the schema version of the store cannot be read. See docs/store-format.md.")
     found: tuple[int] = _SCHEMA.unpack(stored)
     if found[0] > SCHEMA_VERSION:
         raise NotSupportedError(
-            f"the store has schema version {found[0]}, this program knows up to {SCHEMA_VERSION}: "
-            "start a newer program; see docs/store-format.md"
+            f"the store has schema version {found[0]}, this program knows versions up to {SCHEMA_VERSION}. "
+            "Use a newer program. See docs/store-format.md."
         )
     return found[0]
 

@@ -1,0 +1,14 @@
+"""The messages that tasks and nodes exchange: types, framing and the strict codec. No I/O.
+
+Read in this order:
+
+- ``types``: the enumerations of the thesis (object types, rights, levels, flags)
+- ``fields``: the types of fields, and the base class of calls
+- ``calls``, ``scheduling``, ``rates``: the calls of a task, of a scheduler, and of rate control
+- ``replies``: the answers, events and records; ``messages`` exports all of them in one place
+- ``codec``: frames, and validation of every byte that a task or node sends
+- ``dcp``, ``dcp_frames``: the messages between nodes (thesis §4.8), and their frames
+- ``gossip``: the messages of the membership protocol
+- ``page``: the layout of the public page, on which a task sees its references without a call
+- ``nametext``: names as text, and their fingerprints
+"""

@@ -1,8 +1,8 @@
-"""What a task asks of its node: thirteen calls, their compounds, and introspection that grants nothing.
+"""The calls of a task to its node: the thirteen calls, their compounds, and introspection.
 
-Not for: what a call means (``dios.core.calls.dispatch``). Sizes and offsets are bytes; a size of 0 means "all
-there is" for reads and "the default" for writes; references, objects and buffers are unsigned integers
-below 2**63, 0 meaning "none".
+Sizes and offsets are bytes. A size of 0 means everything for reads and the default for writes. References,
+objects and buffers are unsigned integers below 2**63; 0 means none. The core executes calls in
+``dios.core.calls.dispatch``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from dios.wire.types import (
 
 # -- the thirteen calls (Table 4.4, appendix B) ---------------------------------------------------
 class Create(Call, frozen=True, tag=1):
-    """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is a stream's ring or a hint.
+    """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is the ring of a stream or a hint.
 
-    ``address`` is "HOST:PORT", for network streams alone: where to connect, to listen, or to send from.
+    ``address`` is "HOST:PORT" and for network streams alone: the address to connect to, listen on or bind.
     """
 
     object_type: ObjectType
@@ -54,7 +54,7 @@ class Create(Call, frozen=True, tag=1):
 
 
 class Lookup(Call, frozen=True, tag=2):
-    """dios_lookup (B.1.2); ``group`` 0 means every group the caller is a member of."""
+    """dios_lookup (B.1.2); with ``group`` 0 in every group of which the caller is a member."""
 
     name: NameBytes
     group: U64 = 0
@@ -65,7 +65,7 @@ class Lookup(Call, frozen=True, tag=2):
 class Copy(Call, frozen=True, tag=3):
     """dios_copy (B.1.3): delegate ``ref`` to ``task`` with no more than ``permissions``.
 
-    ``lifetime_ns`` from now the receiver loses it; 0 means never. ``host`` asks for a new physical
+    The receiver loses it after ``lifetime_ns``; 0 means never. ``host`` asks for a new physical
     object on the node of that name, with the object's bytes.
     """
 
@@ -88,9 +88,9 @@ class Delete(Call, frozen=True, tag=4):
 
 
 class Handed(Struct, frozen=True, array_like=True):
-    """One reference handed to a new task, narrowed to ``permissions``, under a label of its own.
+    """A reference that a new task receives, narrowed to ``permissions``, under a label of its own.
 
-    ``lifetime_ns`` from the task's start it loses it; 0 means never.
+    The task loses it ``lifetime_ns`` after its start; 0 means never.
     """
 
     ref: U64
@@ -100,10 +100,10 @@ class Handed(Struct, frozen=True, array_like=True):
 
 
 class Limits(Struct, frozen=True, array_like=True):
-    """What one task may use; 0 means the node's default.
+    """The resources that one task may use; 0 means the node's default.
 
-    The first three are of its own process. The rest are of the task and everything it starts; a total
-    that is not given is the process's own, where that is given.
+    The first three limit its own process. The others limit the task and everything it starts; a total
+    that is missing is that of the process, if that is given.
     """
 
     memory_bytes: U64 = 0
@@ -122,9 +122,9 @@ class Limits(Struct, frozen=True, array_like=True):
 class Run(Call, frozen=True, tag=5):
     """dios_run (B.1.5): the executable, group memberships, and the task-describing structure.
 
-    ``like`` is a task to repeat: the same groups, inputs, outputs, arguments, brand and limits, to which
-    the call may only add inputs; ``executable`` 0 means the same program, too. ``work`` is for who schedules
-    (§6.2): what it needs, and how urgent it is.
+    ``like`` is a task to repeat, with the same groups, inputs, outputs, arguments, brand and limits; the
+    call may only add inputs. ``executable`` 0 repeats the same program, too. ``work`` is for the scheduler
+    (§6.2): the needs of the task and its urgency.
     """
 
     executable: U64
@@ -273,17 +273,17 @@ class Attach(Call, frozen=True, tag=24):
     flags: U64 = 0
 
 
-# -- beside the thesis: taking back what was delegated ---------------------------------------------
+# -- an addition to the thesis: taking back delegated references --------------------------------------
 class Retire(Call, frozen=True, tag=25):
-    """Take away every reference that was delegated from ``ref``, by its holder and further on."""
+    """Take away every reference that was delegated from ``ref``, directly and further on."""
 
     ref: U64
     flags: U64 = 0
 
 
-# -- beside the thesis: introspection that grants nothing -----------------------------------------
+# -- an addition to the thesis: introspection that grants nothing -------------------------------------
 class Stat(Call, frozen=True, tag=30):
-    """The public attributes of one reference, for who has no page mapped."""
+    """The public attributes of one reference, for a caller without a mapped page."""
 
     ref: U64
 
@@ -295,19 +295,19 @@ class ConsoleOf(Call, frozen=True, tag=31):
 
 
 class ListTasks(Call, frozen=True, tag=32):
-    """The tasks of the caller's own principal, on every node but with LOCAL_ONLY; refused to pure tasks."""
+    """The tasks of the caller's principal: on all nodes, or with LOCAL_ONLY here; refused to pure tasks."""
 
     flags: U64 = 0
 
 
 class NodeInfo(Call, frozen=True, tag=33):
-    """Counts and guarantees of this node, or of the one named; refused to pure tasks."""
+    """Counts and guarantees of this node, or of the named one; refused to pure tasks."""
 
     host: Text = ""
 
 
 class Cancel(Call, frozen=True, tag=34):
-    """Give up the waiting call with sequence number ``seq``; it answers ECANCELED unless it is done."""
+    """Give up the waiting call ``seq``, which answers ECANCELED unless it is done."""
 
     seq: U64
 
@@ -317,14 +317,15 @@ class Shutdown(Call, frozen=True, tag=35):
 
 
 class Describe(Call, frozen=True, tag=36):
-    """What a task was handed, what it may use and has used; for who may read the task."""
+    """The references, limits and use of a task; for callers that may read the task."""
 
     task: U64
 
 
 class ListLimits(Call, frozen=True, tag=37):
-    """Use and limits of the node, of the caller's principal, groups and tasks; for the node's own user of all
-    principals.
+    """Use and limits of the node and of the caller's principal, groups and tasks.
+
+    The node's own user gets those of all principals.
     """
 
 
@@ -345,11 +346,11 @@ class SetLimits(Call, frozen=True, tag=38):
 
 
 class ListNodes(Call, frozen=True, tag=39):
-    """The nodes of the cluster as this one sees them; refused to pure tasks."""
+    """The nodes of the cluster as this node knows them; refused to pure tasks."""
 
 
 class SetNode(Call, frozen=True, tag=42):
-    """Drain a node, take that back, or forget a node for good; for the node's own user and root."""
+    """Drain a node, undo that, or forget a node for good; for the node's own user and root."""
 
     host: Text
     wish: NodeWish
@@ -413,7 +414,7 @@ class Vector(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 
 
 class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
-    """First message of a person's process: protocol version, and the groups of its keyring."""
+    """The first message of a user's process: protocol version, and the groups of its keyring."""
 
     version: U64
     groups: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)] = ()
@@ -424,7 +425,7 @@ AnyCall: TypeAlias = PlainCall | Vector | Hello
 
 
 class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One frame from a task: ``seq`` is the task's own and comes back in the reply."""
+    """One frame from a task; the reply repeats ``seq``, which the task chose."""
 
     seq: U64
     call: AnyCall

@@ -1,7 +1,7 @@
 """Framing and the strict codec: bytes to validated messages and back.
 
-Not for: what messages mean. A frame is a 4-byte little-endian length and that many bytes of
-MessagePack. Whatever fails here costs the peer its connection, with a sentence that names the fault.
+A frame is a 4-byte little-endian length and that number of bytes of MessagePack. A frame that is not valid
+ends the connection of its sender, with an error that names the fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, Ta
 
 PROTOCOL_VERSION: Final = 1
 DCP_VERSION: Final = 1
-"""Of the messages between nodes; a node speaks with the version before its own as well."""
+"""The version of the messages between nodes; a node speaks the version before its own, too."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack
@@ -35,7 +35,7 @@ _status_decoder: Final = msgspec.msgpack.Decoder(TaskRow)
 
 
 def encode_request(seq: int, call: AnyCall) -> bytes:
-    """Frame one request; refuses what the other side would refuse for its size."""
+    """Return the frame of a request; raise ProtocolError when it is over the limit."""
     body = _encode(Request(seq, call))
     if len(body) > limits.FRAME_BYTES_MAX:
         raise ProtocolError(f"a request of {len(body)} bytes is over {limits.FRAME_BYTES_MAX}; split it")
@@ -43,13 +43,13 @@ def encode_request(seq: int, call: AnyCall) -> bytes:
 
 
 def encode_reply(seq: int, result: AnyResult) -> bytes:
-    """Frame one reply."""
+    """Return the frame of a reply."""
     body = _encode(Reply(seq, result))
     return _pack_length(len(body)) + body
 
 
 def decode_request(body: bytes | bytearray | memoryview) -> Request:
-    """Validate one request's body (without its length)."""
+    """Validate the body of a request, without its length."""
     try:
         return _request_decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
@@ -57,7 +57,7 @@ def decode_request(body: bytes | bytearray | memoryview) -> Request:
 
 
 def decode_reply(body: bytes | bytearray | memoryview) -> Reply:
-    """Validate one reply's body (without its length)."""
+    """Validate the body of a reply, without its length."""
     try:
         return _reply_decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
@@ -65,17 +65,17 @@ def decode_reply(body: bytes | bytearray | memoryview) -> Reply:
 
 
 def encode_event(event: SelfEvent) -> bytes:
-    """Encode what a task reads from its self-reference."""
+    """Encode an event that a task reads from its self-reference."""
     return _encode(event)
 
 
 def decode_event(body: bytes) -> SelfEvent:
-    """Decode what a task read from its self-reference."""
+    """Decode an event that a task read from its self-reference."""
     return _event_decoder.decode(body)
 
 
 def encode_status(row: TaskRow) -> bytes:
-    """Encode the status record that reading a TASK reference gives."""
+    """Encode the status record that a task reads from a TASK reference."""
     return _encode(row)
 
 
@@ -85,27 +85,27 @@ def decode_status(body: bytes) -> TaskRow:
 
 
 def encode_message(message: dcp.Message) -> bytes:
-    """Encode what goes to another node, without a length."""
+    """Encode a message to another node, without a length."""
     return _encode(message)
 
 
 def decode_message(body: bytes | bytearray | memoryview) -> dcp.Message:
-    """Validate what another node sent."""
+    """Validate a message of another node."""
     try:
         return _message_decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"malformed message of a node: {error}") from None
+        raise ProtocolError(f"malformed message of another node: {error}") from None
 
 
 class FrameSplitter:
-    """Cuts a byte stream into frame bodies; bounded by one frame beyond what one read brings."""
+    """Cuts a byte stream into frame bodies; keeps at most one unfinished frame."""
 
     def __init__(self, limit: int = limits.FRAME_BYTES_MAX) -> None:
         self._limit: Final = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take ``data``, return the bodies it completes; raises ProtocolError on a frame over the limit."""
+        """Take ``data`` and return the bodies that it completes; ProtocolError for a frame over the limit."""
         if not self._buffer and len(data) >= 4:
             # The common case: exactly one whole frame, no copy into the buffer.
             (length,) = _unpack_length(data)
@@ -131,5 +131,5 @@ class FrameSplitter:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that has begun and not ended."""
+        """Return the number of bytes of the unfinished frame."""
         return len(self._buffer)

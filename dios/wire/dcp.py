@@ -1,10 +1,9 @@
-"""The coordination protocol: what the cores of two nodes say to each other (thesis §4.8).
+"""The coordination protocol: the messages between the cores of two nodes (thesis §4.8).
 
-Not for: framing and bulk bytes (``dios.transport``), or when something is said
-(``dios.core.remote.requests``).
 A *request* has a number and is answered by exactly one ``Reply`` with the same number, however often it is
-repeated; a *notice* has none and may be lost. Nothing promises an order. Fields are added at the end with
-a default, and a receiver leaves out what it does not know.
+repeated. A *notice* has no number and may be lost. No order is promised. New fields are added at the end
+with a default, and a receiver ignores fields that it does not know. ``dios.core.remote.requests`` sends
+the messages; ``dios.transport`` frames them and carries bulk bytes.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ Internal: TypeAlias = Annotated[InternalName, _NAME]
 
 
 class Body(Struct, frozen=True, array_like=True):
-    """What is asked, or told."""
+    """The base class of requests and notices."""
 
 
 class Caller(Struct, frozen=True, array_like=True):
-    """For whom a node asks: one of its tasks or sessions, and whom that acts for."""
+    """The task or session that a request is made for, and the principal on whose behalf it runs."""
 
     task: Task
     principal: Text
@@ -54,14 +53,14 @@ class Held(Struct, frozen=True, array_like=True):
 
 
 class GroupName(Struct, frozen=True, array_like=True):
-    """A group that a task is a member of, or that an object shall be in, and whose it is."""
+    """The name and the owner of a group: one that a task is a member of, or that an object is created in."""
 
     name: External
     owner: Text
 
 
 class Sharing(Struct, frozen=True, array_like=True):
-    """One reference to be handed on, narrowed to ``permissions``."""
+    """A reference to delegate, narrowed to ``permissions``."""
 
     ref: Ref
     permissions: U64
@@ -70,8 +69,9 @@ class Sharing(Struct, frozen=True, array_like=True):
 
 
 class Holding(Struct, frozen=True, array_like=True):
-    """What one task holds of the references with ids from ``first`` to ``last``: reference, object, rights,
-    and whether it came by it on its own authority.
+    """The references of one task with ids from ``first`` to ``last``.
+
+    Each has its id, the object, the rights, and a flag: True if the task obtained it on its own authority.
     """
 
     caller: Caller
@@ -82,9 +82,9 @@ class Holding(Struct, frozen=True, array_like=True):
 
 # -- requests -------------------------------------------------------------------------------------
 class Forward(Body, frozen=True, tag=1):
-    """A task's call on what this node has, made in the task's name; answered with the call's result.
+    """A call of a task on an object of this node; the answer is the result of the call.
 
-    The bytes of a commit travel inside the call or, when they are many, beside the message. ``groups``
+    The bytes of a commit are inside the call or, if there are many, next to the message. ``groups``
     are those that a create names.
     """
 
@@ -94,7 +94,7 @@ class Forward(Body, frozen=True, tag=1):
 
 
 class Resolve(Body, frozen=True, tag=3):
-    """References for the caller to the objects that stand under any of these internal names (§4.3.3)."""
+    """Return references to the objects that have any of these internal names (§4.3.3)."""
 
     caller: Caller
     names: tuple[Internal, ...]
@@ -102,7 +102,7 @@ class Resolve(Body, frozen=True, tag=3):
 
 
 class Offer(Body, frozen=True, tag=4):
-    """Delegate references of the caller's to a task of another node, which is about to be started there."""
+    """Delegate references of the caller to a task of another node that is about to be started there."""
 
     caller: Caller
     shared: tuple[Sharing, ...]
@@ -111,10 +111,10 @@ class Offer(Body, frozen=True, tag=4):
 
 
 class Delegate(Body, frozen=True, tag=5):
-    """Delegate a reference of the caller's to a task on ``node``, which is told of it (§4.5.3).
+    """Delegate a reference of the caller to a task on ``node``, which is notified (§4.5.3).
 
-    ``call`` says what is delegated; its own receiver means nothing here. Answered by ``Offered`` where
-    the receiver is the asking node's, else by ``Done``.
+    ``call`` is the delegation; its receiver is ignored. The answer is ``Offered`` if the receiver is a task
+    of the asking node, else ``Done``.
     """
 
     caller: Caller
@@ -124,7 +124,7 @@ class Delegate(Body, frozen=True, tag=5):
 
 
 class Give(Body, frozen=True, tag=6):
-    """A task of yours was delegated this reference, by the task with fingerprint ``giver``."""
+    """Notify the receiving node: a task there got this reference from the task with fingerprint ``giver``."""
 
     receiver: Task
     giver: Text
@@ -132,9 +132,9 @@ class Give(Body, frozen=True, tag=6):
 
 
 class Start(Body, frozen=True, tag=7):
-    """Start a task here for the caller: its id, and everything that it is handed.
+    """Start a task here for the caller, with this id and these references.
 
-    ``call`` has brand, arguments, label, limits and flags; its references and groups stand beside it.
+    ``call`` has brand, arguments, label, limits and flags; references and groups are in the other fields.
     """
 
     caller: Caller
@@ -148,9 +148,9 @@ class Start(Body, frozen=True, tag=7):
 
 
 class Plant(Body, frozen=True, tag=8):
-    """Make a physical object of this logical object here; its bytes come beside the message (B.1.3).
+    """Create a physical object of this logical object; its bytes come next to the message (B.1.3).
 
-    ``home`` is the node of the caller, where it is not the asking one.
+    ``home`` is the node of the caller, if that is not the asking node.
     """
 
     caller: Caller
@@ -166,33 +166,33 @@ class Plant(Body, frozen=True, tag=8):
 
 
 class Release(Body, frozen=True, tag=9):
-    """The task has dropped these references, or was never given them."""
+    """The task has dropped these references, or never received them."""
 
     task: Task
     refs: tuple[Ref, ...]
 
 
 class Gone(Body, frozen=True, tag=10):
-    """These tasks of the asking node are over."""
+    """These tasks of the asking node have ended."""
 
     tasks: tuple[Task, ...]
 
 
 class Tell(Body, frozen=True, tag=11):
-    """An event for a task's self-reference: its child has ended, or a reference was taken back."""
+    """An event for a task's self-reference: a child has ended, or a reference was taken back."""
 
     task: Task
     event: SelfEvent
 
 
 class Claim(Body, frozen=True, tag=12):
-    """What tasks of the asking node hold here, in one or several messages.
+    """The references that tasks of the asking node hold here, in one or several messages.
 
-    Answered by ``Unknown``: those that are not, or no longer, there. What has been here for a while in the
-    ranges that are told of, and is not named, is dropped. So is everything of tasks of that node that are
-    not among ``tasks``, where those are given. ``epoch`` is the asked node's as of the grants:
-    where it has started anew since, references that were looked up or created are granted again, if the
-    object is still there. ``lost`` are tasks there that were taken for lost; they shall end.
+    The answer is ``Unknown``: those that do not exist here. References of the given ranges that are older
+    than a grace period and are not listed are dropped, and so is everything of tasks of that node that are
+    not among ``tasks``, if those are given. ``epoch`` is the epoch in which the asked node granted the
+    references: after a restart it grants those that were looked up or created again, if the object still
+    exists. ``lost`` are tasks here that the asking node gave up; they are ended.
     """
 
     epoch: U64
@@ -208,13 +208,13 @@ class Disband(Body, frozen=True, tag=13):
 
 
 class Rows(Body, frozen=True, tag=14):
-    """The tasks of a principal on this node; answered by ``Tasks``."""
+    """The tasks of a principal on this node; the answer is ``Tasks``."""
 
     caller: Caller
 
 
 class Keep(Body, frozen=True, tag=15):
-    """What a task of yours has started here and is over has written; its bytes come beside the message."""
+    """The output of an ended task whose parent is on the receiving node; its bytes come with the message."""
 
     principal: Text
     name: External
@@ -240,35 +240,35 @@ RequestBody: TypeAlias = (
 )
 
 
-# -- answers beside those of calls ----------------------------------------------------------------
+# -- answers in addition to those of calls --------------------------------------------------------
 class Offered(Struct, frozen=True, array_like=True, tag=30):
-    """Answer to Offer: the new references, in order."""
+    """The answer to Offer: the new references, in order."""
 
     references: tuple[Reference, ...]
 
 
 class Found(Struct, frozen=True, array_like=True, tag=31):
-    """Answer to Resolve. ``groups`` are the ids of those among the objects that are groups, with owners."""
+    """The answer to Resolve; ``groups`` are the ids and owners of the groups among the objects."""
 
     references: tuple[Reference, ...]
     owners: tuple[tuple[Object, Text], ...] = ()
 
 
 class Unknown(Struct, frozen=True, array_like=True, tag=32):
-    """Answer to Claim: the references that are not there, and of those the objects that are gone."""
+    """The answer to Claim: the references that do not exist here, and the objects of them that are gone."""
 
     refs: tuple[Ref, ...]
     objects: tuple[Object, ...]
 
 
 class Planted(Struct, frozen=True, array_like=True, tag=34):
-    """Answer to a copy that made an object on another node: the reference to it, and which node."""
+    """The answer to a copy that created an object on another node: the reference to it, and that node."""
 
     held: Held
 
 
 class Working(Struct, frozen=True, array_like=True, tag=33):
-    """The request is here and not done yet: nobody need repeat it soon."""
+    """The request has arrived and is not done yet; it need not be repeated soon."""
 
 
 Answer: TypeAlias = PlainResult | Results | Offered | Found | Unknown | Working | Planted
@@ -276,10 +276,10 @@ Answer: TypeAlias = PlainResult | Results | Offered | Found | Unknown | Working 
 
 # -- on the connection ----------------------------------------------------------------------------
 class Ask(Struct, frozen=True, array_like=True, tag=40):
-    """A request. Everything numbered below ``settled`` was answered: its answers need not be kept.
+    """A request. Every request numbered below ``settled`` was answered; those answers need not be kept.
 
-    ``waiting``, where it is not empty, are the numbers of all requests that wait for an answer: of what is
-    numbered below the highest of them all else was answered as well.
+    ``waiting``, if it is not empty, lists the numbers of all open requests: every other number below the
+    highest of them was answered as well.
     """
 
     number: U64
@@ -306,7 +306,7 @@ class Published(Struct, frozen=True, array_like=True, tag=42):
     a_w: U64
     dirty: U64
     zombie: bool
-    order: U64  # counts up with each message to this node: an older one changes nothing
+    order: U64  # counts up with each message to this node; an older message changes nothing
 
 
 class Gossip(Struct, frozen=True, array_like=True, tag=43):
@@ -316,11 +316,11 @@ class Gossip(Struct, frozen=True, array_like=True, tag=43):
 
 
 class PeerHello(Struct, frozen=True, array_like=True, tag=44):
-    """The first message on a connection, each way; the certificate must say the same id and name.
+    """The first message in each direction; the certificate must have the same id and name.
 
-    A node speaks every version from ``oldest`` to ``newest``; the higher of the two newest that both speak
-    counts. ``channel`` is 0 on the control connection and counts up for data connections, whose ``epoch``
-    must be the control connection's.
+    A node speaks every version from ``oldest`` to ``newest``; both use the highest version that both speak.
+    ``channel`` is 0 on the control connection and counts up for data connections, whose ``epoch`` must be
+    that of the control connection.
     """
 
     oldest: int

@@ -1,10 +1,9 @@
-"""How messages between nodes are framed, and how bytes go beside them.
+"""The frames between nodes, and the bytes that are sent next to messages.
 
-Not for: what they say (``dios.wire.dcp``), or connections (``dios.transport.tcp.tls``).
-
-The control connection carries frames, each with one ``Envelope``: a message, and few bytes beside it. More
-bytes than DCP_INLINE_BYTES_MAX, and a message too long for a frame, take a data connection: a *transfer* is
-a head of fixed length, the message, its bytes, and a BLAKE3 of all three. It arrives as one, or not at all.
+The control connection carries frames, each with one ``Envelope``: a message and few bytes next to it. More
+bytes than DCP_INLINE_BYTES_MAX, and a message too long for a frame, use a data connection. There a
+*transfer* is a head of fixed length, the message, its bytes, and a BLAKE3 digest of all three. It arrives
+completely or not at all. ``dios.wire.dcp`` has the messages, ``dios.transport.tcp.tls`` the connections.
 """
 
 from __future__ import annotations
@@ -30,26 +29,27 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Revoked(Struct, frozen=True, array_like=True, tag=50):
-    """Whose certificates are worth nothing: the list of ``dios.transport.identity.trust``, which only grows.
+    """The nodes whose certificates were revoked (``dios.transport.identity.trust``); the list only grows.
 
-    Each node says it first, and again whenever it has grown.
+    Each node sends it first, and again whenever it has grown.
     """
 
     list: Annotated[bytes, Meta(max_length=limits.TRUST_BYTES_MAX)]
 
 
 class Envelope(Struct, frozen=True, array_like=True):
-    """What a frame holds: a message, and the bytes that go beside it, if they are few."""
+    """The content of a frame: a message, and the bytes next to it, if there are few."""
 
     message: dcp.Message | Revoked
     beside: bytes | None = None
 
 
 class Channel(Struct, frozen=True, array_like=True):
-    """The second frame on a data connection: what it is for.
+    """The second frame on a data connection: the purpose of the connection.
 
-    ``stream`` 0 is for transfers to the node that accepts it. Otherwise it carries the stream whose end
-    the request of that number, of the node that dials, took over; ``writes`` when that node sends the bytes.
+    ``stream`` 0 is for transfers to the accepting node. Otherwise the connection carries the stream whose
+    end was attached by the request with that number, of the connecting node; ``writes`` is true if that node
+    sends the bytes.
     """
 
     stream: int = 0
@@ -57,7 +57,7 @@ class Channel(Struct, frozen=True, array_like=True):
 
 
 class Head(NamedTuple):
-    """The beginning of a transfer: bytes of the message, and bytes beside it."""
+    """The beginning of a transfer: the size of the message, and the number of bytes next to it."""
 
     message_bytes: int
     size: int
@@ -70,33 +70,33 @@ _MALFORMED: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionErro
 
 
 def encode_frame(message: dcp.Message | Revoked, beside: bytes | None = None) -> bytes:
-    """One frame, length included; the caller looks whether it is over DCP_FRAME_BYTES_MAX."""
+    """Return one frame with its length; the caller checks it against DCP_FRAME_BYTES_MAX."""
     body = _encode((message,)) if beside is None else _encode((message, beside))
     return _LENGTH.pack(len(body)) + body
 
 
 def decode_frame(body: bytes | bytearray | memoryview) -> tuple[dcp.Message | Revoked, bytes | None]:
-    """Validate one frame's body (without its length): its message, and the bytes beside it.
+    """Validate the body of one frame; return its message and the bytes next to it.
 
     Raises ProtocolError.
     """
     try:
         envelope = _envelopes.decode(body)
     except _MALFORMED as error:
-        raise ProtocolError(f"malformed message of a node: {error}") from None
+        raise ProtocolError(f"malformed message of another node: {error}") from None
     if envelope.beside is not None and len(envelope.beside) > limits.DCP_INLINE_BYTES_MAX:
-        raise ProtocolError(f"{len(envelope.beside)} bytes inside a frame of a node")
+        raise ProtocolError(f"a frame of another node has {len(envelope.beside)} bytes next to its message")
     return envelope.message, envelope.beside
 
 
 def encode_channel(channel: Channel) -> bytes:
-    """The frame that says what a data connection is for."""
+    """Return the frame that gives the purpose of a data connection."""
     body = _encode(channel)
     return _LENGTH.pack(len(body)) + body
 
 
 def decode_channel(body: bytes | bytearray | memoryview) -> Channel:
-    """Validate it; raises ProtocolError."""
+    """Validate the frame that gives the purpose of a data connection; raises ProtocolError."""
     try:
         return _channels.decode(body)
     except _MALFORMED as error:
@@ -104,15 +104,15 @@ def decode_channel(body: bytes | bytearray | memoryview) -> Channel:
 
 
 def encode_head(message_bytes: int, size: int) -> bytes:
-    """The head of a transfer with a message of so many bytes, and ``size`` bytes beside it."""
+    """Return the head of a transfer with ``message_bytes`` bytes of message and ``size`` bytes next to it."""
     return _HEAD.pack(_MAGIC, message_bytes, size)
 
 
 def decode_head(head: bytes | bytearray | memoryview) -> Head:
-    """Validate a transfer's head; raises ProtocolError."""
+    """Validate the head of a transfer; raises ProtocolError."""
     magic, message_bytes, size = _HEAD.unpack(head)
     if magic != _MAGIC:
-        raise ProtocolError("a data connection carries something else than transfers")
+        raise ProtocolError("a data connection carries bytes that are not a transfer")
     if message_bytes > limits.DCP_MESSAGE_BYTES_MAX or size > limits.DCP_RECEIVING_BYTES_MAX:
         raise ProtocolError(f"a transfer of {message_bytes} and {size} bytes is over the limit")
     if not message_bytes:
@@ -121,11 +121,11 @@ def decode_head(head: bytes | bytearray | memoryview) -> Head:
 
 
 def version_with(hello: dcp.PeerHello) -> int:
-    """The version of the protocol to speak with a peer; raises ProtocolError where there is none."""
+    """Return the version of the protocol to speak with a peer; ProtocolError if there is no common one."""
     newest = min(DCP_VERSION, hello.newest)
     if newest < max(OLDEST_VERSION, hello.oldest):
         raise ProtocolError(
-            f"this node speaks the versions {OLDEST_VERSION} to {DCP_VERSION} of the protocol between nodes, "
-            f"{hello.name} {hello.oldest} to {hello.newest}; update the older one, one release at a time"
+            f"no common protocol version between nodes: this node speaks {OLDEST_VERSION} to {DCP_VERSION}, "
+            f"{hello.name} {hello.oldest} to {hello.newest}. Update the older node, one release at a time."
         )
     return newest

@@ -1,7 +1,4 @@
-"""The fields that calls are made of, and what every call is.
-
-Not for: calls (``dios.wire.calls``, ``dios.wire.scheduling``).
-"""
+"""The types of the fields of calls, and the base class of calls."""
 
 from __future__ import annotations
 
@@ -20,4 +17,4 @@ Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUME
 
 
 class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a task asks of its node."""
+    """The base class of every call of a task to its node."""

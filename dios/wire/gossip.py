@@ -1,8 +1,8 @@
-"""What nodes tell each other about which nodes there are: rows, and the five messages that carry them.
+"""The membership protocol: rows about nodes, and the five messages that carry them.
 
-Not for: what follows from them (``dios.core.membership.swim``). Each message is one-way and may be lost,
-doubled, late or out of order. It travels inside a ``Gossip`` of ``dios.wire.dcp``; ``docs/membership.md``
-has the tables. Fields are added at the end with a default, and a receiver leaves out what it does not know.
+Each message is one-way and may be lost, doubled, late or out of order. It is sent inside a ``Gossip`` of
+``dios.wire.dcp``; ``docs/membership.md`` has the tables. New fields are added at the end with a default,
+and a receiver ignores fields that it does not know. ``dios.core.membership.swim`` acts on the messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MA
 
 
 class Load(Struct, frozen=True, array_like=True):
-    """How busy a node is: tasks that run there, its processors, and bytes of memory that are free."""
+    """The load of a node: its running tasks, its processors, and the bytes of free memory."""
 
     tasks: U64 = 0
     cpus: U64 = 0
@@ -32,11 +32,11 @@ class Load(Struct, frozen=True, array_like=True):
 
 
 class Member(Struct, frozen=True, array_like=True):
-    """One node, as some node knows it.
+    """One node, as another node knows it.
 
-    ``epoch`` counts the node's starts. Within one epoch ``incarnation`` counts the times that the node
-    itself has denied to be suspect or dead, and ``version`` its changes of everything but ``status``. Only
-    the node itself makes any of them larger.
+    ``epoch`` counts the starts of the node. Within one epoch, ``incarnation`` counts the times that the node
+    itself denied that it is suspect or dead, and ``version`` its changes of everything but ``status``. Only
+    the node itself raises any of them.
     """
 
     node: Node
@@ -56,7 +56,7 @@ Forgotten: TypeAlias = Annotated[tuple[Node, ...], Meta(max_length=limits.GOSSIP
 
 
 class Ping(Struct, frozen=True, array_like=True, tag=60):
-    """Do you live? ``row`` is the sender's own, here as in every message."""
+    """A question for a sign of life; ``row`` is the sender's own row, as in every message."""
 
     row: Member
     number: U64
@@ -65,7 +65,7 @@ class Ping(Struct, frozen=True, array_like=True, tag=60):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=61):
-    """``subject`` lives: the sender itself, or whom it was asked about by a ping-request."""
+    """``subject`` is alive: the sender itself, or the target of a ping-request."""
 
     row: Member
     number: U64
@@ -75,7 +75,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=61):
 
 
 class PingRequest(Struct, frozen=True, array_like=True, tag=62):
-    """Ping ``target`` for me, and tell me when it answers; silence means nothing."""
+    """Ping ``target`` on behalf of the sender, and report its answer; silence is not reported."""
 
     row: Member
     number: U64
@@ -85,7 +85,7 @@ class PingRequest(Struct, frozen=True, array_like=True, tag=62):
 
 
 class News(Struct, frozen=True, array_like=True, tag=63):
-    """Something that shall not wait for the next ping; no answer."""
+    """News that should not wait for the next ping; it is not answered."""
 
     row: Member
     updates: Updates = ()
@@ -93,7 +93,7 @@ class News(Struct, frozen=True, array_like=True, tag=63):
 
 
 class Table(Struct, frozen=True, array_like=True, tag=64):
-    """Everything that the sender knows; with ``answer`` it wants the receiver's table back."""
+    """Everything that the sender knows; with ``answer`` it asks for the receiver's table."""
 
     row: Member
     updates: Annotated[tuple[Member, ...], Meta(max_length=limits.NODES_MAX)]
@@ -108,7 +108,7 @@ _decoder: Final[msgspec.msgpack.Decoder[GossipMessage]] = msgspec.msgpack.Decode
 
 
 def encode(message: GossipMessage) -> bytes:
-    """The bytes of a message."""
+    """Return the bytes of a message."""
     return _encoder.encode(message)
 
 

@@ -1,7 +1,7 @@
-"""The messages between a task and its node, in one place to import from.
+"""All messages between a task and its node, in one module to import from.
 
-Not for: framing and validation (``dios.wire.codec``). Every message is a MessagePack array whose first
-element is its tag; ``docs/wire-format.md`` has the tables.
+Every message is a MessagePack array whose first element is its tag; ``docs/wire-format.md`` has the tables.
+``dios.wire.codec`` frames and validates them.
 """
 
 from __future__ import annotations

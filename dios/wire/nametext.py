@@ -1,12 +1,11 @@
-"""Names as text, for people, files and the command line, and the fingerprints shown instead of names.
+"""The text form of names for users, files and the command line, and the fingerprints shown instead of names.
 
-Not for: making names (``dios.core.model.names``) or looking them up. The text of a name is a secret like the
-name itself, so that no message of this module repeats any of it; whatever is logged or displayed
-is a fingerprint.
+The text of a name is a secret like the name itself, so that no message of this module repeats any of it.
+Logs and displays show fingerprints.
 
 The form is bech32m's (BIP 350) with the prefix ``dios``: ``dios1``, 52 digits of five bits, and a checksum of
-six digits. Its checksum finds every error in up to four characters, hence every single mistyped
-character and every two that changed places, and letters that look alike are not digits at all.
+six digits. The checksum finds every error in up to four characters, and thus every single mistyped
+character and every two swapped characters. Letters that look alike are not digits at all.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FINGERPRINT_BYTES: Final = 6
 
 
 def _remainder(values: Iterable[int], start: int = 1) -> int:
-    """Divide the polynomial of ``values`` by bech32's generator; ``start`` is what came before them."""
+    """Divide the polynomial of ``values`` by bech32's generator; ``start`` is the remainder before them."""
     state = start
     for value in values:
         top = state >> 25
@@ -48,17 +47,17 @@ def _remainder(values: Iterable[int], start: int = 1) -> int:
 
 
 def _expanded(prefix: str) -> list[int]:
-    """The prefix as the checksum sees it: high bits, a zero, low bits."""
+    """Return the prefix as the checksum uses it: high bits, a zero, low bits."""
     codes = prefix.encode("ascii")
     return [code >> 5 for code in codes] + [0] + [code & 31 for code in codes]
 
 
-# What the checksum is after the prefix never changes, so it is worked out once.
+# The state of the checksum after the prefix is constant.
 _AFTER_PREFIX: Final = _remainder(_expanded(PREFIX[:-1]))
 
 
 def format_name(name: bytes) -> str:
-    """Write the 32 bytes of ``name`` as 63 characters (§4.3); InvalidError on any other length."""
+    """Return the 32 bytes of ``name`` as 63 characters (§4.3); InvalidError for any other length."""
     if len(name) != NAME_BYTES:
         raise InvalidError(f"a name has {NAME_BYTES} bytes, not {len(name)}")
     number = int.from_bytes(name, "big") << _PADDING_BITS
@@ -69,39 +68,39 @@ def format_name(name: bytes) -> str:
 
 
 def parse_name(text: str) -> Name:
-    """Read a name as ``format_name`` wrote it, in small or capital letters, spaces around it allowed.
+    """Read a name that ``format_name`` wrote, in small or capital letters, with spaces around it.
 
-    Raises InvalidError, saying what is wrong and where but nothing of the text, for whatever is no name
-    or a mistyped one: it is refused here, before anybody looks it up.
+    Raises InvalidError for text that is not a name. The message gives the fault and its place, and repeats
+    nothing of the text.
     """
     lowered = text.strip().lower()
     if not lowered.startswith(PREFIX):
-        raise InvalidError(f"this is no name: a name begins with {PREFIX!r}")
+        raise InvalidError(f"this is not a name: a name begins with {PREFIX!r}")
     if len(lowered) != _TEXT_LENGTH:
         raise InvalidError(
-            f"a name has {_TEXT_LENGTH} characters, this has {len(lowered)}; some are missing or too many"
+            f"a name has {_TEXT_LENGTH} characters, this text has {len(lowered)}. Copy the whole name."
         )
     values: list[int] = []
     for place, digit in enumerate(lowered[len(PREFIX) :], start=len(PREFIX) + 1):
         value = _VALUE_OF.get(digit)
         if value is None:
             raise InvalidError(
-                f"character {place} of the name cannot occur in a name; look for a mistyped one"
+                f"character {place} of the name cannot occur in a name. Correct the mistyped character."
             )
         values.append(value)
     if _remainder(values, _AFTER_PREFIX) != _TARGET:
-        raise InvalidError("the name's checksum does not match: at least one character is mistyped")
+        raise InvalidError("the checksum of the name does not match: at least one character is mistyped")
     number = 0
     for value in values[:_NAME_DIGITS]:
         number = number << 5 | value
     if number & (1 << _PADDING_BITS) - 1:
-        raise InvalidError("the name's last digit carries bits that no name has; it was not written by dios")
+        raise InvalidError("the last digit of the name has bits that no name has: dios did not write it")
     return Name((number >> _PADDING_BITS).to_bytes(NAME_BYTES, "big"))
 
 
 def fingerprint(name: bytes) -> str:
-    """Twelve hexadecimal digits that stand for ``name`` wherever the name itself must not be shown.
+    """Return twelve hexadecimal digits that identify ``name`` where the name itself must not be shown.
 
-    One-way: 48 bits of a tagged BLAKE3, enough to tell names apart and useless for finding them.
+    The function is one-way: 48 bits of a tagged BLAKE3 digest distinguish names and do not reveal them.
     """
     return blake3(_FINGERPRINT_DOMAIN + name).hexdigest(length=_FINGERPRINT_BYTES)

@@ -1,10 +1,10 @@
-"""The public page of references: how a reference's public part lies in shared memory (thesis §4.5.1).
+"""The public page of references: the layout of the public attributes in shared memory (thesis §4.5.1).
 
-Not for: making or mapping that memory (the host makes it, the client maps it read-only). One node and its
-tasks share the page on one machine, so numbers are in the machine's own byte order and never leave it.
+The host creates the memory and the client maps it read-only. One node and its tasks share the page on one
+machine, so numbers have the machine's byte order and never leave it.
 
-Each slot is guarded by a sequence counter: the only writer makes it odd, writes, makes it even again; a
-reader that saw an odd or a changed counter looks again. ``docs/public-page.md`` has the table.
+Each slot is guarded by a sequence counter. The only writer makes it odd, writes, and makes it even again; a
+reader that found an odd or a changed counter reads again. ``docs/public-page.md`` has the table.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _pack_counters: Final = _COUNTERS.pack_into
 
 
 class PublicAttributes(NamedTuple):
-    """What a slot says; ``type`` and the fields after it are the numbers of ``dios.wire.types``.
+    """The content of a slot; ``type`` and the fields after it are the numbers of ``dios.wire.types``.
 
-    ``used`` is False for a slot that stands for no reference now. A slot is given to another reference
-    later: compare ``ref`` with the reference you hold.
+    ``used`` is False for a slot that has no reference. A slot is later re-used for another reference:
+    compare ``ref`` with the reference you hold.
     """
 
     used: bool
@@ -62,7 +62,7 @@ class PublicAttributes(NamedTuple):
 
 
 class PageWriter:
-    """The node's writing end of one page; ``view`` is its writable mapping, which stays the caller's."""
+    """The node's writing end of one page; ``view`` is its writable mapping, which the caller owns."""
 
     __slots__ = ("_view", "_words")
 
@@ -70,7 +70,7 @@ class PageWriter:
         if view.nbytes != limits.PUBLIC_PAGE_BYTES:
             raise ValueError(f"a page has {limits.PUBLIC_PAGE_BYTES} bytes, not {view.nbytes}")
         self._view: Final = view
-        # Single aligned stores of 32 bits, which packing into bytes does not promise.
+        # Stores of single aligned 32-bit words are atomic; packing into bytes does not promise that.
         self._words: Final = view.cast("I")
 
     def bind(self, reference: Reference, *, zombie: bool = False, dirty: int = 0) -> None:
@@ -107,7 +107,7 @@ class PageWriter:
     def publish(
         self, slot: int, size: int, v_r: int, v_w: int, a_r: int, a_w: int, dirty: int, *, zombie: bool
     ) -> None:
-        """Renew the counters of a bound slot: the hot path, a few stores."""
+        """Update the counters of a bound slot. This is a hot path of a few stores."""
         words, word = self._words, slot * _WORDS_PER_SLOT
         sequence = words[word]
         words[word] = sequence + 1
@@ -119,7 +119,7 @@ class PageWriter:
         words[word] = sequence + 2 & 0xFFFF_FFFF
 
     def clear(self, slot: int) -> None:
-        """The slot stands for no reference any more."""
+        """Mark the slot as unused."""
         offset = slot * limits.PUBLIC_SLOT_BYTES
         words, word = self._words, slot * _WORDS_PER_SLOT
         sequence = words[word]
@@ -128,14 +128,14 @@ class PageWriter:
         words[word] = sequence + 2 & 0xFFFF_FFFF
 
     def release(self) -> None:
-        """Let go of the view, so that its mapping can be closed."""
+        """Release the view, so that its mapping can be closed."""
         self._words.release()
 
 
 def read_slot(view: memoryview, slot: int) -> PublicAttributes:
-    """Read one slot of a mapped page, as of one instant.
+    """Return a consistent copy of one slot of a mapped page.
 
-    Raises UnreachableError when the slot stays half written: its writer was killed in the middle.
+    Raises UnreachableError when the slot stays half written because its writer was killed.
     """
     offset = slot * limits.PUBLIC_SLOT_BYTES
     for _ in range(limits.PUBLIC_SLOT_READS_MAX):
@@ -143,7 +143,7 @@ def read_slot(view: memoryview, slot: int) -> PublicAttributes:
         sequence, flags = fields[0], fields[1]
         if not sequence & 1 and _unpack_sequence(view, offset)[0] == sequence:
             return PublicAttributes(bool(flags & FLAG_USED), bool(flags & FLAG_ZOMBIE), *fields[2:])
-    raise UnreachableError("the public page is torn: the node died while it wrote; start it again")
+    raise UnreachableError("cannot read the public page: the node ended while writing. Start it again.")
 
 
 assert _SLOT.size <= limits.PUBLIC_SLOT_BYTES, "a slot holds all its fields"  # noqa: S101 - a build-time relation

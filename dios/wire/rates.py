@@ -1,6 +1,6 @@
-"""The call by which rates are told to a node and meters are read (EDRF each control interval).
+"""The call that sets rates on a node and reads its meters (EDRF, each control interval).
 
-Not for: deciding rates (``dios.firmament``), or keeping to them (``dios.host.bandwidth.rates``).
+``dios.firmament`` decides the rates, ``dios.host.bandwidth.rates`` enforces them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dios.wire.types import Traffic
 
 
 class Rate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """At most so many bytes per second of what a principal moves; of two for the same the last counts."""
+    """The largest number of bytes per second for a principal; the last of two for the same one counts."""
 
     principal: Label
     traffic: Traffic
@@ -24,15 +24,15 @@ class Rate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 Step: TypeAlias = tuple[U64, U64]
-"""In so many milliseconds from now, so many bytes per second."""
+"""A time in milliseconds from now, and the bytes per second from then on."""
 
 
 class Guarantee(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """At least so many bytes per second from this node for one edge of a job (Packer paper, II-A).
+    """The least number of bytes per second from this node for one edge of a job (Packer paper, II-A).
 
-    ``source`` and ``target`` are ids of tasks, 0 for none: as a source what the node itself stores, as a
-    target what is written to the other node's store. ``steps``, in order of time, each hold from then until
-    the next; before the first nothing is guaranteed. ``weight_milli`` counts when what is left is shared.
+    ``source`` and ``target`` are ids of tasks, or 0: as a source the node's own store, as a target the
+    other node's store. ``steps`` are in order of time, and each holds until the next one; before the first
+    nothing is guaranteed. ``weight_milli`` is the weight with which the remainder is shared.
     """
 
     principal: Label
@@ -43,13 +43,12 @@ class Guarantee(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class Govern(Call, frozen=True, tag=48):
-    """Keep to these rates on the node called ``host``, and tell what was moved there.
+    """Enforce these rates on the node called ``host``, and return the number of bytes moved there.
 
-    The rates and guarantees stand in the place of all that were told before, for ``lease_ms``; then, and
-    whoever none of them names, nobody is limited. A ``lease_ms`` of 0 changes none of them. ``shares`` is
-    what coordinators tell each other, whatever it says: the node keeps the one with the highest
-    ``shares_version`` in memory; empty ones are not kept, their version says what the caller has. For the
-    nodes' own user and root.
+    The rates and guarantees replace all earlier ones for ``lease_ms``. After that, nobody is limited, and
+    neither is a principal without a rate. A ``lease_ms`` of 0 changes none of them. ``shares`` are opaque
+    data of the coordinators: the node keeps in memory those with the highest ``shares_version``. Empty
+    shares are not kept; their version is that of the caller. For the nodes' own user and root.
     """
 
     host: Text = ""
@@ -62,10 +61,10 @@ class Govern(Call, frozen=True, tag=48):
 
 # -- the answer -------------------------------------------------------------------------------------------
 class Meter(Struct, frozen=True, array_like=True):
-    """What a principal moved since the node started, and what it wants to move now; in bytes.
+    """The bytes that a principal moved since the node started, and the bytes that it wants to move now.
 
-    With a ``task`` it is what is moved for that task, which is at an end of a guarantee; such bytes are not
-    on the principal's own meter.
+    With a ``task`` it is the meter of that task, which is at an end of a guarantee; such bytes are not on the
+    meter of the principal.
     """
 
     principal: str
@@ -76,14 +75,14 @@ class Meter(Struct, frozen=True, array_like=True):
 
 
 UNMEASURED: Final = (-1, -1, -1)
-"""The capacity in a core's own answer, to which its host adds what it has measured; never on the wire."""
+"""The capacity in the core's own answer; the host adds its measurements. It is never on the wire."""
 
 
 class Metered(Struct, frozen=True, array_like=True, tag=18):
-    """Answer to Govern. ``capacity`` is in bytes per second for each ``Traffic``, 0 where nobody knows.
+    """The answer to Govern. ``capacity`` is in bytes per second for each ``Traffic``, 0 if it is not known.
 
-    ``shares_version`` is that of the shares the node has, 0 for none; they are here where they are newer than
-    the caller's. ``node`` is its id, 0 of a node without a cluster.
+    ``shares_version`` is that of the node's shares, 0 for none; ``shares`` are included if they are newer
+    than the caller's. ``node`` is the id of the node, 0 without a cluster.
     """
 
     node: int

@@ -1,8 +1,7 @@
-"""What a node tells a task: the answers to calls, and what is read from TASK objects.
+"""The replies of a node to a task: the answers to calls, and the events and records of TASK objects.
 
-Not for: sending them (``dios.wire.codec``). Descriptors travel beside a frame: a ``Buffer`` whose
-``mapping`` is not NONE has one, an ``Attached`` four, a ``Welcome`` one; those of a frame arrive in the
-order of the results in it.
+Descriptors are sent next to a frame: a ``Buffer`` whose ``mapping`` is not NONE has one, an ``Attached``
+four, a ``Welcome`` one. The descriptors of a frame arrive in the order of the results in it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from dios.wire.types import (
 
 
 class Mapping(enum.IntEnum):
-    """How a buffer reaches the task."""
+    """The way in which a task gets the bytes of a buffer."""
 
-    NONE = 0  # nothing new: the bytes are in ``data``, or the mapping made earlier is still right
+    NONE = 0  # nothing new: the bytes are in ``data``, or the earlier mapping is still valid
     READ_ONLY = 1  # a descriptor that can only be mapped for reading
     WRITABLE = 2  # a descriptor to map for reading and writing
 
@@ -45,7 +44,7 @@ class Failure(Struct, frozen=True, array_like=True, tag=0):
 
 
 class Done(Struct, frozen=True, array_like=True, tag=1):
-    """The call did what it should; ``value`` is its boolean or count."""
+    """The call succeeded; ``value`` is its boolean or count."""
 
     value: int = 1
 
@@ -70,9 +69,9 @@ class Reference(Struct, frozen=True, array_like=True):
     fingerprint: str
     label: str = ""
     expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
-    node: str = ""  # the name and rack of the node that has the object; empty in no cluster
+    node: str = ""  # the name and rack of the node that has the object; empty without a cluster
     rack: str = ""
-    address: str = ""  # of a network stream: the peer's of a connection, its own of any other
+    address: str = ""  # of a network stream: the peer's for a connection, its own for any other
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
@@ -83,14 +82,14 @@ class Created(Struct, frozen=True, array_like=True, tag=2):
 
 
 class References(Struct, frozen=True, array_like=True, tag=3):
-    """Answer to lookup; ``incomplete`` says that some node could not be asked."""
+    """The answer to lookup; ``incomplete`` is True if a node could not be asked."""
 
     references: tuple[Reference, ...]
     incomplete: bool = False
 
 
 class Buffer(Struct, frozen=True, array_like=True, tag=4):
-    """Answer to the acquiring calls: ``size`` usable bytes, which start at ``start`` of the mapping."""
+    """The answer to the acquiring calls: ``size`` usable bytes that start at ``start`` of the mapping."""
 
     buffer: int
     size: int
@@ -103,21 +102,21 @@ class Buffer(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Committed(Struct, frozen=True, array_like=True, tag=5):
-    """A commit held; the object's versions after it."""
+    """The commit succeeded; the object's versions after it."""
 
     v_r: int
     v_w: int
 
 
 class Selected(Struct, frozen=True, array_like=True, tag=6):
-    """Index of the ready reference in the list given, or -1 when the time passed."""
+    """The index of the ready reference in the given list, or -1 after the timeout."""
 
     index: int
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=7):
-    """One end of a stream. Descriptors in this order: the memory this end writes, the memory it only
-    reads, the event counter it waits on, the event counter it rings.
+    """One end of a stream. Its descriptors, in this order: the memory that this end writes, the memory it
+    only reads, the event counter that it waits on, the event counter that it signals.
     """
 
     ring_bytes: int
@@ -144,16 +143,16 @@ class TaskRow(Struct, frozen=True, array_like=True):
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):
-    """Answer to ListTasks, oldest first; ``incomplete`` says that some node could not be asked."""
+    """The answer to ListTasks, oldest first; ``incomplete`` is True if a node could not be asked."""
 
     tasks: tuple[TaskRow, ...]
     incomplete: bool = False
 
 
 class LimitRow(Struct, frozen=True, array_like=True):
-    """Use and limits of one task, group or principal, a number for each ``Resource`` in its order.
+    """Use and limits of one task, group or principal: a number for each ``Resource`` in its order.
 
-    ``subject`` is a principal or a fingerprint; a limit that is not set is None.
+    ``subject`` is a principal or a fingerprint; None means that there is no limit.
     """
 
     scope: Scope
@@ -170,9 +169,9 @@ class LimitRows(Struct, frozen=True, array_like=True, tag=12):
 
 
 class HandedRow(Struct, frozen=True, array_like=True):
-    """One reference that a task was handed at its start.
+    """One reference that a task received at its start.
 
-    ``gone`` says that the object is no more, ``changed`` that it was written since.
+    ``gone`` is True if the object was deleted, ``changed`` if it was written since.
     """
 
     fingerprint: str
@@ -185,10 +184,10 @@ class HandedRow(Struct, frozen=True, array_like=True):
 
 
 class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
-    """Answer to Describe. ``groups`` and ``executable`` are fingerprints; limits of 0 were not set.
+    """The answer to Describe. ``groups`` and ``executable`` are fingerprints; a limit of 0 was not set.
 
-    ``cpu_ms`` and ``memory_bytes`` are what its process used, the second at its peak; 0 while it runs.
-    ``repeatable`` says why a run like it is impossible; empty when it is possible.
+    ``cpu_ms`` and ``memory_bytes`` are the use of its process, the second at its peak; 0 while it runs.
+    ``repeatable`` is the reason why the run cannot be repeated; empty if it can.
     """
 
     status: TaskRow
@@ -206,7 +205,7 @@ class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
 
 
 class Info(Struct, frozen=True, array_like=True, tag=9):
-    """Answer to NodeInfo: counts by name, and what the machine lets the node enforce."""
+    """The answer to NodeInfo: counts by name, and the guarantees that the machine lets the node enforce."""
 
     version: str
     node: str
@@ -215,10 +214,10 @@ class Info(Struct, frozen=True, array_like=True, tag=9):
 
 
 class NodeRow(Struct, frozen=True, array_like=True):
-    """One node of the cluster as the node asked sees it.
+    """One node of the cluster as the asked node knows it.
 
-    ``node`` is its id, ``since_ns`` when it came to be in this status by the clock of the node asked,
-    ``here`` whether it is that one itself; tasks, cpus and bytes of free memory are as it last told.
+    ``node`` is its id, ``since_ns`` the time of its last change of status by the clock of the asked node,
+    ``here`` is True for the asked node itself. Tasks, cpus and bytes of free memory are its last report.
     """
 
     node: int
@@ -236,7 +235,7 @@ class NodeRow(Struct, frozen=True, array_like=True):
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):
-    """Answer to ListNodes and SetNode: the node asked first, then by name."""
+    """The answer to ListNodes and SetNode: the asked node first, then by name."""
 
     nodes: tuple[NodeRow, ...]
 
@@ -280,9 +279,9 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
 
 
 class Welcome(Struct, frozen=True, array_like=True, tag=11):
-    """First reply on a connection: who the task is and what it was handed (§4.5.2).
+    """The first reply on a connection: the task's identity, and the references that it received (§4.5.2).
 
-    The descriptor beside it is the public page of references, to be mapped read-only.
+    The descriptor next to it is the public page of references, to be mapped read-only.
     """
 
     version: int
@@ -323,35 +322,35 @@ AnyResult: TypeAlias = PlainResult | Results | Welcome
 
 
 class Reply(Struct, frozen=True, array_like=True):
-    """One frame to a task; ``seq`` is that of its request, 0 for a Welcome nobody asked for."""
+    """One frame to a task; ``seq`` is that of its request, or 0 for the Welcome of a new task."""
 
     seq: int
     result: AnyResult
 
 
-# -- what is read from TASK objects ---------------------------------------------------------------
+# -- events and records of TASK objects -----------------------------------------------------------
 class Delegated(Struct, frozen=True, array_like=True, tag=1):
-    """On a self-reference: somebody delegated a reference to this task (§4.5.3)."""
+    """On a self-reference: a task delegated a reference to this task (§4.5.3)."""
 
     reference: Reference
     sender: str
 
 
 class ChildEnded(Struct, frozen=True, array_like=True, tag=2):
-    """On a self-reference: a task this task started has ended."""
+    """On a self-reference: a task that this task started has ended."""
 
     object: int
     status: TaskRow
 
 
 class Lost(Struct, frozen=True, array_like=True, tag=3):
-    """On a self-reference: the queue of events was full and ``count`` were dropped."""
+    """On a self-reference: the queue of events was full, and ``count`` events were dropped."""
 
     count: int
 
 
 class Retired(Struct, frozen=True, array_like=True, tag=4):
-    """On a self-reference: a reference of this task was taken back, or its lifetime is over."""
+    """On a self-reference: a reference of this task was taken back or has expired."""
 
     ref: int
     object: int

@@ -1,9 +1,8 @@
-"""What a run says of its work, and the calls between a node and who schedules for it (thesis ch. 6).
+"""The needs of a task, and the calls between a node and its scheduler (thesis ch. 6).
 
-Not for: deciding (``dios.firmament``), or what the calls do (``dios.core.calls.scheduling_calls``). A
-submission waits
-on the node of the task that asked for it; whoever schedules reads the nodes' boards and says where each
-goes. So nothing is lost with a scheduler, and nothing is placed twice by two of them.
+A submission waits on the node of the task that asked for it. The scheduler reads the submission queues of
+its nodes and assigns each submission to a node. So no submission is lost with a scheduler, and none is
+placed twice by two of them. ``dios.firmament`` decides; ``dios.core.calls.scheduling_calls`` executes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Label: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)]
 
 
 class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a task asks of a node's labels; soft ones only cost (§6.3.1)."""
+    """A condition of a task on the labels of a node; one that is not hard only adds cost (§6.3.1)."""
 
     key: Label
     operator: Operator = Operator.EQUAL
@@ -29,17 +28,17 @@ class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class Near(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A node that has input of the task, and how many bytes."""
+    """A node that has input of the task, and the number of its bytes."""
 
     node: Label
     bytes: U64 = 0
 
 
 class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a task needs and how urgent it is; 0 and empty mean that nothing was said.
+    """The needs and the urgency of a task; 0 and empty mean that nothing was given.
 
-    What is said of the four resources is set aside on the node while the task runs. ``gang`` of the
-    job's tasks start together or none; a ``job`` of 0 is the task's own. ``deadline_ms`` counts from now.
+    The four resources are reserved on the node while the task runs. ``gang`` tasks of the job start
+    together or not at all; a ``job`` of 0 is the task's own. ``deadline_ms`` counts from now.
     """
 
     cpus_milli: U64 = 0
@@ -55,51 +54,51 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Turtle, sheep, rabbit or devil (§7.3.2)."""
     service: bool = False
     restartable: bool = False
-    """Whether it may be stopped, to be started again elsewhere."""
+    """True if the task may be stopped and started again on another node."""
     job: U64 = 0
     gang: U64 = 0
     tasks: U64 = 0
-    """How many tasks the job will have, where it is a gang."""
+    """The number of tasks of the job, if it is a gang."""
     affinity: Affinity = Affinity.NONE
     near: Annotated[tuple[Near, ...], Meta(max_length=limits.WORK_NEAR_MAX)] = ()
     constraints: Annotated[tuple[Constraint, ...], Meta(max_length=limits.WORK_CONSTRAINTS_MAX)] = ()
     reservation: U64 = 0
-    """The number of the job that was admitted over time (Packer); what it needs is set aside already."""
+    """The number of the job that was admitted over time (Packer), whose needs are already reserved."""
     member: Label = ""
-    """Which of that job's tasks it is."""
+    """The name of the task within that job."""
 
     @property
     def reserves(self) -> bool:
-        """Whether anything is to be set aside for it."""
+        """Return True if resources are reserved for it."""
         return bool(self.cpus_milli or self.memory_bytes or self.disk_io or self.network)
 
     @property
     def choosy(self) -> bool:
-        """Whether it says where it may run, beyond what it uses there."""
+        """Return True if it restricts the nodes where it may run, beyond its use of resources."""
         return bool(self.gang or self.affinity or any(one.hard for one in self.constraints))
 
     @property
     def particular(self) -> bool:
-        """Whether only who schedules can honour it."""
+        """Return True if only a scheduler can honour it."""
         return self.reserves or self.choosy
 
 
 class ReadQueue(Call, frozen=True, tag=43):
-    """What waits and runs on a node, once its board's version is over ``since``, or ``wait_ms`` passed.
+    """The submission queue and the tasks of a node, once its version is over ``since`` or after ``wait_ms``.
 
-    ``attend`` says that the caller schedules what waits there: runs wait for it from now on. ``own`` says
-    that the caller is that node's own coordinator. For the node's own user and root.
+    With ``attend`` the caller schedules the queue: runs wait for it from now on. With ``own`` the caller is
+    the coordinator of that node itself. For the node's own user and root.
     """
 
     host: Text = ""
     since: U64 = 0
-    wait_ms: Annotated[int, Meta(ge=0, le=limits.BOARD_WAIT_MS_MAX)] = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.QUEUE_WAIT_MS_MAX)] = 0
     attend: bool = False
     own: bool = False
 
 
 class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A submission, and the name of the node where it goes."""
+    """A submission, and the name of the node to which it is assigned."""
 
     submission: U64
     node: Label
@@ -108,7 +107,8 @@ class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 class Place(Call, frozen=True, tag=44):
     """Start submissions of the node called ``host``, and stop tasks that run there and may be restarted.
 
-    Each is done once: what is placed already, or gone, is refused alone. For the node's own user and root.
+    Each is handled separately: one that is already placed or gone is refused alone. For the node's own
+    user and root.
     """
 
     host: Text = ""
@@ -117,15 +117,15 @@ class Place(Call, frozen=True, tag=44):
 
 
 class AskScheduler(Call, frozen=True, tag=45):
-    """A question to whoever schedules for this node, as ``dios.firmament.coordinator.query_handler`` spells
-    it.
+    """A question to the scheduler of this node, in the form of
+    ``dios.firmament.coordinator.query_handler``.
     """
 
-    question: Annotated[bytes, Meta(max_length=limits.QUESTION_BYTES_MAX)]
+    question: Annotated[bytes, Meta(max_length=limits.SCHEDULER_QUESTION_BYTES_MAX)]
 
 
 class Advise(Call, frozen=True, tag=46):
-    """The answer to a question on the board of the node called ``host``; what is longer comes in parts."""
+    """The answer to a question on the node called ``host``; a long answer comes in parts."""
 
     host: Text
     number: U64
@@ -134,14 +134,14 @@ class Advise(Call, frozen=True, tag=46):
 
 
 class Report(Call, frozen=True, tag=47):
-    """What this node's coordinator has measured, for whoever schedules; the newest few are kept."""
+    """Measurements of this node's coordinator for the scheduler; the newest few are kept."""
 
     data: Inline
 
 
 # -- answers --------------------------------------------------------------------------------------------
 class Submission(Struct, frozen=True, array_like=True):
-    """A run that waits for its place; ``waited_ms`` so long by now. Its id is that of the task to be."""
+    """A run that waits for its place since ``waited_ms``. Its id is that of its future task."""
 
     id: int
     fingerprint: str
@@ -150,13 +150,13 @@ class Submission(Struct, frozen=True, array_like=True):
     waited_ms: int
     work: Work
     node: str
-    """Where its caller is."""
+    """The node of its caller."""
 
 
 class Occupant(Struct, frozen=True, array_like=True):
-    """A task of a node. One that has ended stands here for a while, with what it used.
+    """A task of a node. One that has ended is listed for a while, with its use of resources.
 
-    What its work said of places is left out: it has its place.
+    The parts of its work that restrict its place are omitted.
     """
 
     id: int
@@ -166,7 +166,7 @@ class Occupant(Struct, frozen=True, array_like=True):
     state: TaskState
     pid: int
     age_ms: int
-    """Since it was started; of one that has ended: how long it ran."""
+    """Since its start; for a task that has ended, its run time."""
     work: Work
     cpu_ms: int
     memory_bytes: int
@@ -174,7 +174,7 @@ class Occupant(Struct, frozen=True, array_like=True):
 
 
 class Asked(Struct, frozen=True, array_like=True):
-    """A question that waits for an answer; ``ruler`` whether it is by the node's own user."""
+    """A question that waits for an answer; ``ruler`` is True if it is from the node's own user."""
 
     number: int
     principal: str
@@ -183,10 +183,10 @@ class Asked(Struct, frozen=True, array_like=True):
 
 
 class QueueRows(Struct, frozen=True, array_like=True, tag=15):
-    """Answer to Board; without rows where nothing is newer than what the caller has seen.
+    """The answer to ReadQueue; without rows if nothing is newer than the caller's version.
 
-    ``partial`` says that more waits than one answer holds. The last two are what coordinators tell each other
-    by ``Govern``, for the node's own one, which may keep it; the version is 0 for none and for all others.
+    ``partial`` is True if one answer cannot hold all of the queue. The last two fields are the data that
+    coordinators exchange by ``Govern``, for the node's own coordinator; the version is 0 for all others.
     """
 
     version: int
@@ -199,21 +199,21 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     labels: tuple[tuple[str, str], ...]
     draining: bool
     coordinated: bool
-    """Whether the node has a coordinator of its own."""
+    """True if the node has a coordinator of its own."""
     waiting: tuple[Submission, ...]
     tasks: tuple[Occupant, ...]
     asked: tuple[Asked, ...]
     reports: tuple[tuple[int, bytes], ...]
-    """Numbered, oldest first."""
+    """Numbered, the oldest first."""
     partial: bool
     shares_version: int = 0
     shares: bytes = b""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):
-    """Answer to Place: what of the submissions and tasks was refused, and why; the board's version before.
+    """The answer to Place: refused submissions and tasks with reasons, and the queue's earlier version.
 
-    What that board shows as waiting later came back: the node where it went had no room.
+    A submission that the queue shows as waiting afterwards came back: its node had no room.
     """
 
     refused: tuple[tuple[int, str], ...]
@@ -221,6 +221,6 @@ class Placed(Struct, frozen=True, array_like=True, tag=16):
 
 
 class Advice(Struct, frozen=True, array_like=True, tag=17):
-    """Answer to AskScheduler."""
+    """The answer to AskScheduler."""
 
     answer: bytes

@@ -1,6 +1,6 @@
 """The enumerations that both sides of the wire share: types, rights, levels and flags of the thesis.
 
-Not for: messages (``dios.wire.messages``). A number here is never re-used for something else.
+A number is never re-used with another meaning. ``dios.wire.messages`` has the messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 
 
 class Named(enum.IntEnum):
-    """A number on the wire that people read as a word."""
+    """A number on the wire that is shown as a word."""
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -29,12 +29,12 @@ class ObjectType(Named):
     CONSOLE_STREAM = 9
     GROUP = 10
     TASK = 11
-    DURABLE_STREAM = 12  # beside the thesis: a log on disk whose readers keep their own places
-    NETWORK = 13  # beside the thesis: whoever may write it may make network objects
+    DURABLE_STREAM = 12  # not in the thesis: a log on disk whose readers keep their own positions
+    NETWORK = 13  # not in the thesis: a task that may write it may create network objects
 
 
 class Permission(enum.IntFlag):
-    """What a reference lets its holder do; resolution gives ALL, delegation only removes (§4.3.3)."""
+    """The rights of a reference; resolution gives ALL, delegation only removes (§4.3.3)."""
 
     NONE = 0
     READ = 1
@@ -46,14 +46,14 @@ class Permission(enum.IntFlag):
 
 
 class Persistence(Named):
-    """Whether a physical object survives the node's restart (§3.6)."""
+    """The lifetime of a physical object: until its node ends, or beyond a restart (§3.6)."""
 
     VOLATILE = 0
     DURABLE = 1
 
 
 class Proximity(Named):
-    """How far the physical object is from the reference's holder, nearest first (§4.5.1)."""
+    """The distance of the physical object from the holder of the reference, nearest first (§4.5.1)."""
 
     PROCESS = 0
     NODE = 1
@@ -62,7 +62,7 @@ class Proximity(Named):
 
 
 class Deletion(Named):
-    """When a physical object is ready for destruction (§4.2)."""
+    """The condition under which a physical object is destroyed (§4.2)."""
 
     REFERENCE_COUNTED = 0
     IMMEDIATE = 1
@@ -70,7 +70,7 @@ class Deletion(Named):
 
 
 class NameKind(Named):
-    """How ``create`` makes the new object's name (§4.3.1)."""
+    """The way in which ``create`` makes the name of the new object (§4.3.1)."""
 
     RANDOM = 0
     DETERMINISTIC = 1
@@ -78,7 +78,7 @@ class NameKind(Named):
 
 
 class Semantics(Named):
-    """Concurrent access levels of I/O requests (Table 4.5)."""
+    """The concurrent access levels of I/O requests (Table 4.5)."""
 
     EXCL = 0
     MRSW = 1
@@ -87,14 +87,14 @@ class Semantics(Named):
 
 
 class Mode(Named):
-    """Direction of an I/O request, and what ``select`` waits for."""
+    """The direction of an I/O request, and the condition of ``select``."""
 
     READ = 0
     WRITE = 1
 
 
 class Buffering(Named):
-    """What a writer of a blob sees (§3.7): a shadow copy, or the shared bytes themselves."""
+    """The bytes that a writer of a blob changes (§3.7): a shadow copy, or the shared bytes themselves."""
 
     DOUBLE = 0
     RAW = 1
@@ -119,10 +119,10 @@ class CommitIov(Named):
 
 
 class Flag(enum.IntFlag):
-    """Flags of the system calls (appendix B); each call refuses those that mean nothing to it."""
+    """The flags of the system calls (appendix B); each call refuses those without a meaning for it."""
 
     NONE = 0
-    NON_BLOCKING = 1  # any call that would wait: EAGAIN instead; run: return before the child runs
+    NON_BLOCKING = 1  # a call that would wait fails with EAGAIN; run: return before the child runs
     STAY_RUNNABLE = 2  # pause on self: yield only
     SPAWN_LOCAL = 4  # run: on this machine
     RELEASE_COMMIT = 8  # release: commit first
@@ -130,8 +130,8 @@ class Flag(enum.IntFlag):
     BLANK = 32  # acquire_write: do not fill the buffer with the object's bytes
     REPLACE = 64  # commit_write: the object ends where the written range ends
     LOCAL_ONLY = 128  # lookup: never ask other nodes
-    DESTROY = 256  # delete: destroy it now whatever its deletion mode; a task is ended, the reference kept
-    EVERYONE = 512  # retire: whatever was delegated of the object, not only from this reference
+    DESTROY = 256  # delete: destroy the object now; a task is ended and the reference kept
+    EVERYONE = 512  # retire: everything delegated of the object, not only from this reference
 
 
 class Brand(Named):
@@ -143,17 +143,17 @@ class Brand(Named):
 
 
 class TaskState(Named):
-    """Life of a task object."""
+    """The states of a task."""
 
     STARTING = 0
     RUNNING = 1
     PAUSED = 2
     ENDED = 3
-    WAITING = 4  # for its place: not started yet
+    WAITING = 4  # for a place; it is not started yet
 
 
 class Cause(Named):
-    """Why a task ended; told to its parent, its console's readers and ``dios ps``."""
+    """The reason why a task ended; shown to its parent, to readers of its console and by ``dios ps``."""
 
     NONE = 0
     EXITED = 1  # its program ended by itself; see exit_code
@@ -162,55 +162,55 @@ class Cause(Named):
     SANDBOX = 4  # the system-call filter ended it
     MEMORY = 5  # its memory limit
     CPU = 6  # its CPU-time limit
-    KILLED = 7  # somebody with the right deleted it
-    PROTOCOL = 8  # it sent what is no message
+    KILLED = 7  # a task or user with the right deleted it
+    PROTOCOL = 8  # it sent bytes that are not a message
     SPAWN = 9  # it could not be started
     NODE = 10  # the node shut down
     NODE_LOST = 11  # the node that ran it is dead, or out of reach for too long
-    PREEMPTED = 12  # who schedules gave its place to another; it may be started again
+    PREEMPTED = 12  # the scheduler gave its place to another task; it may be started again
 
 
 class NodeStatus(Named):
-    """How a node stands in the cluster, as another sees it."""
+    """The status of a node in the cluster, as another node knows it."""
 
     ALIVE = 0
-    SUSPECT = 1  # it does not answer; soon it is dead
+    SUSPECT = 1  # it does not answer, and becomes dead soon
     DEAD = 2
-    LEFT = 3  # it said good-bye
+    LEFT = 3  # it ended regularly
 
 
 class NodeWish(Named):
-    """What people ask for a node."""
+    """The changes that an operator can request for a node."""
 
     DRAIN = 0  # no new task is placed there
     UNDRAIN = 1
-    FORGET = 2  # its certificate is revoked; whoever wants it back admits it anew
+    FORGET = 2  # its certificate is revoked; to come back it must be admitted again
 
 
 class Resource(Named):
-    """What is counted, and can be limited, for a task, a group and a principal."""
+    """The resources that are counted, and can be limited, for a task, a group and a principal."""
 
     OBJECTS = 0
-    BYTES = 1  # of objects, of versions somebody still reads, and of buffers being written
+    BYTES = 1  # of objects, of versions that are still read, and of buffers for writing
     REFERENCES = 2
     REQUESTS = 3  # buffers held and calls that wait
     TASKS = 4
-    CPU_MS = 5  # used, or set aside for tasks that run
-    MEMORY_BYTES = 6  # set aside for tasks that run
-    VOLATILE_BYTES = 7  # those of BYTES that are in memory and in no store
+    CPU_MS = 5  # used, or reserved for running tasks
+    MEMORY_BYTES = 6  # reserved for running tasks
+    VOLATILE_BYTES = 7  # the part of BYTES that is in memory and not in the store
 
 
 class Scope(Named):
-    """Whose use of resources is counted together."""
+    """The units for which the use of resources is counted."""
 
     TASK = 0  # a task and everything it starts
     GROUP = 1  # the objects in a group, and the tasks that are members of it
-    PRINCIPAL = 2  # everything done for one infrastructure user
+    PRINCIPAL = 2  # everything on behalf of one user of the infrastructure
     NODE = 3  # everything
 
 
 class Affinity(Named):
-    """How a job's tasks stand to each other (§6.3.1, C.4.1)."""
+    """The placement of the tasks of a job relative to each other (§6.3.1, C.4.1)."""
 
     NONE = 0
     SPREAD_NODES = 1  # no two on one node
@@ -220,7 +220,7 @@ class Affinity(Named):
 
 
 class Operator(Named):
-    """How a constraint looks at a node's label."""
+    """The comparison of a constraint with a node's label."""
 
     EQUAL = 0
     UNEQUAL = 1
@@ -229,8 +229,8 @@ class Operator(Named):
 
 
 class Traffic(Named):
-    """What principals share by rates, in bytes per second (EDRF)."""
+    """The kinds of traffic that principals share by rates, in bytes per second (EDRF)."""
 
-    OUT = 0  # bytes of data connections to other nodes, for the principal for whom they go
+    OUT = 0  # bytes of data connections to other nodes, on behalf of a principal
     IN = 1  # the same, from other nodes
     STORE = 2  # durable contents written

@@ -14,7 +14,6 @@ ROUNDS = 6
 SEED = 20
 
 
-@pytest.mark.slow
 def test_a_killed_node_keeps_its_word(tmp_path: Path) -> None:
     """Killed under load and while starting, a node loses nothing acknowledged, tears nothing, leaves nothing.
 

@@ -13,13 +13,13 @@ import dios
 from dios.core.events import ObjectRecord
 from dios.host.audit.reader import AuditReader
 from dios.ids import Name
-from dios.store.check import held, read_index, verify_contents
-from dios.store.findings import Kind
+from dios.store.check import hold_directory, read_index, verify_contents
+from dios.store.findings import FindingKind
 from dios.wire.types import ObjectType
 from tests.crash.writer import Journal, Value, named_groups, whole_value
 
 OURS: Final = frozenset({"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit"})
-_LEFT_BY_A_CRASH: Final = frozenset({Kind.ORPHAN, Kind.AUDIT_TORN})
+_LEFT_BY_A_CRASH: Final = frozenset({FindingKind.ORPHAN, FindingKind.AUDIT_TORN})
 
 
 class BrokenError(Exception):
@@ -37,7 +37,7 @@ def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRec
 
     They are what was asked for and not acknowledged any more; everything else must be as it was told.
     """
-    with held(data):
+    with hold_directory(data):
         found = read_index(data)
         verify_contents(found, lambda _: None)
     strange = [each for each in found.findings if each.kind not in _LEFT_BY_A_CRASH]

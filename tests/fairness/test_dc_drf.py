@@ -84,6 +84,7 @@ def same(left: Allocation, right: Allocation) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.extended(keep=1)
 def test_epsilon_zero_is_the_exact_allocation(dtype: str) -> None:
     """With epsilon 0 and time enough the allocation is Algorithm 1's, dense and sparse, on 1,000 cases."""
     for seed in range(CASES):
@@ -164,7 +165,7 @@ def test_the_search_settles_just_within_the_deadline() -> None:
         trail = []
         for _ in range(80):
             used = best / search.epsilon if search.epsilon else 100.0
-            search.ended(late=used > 1, used=used)
+            search.record_interval(late=used > 1, used=used)
             trail.append(search.epsilon)
         assert all(best / 1.2 < epsilon < best * 1.2 for epsilon in trail[50:]), (best, trail)
 
@@ -173,7 +174,7 @@ def test_epsilon_has_a_greatest_value() -> None:
     """However often the search comes too late, epsilon stays at its bound."""
     search = EpsilonSearch()
     for _ in range(60):
-        search.ended(late=True, used=2.0)
+        search.record_interval(late=True, used=2.0)
     assert search.epsilon == EPSILON_MAX
 
 
@@ -264,18 +265,18 @@ def test_a_sum_that_lost_its_digits_is_made_anew() -> None:
         ([[0.1, 0.2], [-1.0, 0.2]], r"demands\[1, 0\]"),
         ([[np.inf]], r"demands\[0, 0\]"),
         ([0.1, 0.2], r"demands has the shape \(2,\)"),
-        ([[0.1], [0.1, 0.2]], "demands is not a rectangle"),
+        ([[0.1], [0.1, 0.2]], "demands is not a rectangular array"),
         ([[0.1, None]], r"demands\[0, 1\] is nan"),
         (([0, 2], [0, 1], [0.1, np.nan], 2), r"values\[1\]"),
         (([0, 1, 2], [0, 1], [0.1, -0.5], 2), r"values\[1\].*tenant 1"),
         (([0, 2], [0, 2], [0.1, 0.1], 2), r"indices\[1\]"),
-        (([0, 2], [1, 1], [0.1, 0.1], 2), r"indices\[1\] is 1 for the second time in row 0"),
+        (([0, 2], [1, 1], [0.1, 0.1], 2), r"indices\[1\] names resource 1 for the second time in row 0"),
         (([0, 2, 1], [0], [0.1], 2), r"indptr\[2\]"),
         (([1, 2], [0, 1], [0.1, 0.1], 2), r"indptr\[0\]"),
-        (([0, 3], [0, 1], [0.1, 0.1], 2), "indptr ends at 3"),
+        (([0, 3], [0, 1], [0.1, 0.1], 2), "indptr ends with 3"),
         (([0.0, 1.0], [0], [0.1], 2), "indptr"),
         (([0, 1], [0], [0.1], -1), r"demands\[3\]"),
-        ([["a"]], "demands holds <U1: numbers are needed"),
+        ([["a"]], "demands holds values of the type <U1; it must hold numbers"),
     ],
 )
 def test_bad_demands_are_refused(demands: Demands, fault: str) -> None:
@@ -293,7 +294,7 @@ def test_bad_demands_are_refused(demands: Demands, fault: str) -> None:
     ("weights", "fault"),
     [
         ([1.0], r"weights has the shape \(1,\)"),
-        ([[1.0], [1.0, 1.0]], "weights is not a rectangle"),
+        ([[1.0], [1.0, 1.0]], "weights is not a rectangular array"),
         ([1.0, 0.0], r"weights\[1\]"),
         ([1.0, -1.0], r"weights\[1\]"),
         ([1.0, 1e-60], r"weights\[1\]"),

@@ -24,6 +24,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.extended
 def test_every_mechanism_has_a_row_beside_drf() -> None:
     """DRF and each delta, with changes and events."""
     status, shown, said = invoke(*SMALL, "--delta", "1-1e-4", "--delta", "0.99999")
@@ -81,8 +82,8 @@ def test_the_google_trace_is_read_and_what_is_left_out_is_told() -> None:
         ((), "give either --trace DIR or --synthetic"),
         (("--synthetic", "--trace", "x"), "give either --trace DIR or --synthetic"),
         (("--trace", "nowhere"), "no part-*.csv"),
-        (("--trace", "x", "--users", "3"), "--users means nothing with a trace"),
-        (("--synthetic", "--delta", "1"), "--delta '1': it must lie between 0 and 1"),
+        (("--trace", "x", "--users", "3"), "--users is for synthetic traces only"),
+        (("--synthetic", "--delta", "1"), "--delta '1': it must be between 0 and 1"),
         (("--synthetic", "--delta", "much"), "--delta 'much': give a number"),
         (("--synthetic", "--priority", "lowest"), "--priority is 'lowest'"),
         (("--synthetic", "--capacity", "0"), "--capacity is 0.0"),
@@ -100,17 +101,17 @@ def test_what_makes_no_sense_is_refused_by_name(words: tuple[str, ...], said: st
 
 def test_an_interrupt_ends_it_with_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the second mechanism plays: status 130, and the first one's name."""
-    real = trace_report.play
+    real = trace_report.run_mechanism
 
-    def play(*given: object) -> object:
+    def run_mechanism(*given: object) -> object:
         if given[2] is not None:
             signal.raise_signal(signal.SIGINT)
         return real(*given)  # type: ignore[arg-type] # passed on
 
-    monkeypatch.setattr(trace_report, "play", play)
+    monkeypatch.setattr(trace_report, "run_mechanism", run_mechanism)
     status, _, said = invoke(*SMALL)
     assert status == 130
-    assert "interrupted; finished were: DRF" in said
+    assert "interrupted; finished: DRF" in said
 
 
 def test_help_teaches_with_examples() -> None:

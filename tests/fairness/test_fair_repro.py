@@ -37,6 +37,7 @@ def quiet(_: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["sdrf", "dc-drf"])
+@pytest.mark.extended(keep=1)
 def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims, and the command that makes it again."""
     status, shown, said = invoke(family, "--quick", "--out", str(tmp_path), "--json")
@@ -47,7 +48,7 @@ def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path:
         assert each["command"] == f"dios repro {family} --figure {each['figure']} --seed 1 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the paper" in text
+        assert "## Compared with the paper" in text
         assert each["claims"]
         for claim in each["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
@@ -129,32 +130,32 @@ def test_algorithm_1_comes_to_the_exact_shares(profile: str) -> None:
     """Round by round as printed: the levels at which tenants leave are those of the exact solution."""
     demands = generate_demands(profile, 400, 60, seed=3)
     exact = edrf(demands)
-    course = algorithm_1.run(demands, 60.0)
-    assert course.finished
+    timed_rounds = algorithm_1.run(demands, 60.0)
+    assert timed_rounds.finished
     levels = np.unique(exact.share)
     merged = levels[np.concatenate([[True], np.diff(levels) > 1e-9 * levels[1:]])]
-    assert np.allclose(course.levels, merged, rtol=1e-9)
-    assert course.entries[0] == demands[2].size
-    assert (np.diff(course.entries) < 0).all()
+    assert np.allclose(timed_rounds.levels, merged, rtol=1e-9)
+    assert timed_rounds.entries[0] == demands[2].size
+    assert (np.diff(timed_rounds.entries) < 0).all()
     # If each demand that is summed cost a second, two timed rounds would foretell the whole, and
     # as much for each round.
-    cost = np.cumsum(course.entries).astype(np.float64)
+    cost = np.cumsum(timed_rounds.entries).astype(np.float64)
     cost += 7.0 * np.arange(1, cost.size + 1)
-    begun = replace(course, seconds=cost[:2], entries=course.entries[:2], idle_s=7.0)
-    whole = algorithm_1.foretold(demands, exact.share, begun)
-    assert np.allclose(whole.levels, course.levels, rtol=1e-9)
+    begun = replace(timed_rounds, seconds=cost[:2], entries=timed_rounds.entries[:2], idle_s=7.0)
+    whole = algorithm_1.extrapolate(demands, exact.share, begun)
+    assert np.allclose(whole.levels, timed_rounds.levels, rtol=1e-9)
     assert np.allclose(whole.seconds, cost)
 
 
 def test_algorithm_1_stops_when_patience_ends() -> None:
     """Two rounds at least, and the whole is extrapolated from them by the demands still active."""
     demands = generate_demands("G0", 2_000, 300, seed=3)
-    course = algorithm_1.run(demands, 0.0)
-    assert course.levels.size == 2
-    assert not course.finished
-    whole = algorithm_1.foretold(demands, edrf(demands).share, course)
+    timed_rounds = algorithm_1.run(demands, 0.0)
+    assert timed_rounds.levels.size == 2
+    assert not timed_rounds.finished
+    whole = algorithm_1.extrapolate(demands, edrf(demands).share, timed_rounds)
     assert whole.levels.size > 50
-    assert whole.seconds[-1] > course.seconds[-1]
+    assert whole.seconds[-1] > timed_rounds.seconds[-1]
 
 
 def test_distances_from_exact_shares_are_those_of_the_allocations() -> None:

@@ -151,14 +151,14 @@ def test_no_tasks_start_nothing() -> None:
         ([0, 0], [1, -1], [0, 0], [[1], [1]], [1], r"duration_us\[1\]"),
         ([0, 0], [1, 2**60], [0, 0], [[1], [1]], [1], r"duration_us\[1\]"),
         ([0, 0], [1, 2**53 - 1], [0, 0], [[1], [1]], [1], "285 years"),
-        ([0, 0], [1], [0, 0], [[1], [1]], [1], "duration_us has shape"),
-        ([0, 0], [1, 1], [0], [[1], [1]], [1], "user has shape"),
+        ([0, 0], [1], [0, 0], [[1], [1]], [1], "duration_us has the shape"),
+        ([0, 0], [1, 1], [0], [[1], [1]], [1], "user has the shape"),
         ([0, 0], [1, 1], [0, math.nan], [[1], [1]], [1], r"user\[1\]"),
         ([[0]], [1], [0], [[1]], [1], r"submit_us has the shape \(1, 1\)"),
         (["a"], [1], [0], [[1]], [1], "submit_us holds"),
         ([0, 2**53], [1, 1], [0, 0], [[1], [1]], [1], r"submit_us\[1\] .* whole microseconds"),
         ([0, 0], [1, 1], [0, 0], [[1], [1]], [1, 1], r"demands has the shape \(2, 1\)"),
-        ([0, 0], [1, 1], [0, 0], [[1], [1, 2]], [1], "demands is not a rectangle"),
+        ([0, 0], [1, 1], [0, 0], [[1], [1, 2]], [1], "demands is not a rectangular array"),
         ([], [], [], [[1]], [1], r"demands has the shape \(1, 1\)"),
         ([0], [1], [0], [["a"]], [1], "demands holds"),
         ([0], [1], [0], [[1]], ["a"], "capacity holds"),
@@ -184,5 +184,5 @@ def test_strangers_to_the_population_are_refused() -> None:
     """A user outside of a named population, or one too many for a counted one, is an error."""
     with pytest.raises(ValueError, match=r"user\[1\] is 7"):
         simulate([0, 0], [1, 1], [3, 7], [[1], [1]], [1], users=[3, 4])
-    with pytest.raises(ValueError, match="more than the 1"):
+    with pytest.raises(ValueError, match="users allows 1"):
         simulate([0, 0], [1, 1], [3, 7], [[1], [1]], [1], users=1)

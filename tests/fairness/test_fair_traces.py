@@ -25,7 +25,14 @@ from dios.fairness.trace import (
     trace_of_rows,
 )
 from dios.fairness.trace_events import replay
-from dios.fairness.trace_report import compare, delta_text, fitting, low_half, play, reductions
+from dios.fairness.trace_report import (
+    compare,
+    delta_text,
+    low_half,
+    reductions,
+    run_mechanism,
+    without_oversized,
+)
 
 SMALL = GoogleLike(users=40, tasks=4_000, days=2.0, seed=3)
 
@@ -120,13 +127,13 @@ def test_rows_of_a_trace_become_tasks_and_what_is_left_out_is_counted() -> None:
         Row(196, 6, SCHEDULE),
         Row(197, 6, LOST),
     ]
-    trace, left_out = trace_of_rows(rows, begin_us=100, until_us=300)
+    trace, skipped = trace_of_rows(rows, begin_us=100, until_us=300)
     assert trace.submit_us.tolist() == [0, 50, 90]
     assert trace.duration_us.tolist() == [150, 10, 1]
     assert trace.user.tolist() == [0, 1, 1]
     assert trace.demands.tolist() == [[UNITS / 4, UNITS / 8]] * 3
     assert (trace.horizon_us, trace.users) == (200, 2)
-    assert left_out == {
+    assert skipped == {
         "evicted or lost": 2,
         "never ran": 1,
         "demands nothing of a resource": 1,
@@ -137,10 +144,10 @@ def test_rows_of_a_trace_become_tasks_and_what_is_left_out_is_counted() -> None:
 def test_without_an_end_a_trace_is_as_long_as_its_rows() -> None:
     """What still runs at the last row runs until then."""
     rows = [Row(100, 1, SUBMIT), Row(110, 1, SCHEDULE), Row(400, 2, SUBMIT)]
-    trace, left_out = trace_of_rows(rows, begin_us=100, until_us=None)
+    trace, skipped = trace_of_rows(rows, begin_us=100, until_us=None)
     assert trace.duration_us.tolist() == [290]
     assert trace.horizon_us == 300
-    assert left_out == {"never ran": 1}
+    assert skipped == {"never ran": 1}
 
 
 def test_a_trace_of_nothing_and_one_of_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +164,7 @@ def test_waiting_and_completions_are_those_of_each_users_tasks() -> None:
     """Counted once more, task by task."""
     trace = generate_trace(SMALL)
     pool = trace.usage() * 0.7
-    plain, other = play(trace, pool, None), play(trace, pool, 1 - 1e-4)
+    plain, other = run_mechanism(trace, pool, None), run_mechanism(trace, pool, 1 - 1e-4)
     for played in (plain, other):
         waits: dict[int, list[float]] = {}
         seen: dict[int, list[float]] = {}
@@ -198,12 +205,12 @@ def test_tasks_that_never_fit_are_taken_out() -> None:
     """Everybody would wait for them."""
     trace = generate_trace(SMALL)
     pool = trace.demands.max(axis=0) - 1
-    fit, count = fitting(trace, pool)
+    fit, count = without_oversized(trace, pool)
     assert count > 0
     assert fit.submit_us.size == trace.submit_us.size - count
     assert (fit.demands <= pool).all()
-    with pytest.raises(ValueError, match="never fit"):
-        play(trace, pool, None)
+    with pytest.raises(ValueError, match="exceed the capacity"):
+        run_mechanism(trace, pool, None)
 
 
 @pytest.mark.parametrize("rule", ["dominant", "sum"])
@@ -212,12 +219,12 @@ def test_the_live_tree_agrees_with_every_decision(rule: str, delta: float) -> No
     """Whoever the simulation chose has the least priority in the tree; nearer to 1 means fewer events."""
     trace = generate_trace(SMALL)
     pool = trace.usage() * 0.6
-    played = play(trace, pool, delta, rule)
+    played = run_mechanism(trace, pool, delta, rule)
     found = replay(trace, pool, played, rule, resort_every=50)
     assert found.decisions == trace.submit_us.size
     assert found.waiting > 1
     assert found.events > 0
-    slow = replay(trace, pool, play(trace, pool, 1 - 1e-7, rule), rule)
+    slow = replay(trace, pool, run_mechanism(trace, pool, 1 - 1e-7, rule), rule)
     assert slow.events < found.events
 
 
@@ -225,11 +232,11 @@ def test_a_decision_for_somebody_else_is_found_out() -> None:
     """Decisions of DRF are not those of SDRF: the replay names the instant and both users."""
     trace = generate_trace(SMALL)
     pool = trace.usage() * 0.6
-    wrong = replace(play(trace, pool, None), delta=1 - 1e-4)
+    wrong = replace(run_mechanism(trace, pool, None), delta=1 - 1e-4)
     with pytest.raises(InvariantError, match=r"user \d+ with priority .* was chosen, and user \d+ has"):
         replay(trace, pool, wrong)
     with pytest.raises(ValueError, match="do not change with time"):
-        replay(trace, pool, play(trace, pool, None))
+        replay(trace, pool, run_mechanism(trace, pool, None))
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from dios.fairness.stateful.kernels import (
     DOMINANT,
     PLAIN,
     SUM,
-    decay,
-    empty_books,
-    give_back,
-    join,
-    leave,
-    pick,
-    settle_everybody,
+    activate,
+    advance_clock,
+    deactivate,
+    empty_user_table,
+    finish_task,
+    next_user,
     start_next,
+    update_all_lines,
 )
 
 
@@ -24,7 +24,7 @@ def played(seed: int, users: int, mode: int, tau: float) -> int:
     """Live one random history in both kinds of books; how often a decision followed another's."""
     rng = np.random.default_rng(seed)
     capacity = rng.integers(20, 60, int(rng.integers(1, 4))).astype(np.float64)
-    both = [empty_books(capacity, users, scan_max) for scan_max in (users, 0)]
+    both = [empty_user_table(capacity, users, scan_max) for scan_max in (users, 0)]
     clocks = [np.array([0.0, 1.0]) for _ in both]
     active, t, fair, changes, last = 0, 0.0, 1 / users, 0, -1
     running: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
@@ -33,27 +33,27 @@ def played(seed: int, users: int, mode: int, tau: float) -> int:
         if step % 100 == 99:
             t += 30 * tau
             fair /= 2
-        for books, clock in zip(both, clocks, strict=True):
-            decay(books, users, clock, t, tau)
+        for table, clock in zip(both, clocks, strict=True):
+            advance_clock(table, users, clock, t, tau)
             if step % 100 == 99:
-                settle_everybody(books, users, fair, float(clock[1]), mode)
+                update_all_lines(table, users, fair, float(clock[1]), mode)
         g = float(clocks[0][1])
         if running and rng.random() < 0.5:
             who, gone = running.pop(int(rng.integers(len(running))))
-            for books in both:
-                give_back(books, who, gone, fair, g, mode)
+            for table in both:
+                finish_task(table, who, gone, fair, g, mode)
         user, demand = int(rng.integers(users)), rng.integers(0, 7, capacity.size).astype(np.float64)
         idle = bool(both[0].place[user] < 0)
-        for books in both:
+        for table in both:
             if idle:
-                join(books, active, user, demand, g)
+                activate(table, active, user, demand, g)
             else:
-                leave(books, active, user, g)
+                deactivate(table, active, user, g)
         active += 1 if idle else -1
-        chosen = [pick(books, active, g) for books in both]
+        chosen = [next_user(table, active, g) for table in both]
         assert chosen[0] == chosen[1], (seed, step, chosen)
         changes, last = changes + (chosen[0] != last), chosen[0]
-        started = [start_next(books, active, fair, g, mode) for books in both]
+        started = [start_next(table, active, fair, g, mode) for table in both]
         assert started[0] == started[1], (seed, step, started)
         if started[0] >= 0:
             running.append((started[0], both[0].head[started[0]].copy()))
@@ -83,10 +83,10 @@ def test_equal_priorities_go_by_derivative_then_by_index(
     slopes: list[list[float]], first: int, scan_max: int
 ) -> None:
     """Of users with one priority the one that falls fastest is next, then the one who came first."""
-    books = empty_books(np.array([8.0, 8.0]), 3, scan_max)
+    table = empty_user_table(np.array([8.0, 8.0]), 3, scan_max)
     for user, slope in enumerate(slopes):
-        books.slope[user] = slope
-        books.level[user] = 0.75 - books.slope[user]
+        table.slope[user] = slope
+        table.level[user] = 0.75 - table.slope[user]
     for count, user in enumerate((2, 0, 1)):
-        join(books, count, user, np.ones(2), 1.0)
-    assert pick(books, 3, 1.0) == first
+        activate(table, count, user, np.ones(2), 1.0)
+    assert next_user(table, 3, 1.0) == first

@@ -202,26 +202,26 @@ def test_bad_use_is_refused_and_changes_nothing() -> None:
     scheduler = SdrfScheduler([4, 4], users=1)
     scheduler.submit("a", [1, 1], "x", 3.0)
     for user, demand, tag, t, what in [
-        ("a", [1], "y", 3.0, r"demand has the shape \(1,\): \(2\) is needed"),
-        ("a", [1, 1], "x", 3.0, "in use"),
-        ("a", [1, 1], "y", 2.0, "time runs on"),
-        ("a", [1, 1], "y", math.nan, "time runs on"),
-        ("b", [1, 1], "y", 3.0, "one more than"),
+        ("a", [1], "y", 3.0, r"demand has the shape \(1,\); it must be \(2\)"),
+        ("a", [1, 1], "x", 3.0, "already used"),
+        ("a", [1, 1], "y", 2.0, "not before 3.0"),
+        ("a", [1, 1], "y", math.nan, "must be finite"),
+        ("b", [1, 1], "y", 3.0, "users allows only 1"),
     ]:
         with pytest.raises(ValueError, match=what):
             scheduler.submit(user, demand, tag, t)
-    with pytest.raises(ValueError, match="demand is not a rectangle"):
+    with pytest.raises(ValueError, match="demand is not a rectangular array"):
         scheduler.submit("a", [[1], [1, 2]], "y", 3.0)
     with pytest.raises(ValueError, match="withdraw"):
         scheduler.finish("x", 3.0)
     with pytest.raises(ValueError, match="unknown"):
         scheduler.finish("y", 3.0)
-    with pytest.raises(ValueError, match="does not wait"):
+    with pytest.raises(ValueError, match="no task with the tag 'y' waits"):
         scheduler.withdraw("y", 3.0)
-    with pytest.raises(ValueError, match="time runs on"):
+    with pytest.raises(ValueError, match=r"not before 3\.0"):
         scheduler.schedule(1.0)
     assert scheduler.schedule(3.0) == ["x"]
-    with pytest.raises(ValueError, match="none of those"):
+    with pytest.raises(ValueError, match="'b' is not in users"):
         SdrfScheduler([4], users=["a"]).submit("b", [1], "x", 0.0)
 
 

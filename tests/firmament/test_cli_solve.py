@@ -65,7 +65,7 @@ def test_an_infeasible_network_is_told_with_its_reason(person: Person) -> None:
     done = person.types("dios solve narrow.dimacs --flow answer.flow", status=1)
     assert "infeasible" in done.stdout
     assert "1 too little" in done.stdout
-    assert "no flow was written to answer.flow" in done.stderr
+    assert "wrote no flow to answer.flow" in done.stderr
     assert not (person.home / "answer.flow").exists()
 
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told_with_its_place(person: Person) -> None:
     told = person.types("dios solve bad.dimacs", status=1).stderr
     assert "bad.dimacs:2: vertex 3 is not within 1 to 2" in told
     told = person.types("dios solve bad.dimacs --algorithm fastest", status=1).stderr
-    assert "no algorithm 'fastest'; there are auto, " in told
+    assert "no algorithm 'fastest'; choose from auto, " in told
     assert "nowhere.dimacs" in person.types("dios solve nowhere.dimacs", status=1).stderr
     error = json.loads(person.types("dios solve bad.dimacs --json", status=1).stderr)
     assert error["error"] == "EINVAL"

@@ -11,17 +11,23 @@ from sched_samples import batches, chances, noise
 
 from dios import limits
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.samples import BadKnowledgeError, Batch
+from dios.firmament.knowledge.samples import BadKnowledgeError, KnowledgeBatch
 from dios.firmament.knowledge.storage import decode, encode
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording, fault_of, highest
+from dios.firmament.knowledge.usage_profile import (
+    UsageChannel,
+    UsageProfile,
+    UsageRecording,
+    fault_of,
+    highest,
+)
 
 
 def known(base: KnowledgeBase) -> object:
     """All that a base answers of courses, whatever came first."""
     return {
-        (principal, job): (base.courses.runs(principal, job), base.courses.members(principal, job))
+        (principal, job): (base.usage_profiles.runs(principal, job), base.usage_profiles.members(principal, job))
         for principal in ("uid:0", "uid:1")
-        for job in sorted(base.courses.jobs(principal))
+        for job in sorted(base.usage_profiles.jobs(principal))
     }
 
 
@@ -29,7 +35,7 @@ def filled(seed: int, count: int, node: str = "n1") -> KnowledgeBase:
     """A base with random courses, few enough that nothing falls out but old runs."""
     rng, base = chances(seed), KnowledgeBase(node, 1)
     for number in range(count):
-        base.add_course(some_course(rng, number=number))
+        base.add_usage_profile(some_course(rng, number=number))
     return base
 
 
@@ -38,11 +44,11 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
     """Recorded spans are, instant by instant, those of a model that keeps every millisecond's values."""
     rng = chances(seed)
     scale = rng.choice([1, 1, 40, 700])
-    recording, model = Recording(), defaultdict[Channel, dict[int, int]](dict)
+    recording, model = UsageRecording(), defaultdict[UsageChannel, dict[int, int]](dict)
     at = 0
     for _ in range(rng.randrange(1, 30)):
         begin, at = max(0, at - rng.randrange(300)), at + scale * rng.randrange(1, 2_000)
-        values = {channel: rng.randrange(10**6) for channel in rng.sample(list(Channel), 2)}
+        values = {channel: rng.randrange(10**6) for channel in rng.sample(list(UsageChannel), 2)}
         recording.span(begin, at, values)
         for channel, value in values.items():
             for second in range(begin // 1000, max(begin // 1000 + 1, -(-at // 1000))):
@@ -50,21 +56,21 @@ def test_an_instant_has_the_most_of_all_spans_that_touch_it(seed: int) -> None:
     length_ms = at + rng.choice([0, 0, 10, 5_000])
     instant_s, found = recording.values(length_ms)
     seconds = -(-length_ms // 1000)
-    assert instant_s == 1 or seconds > limits.COURSE_INSTANTS_MAX * instant_s // 2, seed
+    assert instant_s == 1 or seconds > limits.USAGE_PROFILE_INSTANTS_MAX * instant_s // 2, seed
     assert set(found) == {int(channel) for channel in model}, seed
     for channel, by_second in model.items():
         expected = [0] * -(-seconds // instant_s)
         for second, value in by_second.items():
             expected[second // instant_s] = max(expected[second // instant_s], value)
         assert list(found[int(channel)]) == expected, seed
-        assert len(expected) <= limits.COURSE_INSTANTS_MAX, seed
+        assert len(expected) <= limits.USAGE_PROFILE_INSTANTS_MAX, seed
 
 
 def test_what_was_seen_after_the_end_stands_at_the_end() -> None:
     """Clocks may tell that a look was after the task had ended: nothing of it is lost."""
-    recording = Recording()
-    recording.span(0, 1_000, {Channel.CPU_MILLI: 5})
-    recording.span(1_000, 2_100, {Channel.CPU_MILLI: 9})
+    recording = UsageRecording()
+    recording.span(0, 1_000, {UsageChannel.CPU_MILLI: 5})
+    recording.span(1_000, 2_100, {UsageChannel.CPU_MILLI: 9})
     assert recording.values(1_000) == (1, {1: (9,)})
 
 
@@ -75,7 +81,7 @@ def test_the_highest_of_courses_is_that_of_each_second(seed: int) -> None:
     some = [some_course(rng, number=number) for number in range(rng.randrange(1, 6))]
     found = highest(some)
     assert found.instant_s == max(one.instant_s for one in some), seed
-    model: dict[Channel, dict[int, int]] = defaultdict(dict)
+    model: dict[UsageChannel, dict[int, int]] = defaultdict(dict)
     for one in some:
         for channel, values in one.channels.items():
             for at, value in enumerate(values):
@@ -87,68 +93,71 @@ def test_the_highest_of_courses_is_that_of_each_second(seed: int) -> None:
 def test_of_each_task_the_last_runs_count() -> None:
     """When there are more runs than are kept, the one that began first is forgotten, whichever came last."""
     base = KnowledgeBase("n1", 1)
-    count = limits.COURSE_RUNS_MAX + 1
+    count = limits.USAGE_PROFILE_RUNS_MAX + 1
     for run in [*range(1, count), 0]:
-        base.add_course(course(run=run, began_s=run, cpu_milli=[1000 + (100 if run == 0 else 0)]))
-    (member,) = base.courses.members("uid:1", "words")
-    assert (member.runs, member.highest.values) == (limits.COURSE_RUNS_MAX, {Channel.CPU_MILLI: [1000]})
+        base.add_usage_profile(course(run=run, began_s=run, cpu_milli=[1000 + (100 if run == 0 else 0)]))
+    (member,) = base.usage_profiles.members("uid:1", "words")
+    assert (member.runs, member.highest.values) == (
+        limits.USAGE_PROFILE_RUNS_MAX,
+        {UsageChannel.CPU_MILLI: [1000]},
+    )
 
 
 def test_a_task_begins_so_long_after_its_job() -> None:
     """A member starts as late as in the run in which it began latest after the run's first task."""
     base = KnowledgeBase("n1", 1)
     for run, late in ((1, 3.0), (2, 4.5)):
-        base.add_course(course("map.0", run=run, began_s=100 * run, cpu_milli=[1]))
-        base.add_course(course("reduce", run=run, task=2, began_s=100 * run + late, cpu_milli=[1, 2]))
+        base.add_usage_profile(course("map.0", run=run, began_s=100 * run, cpu_milli=[1]))
+        base.add_usage_profile(course("reduce", run=run, task=2, began_s=100 * run + late, cpu_milli=[1, 2]))
     # It failed and was started again in the second run.
-    base.add_course(course("reduce", run=2, task=3, began_s=290, completed=False, memory=[7]))
-    mapper, reducer = base.courses.members("uid:1", "words")
+    base.add_usage_profile(course("reduce", run=2, task=3, began_s=290, completed=False, memory=[7]))
+    mapper, reducer = base.usage_profiles.members("uid:1", "words")
     assert (mapper.start_s, mapper.runs, mapper.completed) == (0, 2, 2)
     assert (reducer.start_s, reducer.runs, reducer.completed, reducer.length_s) == (4.5, 2, 2, 2.0)
-    assert reducer.highest.values == {Channel.CPU_MILLI: [1, 2], Channel.MEMORY: [7]}
-    assert base.courses.runs("uid:1", "words") == 2
+    assert reducer.highest.values == {UsageChannel.CPU_MILLI: [1, 2], UsageChannel.MEMORY: [7]}
+    assert base.usage_profiles.runs("uid:1", "words") == 2
 
 
 def test_what_went_between_nodes_is_joined_to_a_run() -> None:
     """A course of flows alone, of another coordinator's clock, adds them and is no run of its own."""
     base = KnowledgeBase("n1", 1)
-    base.add_course(course(run=1, began_s=9, sent=[3, 4], received=[0, 1]))
-    assert not base.courses.jobs("uid:1")
-    assert not base.courses.members("uid:1", "words")
-    assert not base.courses.knows("uid:1", "words", "map.0", 1)
-    base.add_course(course(run=1, began_s=100, cpu_milli=[5, 5], received=[2, 0], completed=False))
-    (member,) = base.courses.members("uid:1", "words")
+    base.add_usage_profile(course(run=1, began_s=9, sent=[3, 4], received=[0, 1]))
+    assert not base.usage_profiles.jobs("uid:1")
+    assert not base.usage_profiles.members("uid:1", "words")
+    assert not base.usage_profiles.knows("uid:1", "words", "map.0", 1)
+    base.add_usage_profile(course(run=1, began_s=100, cpu_milli=[5, 5], received=[2, 0], completed=False))
+    (member,) = base.usage_profiles.members("uid:1", "words")
     assert (member.runs, member.completed, member.start_s) == (1, 0, 0)
     assert member.highest.values == {
-        Channel.CPU_MILLI: [5, 5], Channel.SENT: [3, 4], Channel.RECEIVED: [2, 1],
+        UsageChannel.CPU_MILLI: [5, 5], UsageChannel.SENT: [3, 4], UsageChannel.RECEIVED: [2, 1],
     }  # fmt: skip
 
 
 def test_courses_are_of_their_principal() -> None:
     """Two users' jobs of one name are two jobs."""
     base = KnowledgeBase("n1", 1)
-    base.add_course(course(principal="uid:1", cpu_milli=[1]))
-    base.add_course(course(principal="uid:2", cpu_milli=[2]))
-    base.add_course(course(principal="uid:2", job="ranks", cpu_milli=[3]))
-    assert base.courses.jobs("uid:1") == ["words"]
-    assert base.courses.jobs("uid:2") == ["ranks", "words"]
-    assert base.courses.members("uid:1", "words")[0].highest.values == {Channel.CPU_MILLI: [1]}
-    assert base.courses.members("uid:1", "ranks") == []
+    base.add_usage_profile(course(principal="uid:1", cpu_milli=[1]))
+    base.add_usage_profile(course(principal="uid:2", cpu_milli=[2]))
+    base.add_usage_profile(course(principal="uid:2", job="ranks", cpu_milli=[3]))
+    assert base.usage_profiles.jobs("uid:1") == ["words"]
+    assert base.usage_profiles.jobs("uid:2") == ["ranks", "words"]
+    assert base.usage_profiles.members("uid:1", "words")[0].highest.values == {UsageChannel.CPU_MILLI: [1]}
+    assert base.usage_profiles.members("uid:1", "ranks") == []
 
 
 def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the bound in members, or in bytes, what was touched longest ago is forgotten."""
-    monkeypatch.setattr(limits, "COURSE_MEMBERS_MAX", 3)
-    monkeypatch.setattr(limits, "COURSES_BYTES_MAX", 1_000)
+    monkeypatch.setattr(limits, "USAGE_PROFILE_MEMBERS_MAX", 3)
+    monkeypatch.setattr(limits, "USAGE_PROFILES_BYTES_MAX", 1_000)
     base = KnowledgeBase("n1", 1)
     for name in ("a", "b", "c", "a", "d"):
-        base.add_course(course(name, cpu_milli=[1]))
-    assert [key.member for key in base.courses.kept] == ["c", "a", "d"]
-    base.add_course(course("large", cpu_milli=[10**9] * 188))
-    assert [key.member for key in base.courses.kept] == ["large"]
-    assert 900 < base.courses.bytes < 1_000
-    base.add_course(course("huge", cpu_milli=[10**9] * 256))
-    assert (len(base.courses.kept), base.courses.bytes) == (0, 0)
+        base.add_usage_profile(course(name, cpu_milli=[1]))
+    assert [key.member for key in base.usage_profiles.kept] == ["c", "a", "d"]
+    base.add_usage_profile(course("large", cpu_milli=[10**9] * 188))
+    assert [key.member for key in base.usage_profiles.kept] == ["large"]
+    assert 900 < base.usage_profiles.bytes < 1_000
+    base.add_usage_profile(course("huge", cpu_milli=[10**9] * 256))
+    assert (len(base.usage_profiles.kept), base.usage_profiles.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +177,12 @@ def test_courses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("channels", replace(course(), values=dict.fromkeys(range(9), (1,)))),
     ],
 )
-def test_a_course_that_cannot_be_meant_is_refused(field: str, bad: Course) -> None:
+def test_a_course_that_cannot_be_meant_is_refused(field: str, bad: UsageProfile) -> None:
     """The error names what is wrong, and nothing is changed."""
     base = KnowledgeBase("n1", 1)
     with pytest.raises(BadKnowledgeError, match=field):
-        base.add_course(bad)
-    assert (base.position, len(base.courses.kept)) == (0, 0)
+        base.add_usage_profile(bad)
+    assert (base.position, len(base.usage_profiles.kept)) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -186,13 +195,13 @@ def test_what_is_recorded_can_be_meant(seed: int) -> None:
 def test_the_largest_course_fits_a_report() -> None:
     """A course with all that it may have goes inline between nodes, beside who it is from."""
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
-    most = (2**63 - 1,) * limits.COURSE_INSTANTS_MAX
+    most = (2**63 - 1,) * limits.USAGE_PROFILE_INSTANTS_MAX
     base = KnowledgeBase(text, 2**63 - 1)
-    largest = Course(
-        text, text, text, text, *(2**63 - 1,) * 3, limits.COURSE_INSTANTS_MAX * 1000, 1,
-        {2**63 - 1 - number: most for number in range(limits.COURSE_CHANNELS_MAX)},
+    largest = UsageProfile(
+        text, text, text, text, *(2**63 - 1,) * 3, limits.USAGE_PROFILE_INSTANTS_MAX * 1000, 1,
+        {2**63 - 1 - number: most for number in range(limits.USAGE_PROFILE_CHANNELS_MAX)},
     )  # fmt: skip
-    base.add_course(largest)
+    base.add_usage_profile(largest)
     assert len(base.batch().to_bytes()) < limits.INLINE_BYTES_MAX - 1024
 
 
@@ -218,12 +227,12 @@ def test_courses_are_kept() -> None:
     base = filled(7, 60)
     again = KnowledgeBase.from_bytes(base.to_bytes(), "n1", 2)
     assert known(again) == known(base)
-    assert list(again.courses.kept) == list(base.courses.kept)
-    assert again.courses.bytes == base.courses.bytes > 0
-    one = next(iter(base.courses.entries())).what
-    assert isinstance(one, Course)
-    assert again.courses.knows(one.principal, one.job, one.member, one.task)
-    assert not again.courses.knows(one.principal, one.job, one.member, 10**6)
+    assert list(again.usage_profiles.kept) == list(base.usage_profiles.kept)
+    assert again.usage_profiles.bytes == base.usage_profiles.bytes > 0
+    one = next(iter(base.usage_profiles.entries())).what
+    assert isinstance(one, UsageProfile)
+    assert again.usage_profiles.knows(one.principal, one.job, one.member, one.task)
+    assert not again.usage_profiles.knows(one.principal, one.job, one.member, 10**6)
 
 
 def test_knowledge_without_courses_is_still_read() -> None:
@@ -234,21 +243,21 @@ def test_knowledge_without_courses_is_still_read() -> None:
     assert encode(stored)[-1:] == b"\x90", "no courses"
     again = KnowledgeBase.from_bytes(older, "n1", 2)
     assert again.classes() == noise(3, 20).classes()
-    assert again.courses.kept == {}
-    again.add_course(course(cpu_milli=[1]))
+    assert again.usage_profiles.kept == {}
+    again.add_usage_profile(course(cpu_milli=[1]))
     assert KnowledgeBase.from_bytes(again.to_bytes(), "n1", 3).courses.jobs("uid:1") == ["words"]
 
 
 def test_a_course_looks_on_the_wire_as_it_did() -> None:
     """A frozen vector: one course."""
     base = KnowledgeBase("n", 2)
-    base.add_course(course("m", run=3, task=4, began_s=1, cpu_milli=[500, 0], memory=[7, 8]))
+    base.add_usage_profile(course("m", run=3, task=4, began_s=1, cpu_milli=[500, 0], memory=[7, 8]))
     frozen = (
         "9592020100c29194a16e02009c02a57569643a31a5776f726473a16da26e310304ce3b9aca00cd07d001"
         "8201 92cd01f400 02920708 c301".replace(" ", "")
     )
     assert base.batch().to_bytes().hex() == frozen
-    assert Batch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
+    assert KnowledgeBatch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,8 +10,8 @@ from sched_courses import course
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.assignment import SetUp
-from dios.firmament.coordinator.scheduler_service import Office
-from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.scheduler_service import SchedulerService
+from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.usage_queries import learned, steps_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked
@@ -34,16 +34,16 @@ def base() -> KnowledgeBase:
     """Two runs of a user's job, one of another user's of the same name."""
     made = KnowledgeBase("n1", 1)
     for run in (1, 2):
-        made.add_course(course(run=run, task=run, began_s=100 * run, cpu_milli=[100, 100, 900 * run]))
-    made.add_course(course("reduce", run=2, task=3, began_s=203, memory=[5], completed=False))
-    made.add_course(course(principal="uid:2", cpu_milli=[7]))
-    made.add_course(course(principal="uid:2", job="secret", cpu_milli=[7]))
+        made.add_usage_profile(course(run=run, task=run, began_s=100 * run, cpu_milli=[100, 100, 900 * run]))
+    made.add_usage_profile(course("reduce", run=2, task=3, began_s=203, memory=[5], completed=False))
+    made.add_usage_profile(course(principal="uid:2", cpu_milli=[7]))
+    made.add_usage_profile(course(principal="uid:2", job="secret", cpu_milli=[7]))
     return made
 
 
 def test_a_desk_answers_with_steps(base: KnowledgeBase) -> None:
     """The desk of a scheduler that has this knowledge tells runs, starts, and values where they change."""
-    office = Office(Orders(SetUp.CENTRALISED, "spread"), "n1", base, 0.0)
+    office = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", base, 0.0)
     told = json.loads(office.answer(asked({"ask": "learn", "job": "words"})))
     assert told == {
         "ok": True,
@@ -97,7 +97,7 @@ def test_everybody_sees_his_own_jobs_alone(base: KnowledgeBase) -> None:
 def test_an_unknown_job_is_answered_with_those_that_are_known(base: KnowledgeBase) -> None:
     """The error names jobs that were run, the last one first, not more than a person reads; or what to do."""
     for number in range(25):
-        base.add_course(course(job=f"job{number}", cpu_milli=[1]))
+        base.add_usage_profile(course(job=f"job{number}", cpu_milli=[1]))
     with pytest.raises(InvalidError, match=r"known are job24, job23, .*job5 and 6 others"):
         ask(base, {"job": "wrods"})
     for nothing in (base, None):
@@ -111,8 +111,8 @@ def test_a_large_job_is_told_in_parts(base: KnowledgeBase) -> None:
     """However much is known, each answer travels, and all of them together are everything, once."""
     count = 40
     for number in range(count):
-        values = [10**9 + (number * at) % 1_000 * 10**6 for at in range(limits.COURSE_INSTANTS_MAX)]
-        base.add_course(course(f"task.{number:02}", job="large", cpu_milli=values, memory=values))
+        values = [10**9 + (number * at) % 1_000 * 10**6 for at in range(limits.USAGE_PROFILE_INSTANTS_MAX)]
+        base.add_usage_profile(course(f"task.{number:02}", job="large", cpu_milli=values, memory=values))
     begin: object = 0
     names: list[str] = []
     parts = 0

@@ -7,22 +7,22 @@ from sched_courses import course, some_course
 from sched_samples import chances, sample
 
 from dios import limits
-from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.coordinator.observer import MeasurementReport, Observer
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 
-def told(observer: Observer, count: int) -> list[Report]:
+def told(observer: Observer, count: int) -> list[MeasurementReport]:
     """What is in so many reports in turn."""
     found = [observer.report("n1") for _ in range(count)]
     assert all(len(data) <= limits.INLINE_BYTES_MAX for data in found if data)
-    return [msgspec.msgpack.decode(data, type=Report) for data in found if data]
+    return [msgspec.msgpack.decode(data, type=MeasurementReport) for data in found if data]
 
 
 def filled(count: int) -> KnowledgeBase:
     """A node's base with courses of its own."""
     rng, base = chances(1), KnowledgeBase("n1", 1)
     for number in range(count):
-        base.add_course(some_course(rng, number=number))
+        base.add_usage_profile(some_course(rng, number=number))
     return base
 
 
@@ -37,7 +37,7 @@ def test_a_scheduler_that_comes_late_learns_all_courses() -> None:
         again = sum(late.merge(report.batch).new for report in told(observer, 100))
     finally:
         observer.close()
-    kept = {entry.identity for entry in base.courses.entries()}
+    kept = {entry.identity for entry in base.usage_profiles.entries()}
     assert {entry.identity for entry in late.courses.entries()} == kept
     assert (new, again) == (len(kept), 0)
 
@@ -46,12 +46,12 @@ def test_courses_of_others_are_theirs_to_tell() -> None:
     """A node tells again what it measured itself, and what is new beside it."""
     base = filled(0)
     other = KnowledgeBase("n2", 1)
-    other.add_course(course(cpu_milli=[1]))
+    other.add_usage_profile(course(cpu_milli=[1]))
     base.merge(other.batch().to_bytes())
     observer = Observer(base)
     try:
         assert len(told(observer, 20)) == 1
-        base.add_course(course(task=2, cpu_milli=[1]))
+        base.add_usage_profile(course(task=2, cpu_milli=[1]))
         base.add(sample(resident=1))
         late = KnowledgeBase("n3", 1)
         late_of = [late.merge(report.batch) for report in told(observer, 20)]
@@ -64,10 +64,10 @@ def test_courses_of_others_are_theirs_to_tell() -> None:
 def test_what_was_forgotten_is_not_taken_in_again() -> None:
     """A course older than those that are kept is no news when it comes again, nor is one of these."""
     base = KnowledgeBase("n1", 1)
-    for run in range(limits.COURSE_RUNS_MAX + 1):
-        base.add_course(course(run=run, task=run, began_s=run, cpu_milli=[1]))
+    for run in range(limits.USAGE_PROFILE_RUNS_MAX + 1):
+        base.add_usage_profile(course(run=run, task=run, began_s=run, cpu_milli=[1]))
     above, all_of = KnowledgeBase("n2", 1), base.batch().to_bytes()
-    assert above.merge(all_of).new == limits.COURSE_RUNS_MAX + 1
+    assert above.merge(all_of).new == limits.USAGE_PROFILE_RUNS_MAX + 1
     before = above.position
     assert above.merge(all_of).new == 0
     assert above.position == before
@@ -76,7 +76,7 @@ def test_what_was_forgotten_is_not_taken_in_again() -> None:
 def test_a_course_is_taken_though_later_numbers_were_heard() -> None:
     """A gap in the numbers of a node that was closed meanwhile keeps no course out."""
     base, above = KnowledgeBase("n1", 1), KnowledgeBase("n2", 1)
-    base.add_course(course(cpu_milli=[1]))
+    base.add_usage_profile(course(cpu_milli=[1]))
     first = base.batch()
     for number in range(limits.KNOWLEDGE_GAPS_MAX + 10):
         base.add(sample(at_s=number, resident=1))

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from dios.firmament.coordinator.task_tracer import Tracer
+from dios.firmament.coordinator.task_tracer import TaskTracer
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel
-from dios.firmament.knowledge.usage_profiles import Member
+from dios.firmament.knowledge.usage_profile import UsageChannel
+from dios.firmament.knowledge.usage_profiles import ProfiledTask
 from dios.firmament.monitor.task_probe import TaskProbe
-from dios.lib.reservations import Member as Placed
+from dios.lib.reservations import JobMember as Placed
 from dios.lib.reservations import label_of
-from dios.wire.messages import Asked, QueueRows, Meter, Occupant, Work
+from dios.wire.messages import Asked, Meter, Occupant, QueueRows, Work
 from dios.wire.types import TaskState, Traffic
 
 MS = 1_000_000
@@ -55,16 +55,16 @@ class Site:
 
     def __init__(self) -> None:
         self.knowledge = KnowledgeBase("n1", 1)
-        self.tracer = Tracer(self.knowledge)
+        self.tracer = TaskTracer(self.knowledge)
 
     def at(self, ms: int, *tasks: Occupant, meters: tuple[Meter, ...] = ()) -> None:
         """A board and a look, so long after the tasks began."""
         self.tracer.heard(board(*tasks), BEGAN + ms * MS)
         self.tracer.take_in(self.tracer.look(meters, BEGAN + ms * MS, WALL + ms * MS))
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ProfiledTask]:
         """What is known of the job."""
-        return self.knowledge.courses.members("uid:1", "words")
+        return self.knowledge.usage_profiles.members("uid:1", "words")
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def test_a_course_tells_when_processors_were_used() -> None:
         site.at(ms, one)
     site.at(4_200, ended(one, 4_200, cpu_ms=0))
     (member,) = site.members()
-    cpu = member.highest.values[Channel.CPU_MILLI]
+    cpu = member.highest.values[UsageChannel.CPU_MILLI]
     assert len(cpu) == 5
     assert 190 <= cpu[1] <= wanted * 1.5 + 100, (cpu, wanted)
     assert cpu[3] <= cpu[1] / 2, "what the test itself does"
-    assert member.highest.values[Channel.MEMORY][3] > 1_000_000
+    assert member.highest.values[UsageChannel.MEMORY][3] > 1_000_000
     assert (member.name, member.runs, member.completed, member.length_s) == ("map.0", 1, 1, 4.2)
     assert site.tracer.fresh, "to be stored soon"
 
@@ -117,7 +117,7 @@ def test_what_came_before_the_first_look_is_spread_over_it() -> None:
     site.at(2_000, one)
     had, ran = wanted_ms(), time.process_time_ns() // MS
     site.at(2_500, ended(one, 2_500, cpu_ms=ran + 150))
-    cpu = site.members()[0].highest.values[Channel.CPU_MILLI]
+    cpu = site.members()[0].highest.values[UsageChannel.CPU_MILLI]
     assert cpu[0] == cpu[1]
     assert abs(cpu[0] * 2 - had) <= 100 + had / 4, (cpu, had)
     assert 200 <= cpu[2] <= 500, "what it had done before its last half second is no part of that"
@@ -130,9 +130,9 @@ def test_a_task_that_nobody_saw_run_has_a_course() -> None:
         site.at(ms, ended(one, 2_000, cpu_ms=1_000, memory=5_000_000))
         assert not site.tracer.busy
     (member,) = site.members()
-    assert member.highest.values == {Channel.CPU_MILLI: [500, 500], Channel.MEMORY: [5_000_000] * 2}
+    assert member.highest.values == {UsageChannel.CPU_MILLI: [500, 500], UsageChannel.MEMORY: [5_000_000] * 2}
     assert site.knowledge.sequence == 1
-    later = Tracer(site.knowledge)
+    later = TaskTracer(site.knowledge)
     later.heard(board(ended(one, 2_000)), BEGAN)
     assert later.busy
     assert later.look((), BEGAN, WALL) == [], "an earlier coordinator of this node saw it end"
@@ -144,7 +144,7 @@ def test_its_start_is_that_of_its_node_s_clock() -> None:
     site.at(400, one)
     site.at(5_000, ended(one, 1_500))
     site.at(9_000, ended(row(2, member="reduce"), 1_000))
-    began = {key.member: entries[0].what for key, entries in site.knowledge.courses.kept.items()}
+    began = {key.member: entries[0].what for key, entries in site.knowledge.usage_profiles.kept.items()}
     assert getattr(began["map.0"], "began_ns", 0) == WALL
     assert getattr(began["reduce"], "began_ns", 0) == WALL + 8_000 * MS
     assert [member.start_s for member in site.members()] == [0, 8]
@@ -180,9 +180,9 @@ def test_what_the_node_moved_for_it_is_on_its_meters(idle: int) -> None:
     site.at(3_000, one, other, meters=meters(3_000_000, 500))
     site.at(4_000, ended(one, 4_000), other, meters=meters(7_000_000, 20))
     values = site.members()[0].highest.values
-    assert values[Channel.DISK_WRITE] == [3_000_000, 0, 0, 4_000_000]
-    assert values[Channel.SENT] == [0, 500, 0, 20]
-    assert values[Channel.RECEIVED] == [0, 0, 0, 0]
+    assert values[UsageChannel.DISK_WRITE] == [3_000_000, 0, 0, 4_000_000]
+    assert values[UsageChannel.SENT] == [0, 500, 0, 20]
+    assert values[UsageChannel.RECEIVED] == [0, 0, 0, 0]
 
 
 def test_of_a_user_s_only_task_all_is_known_that_was_stored_and_received(idle: int) -> None:
@@ -199,9 +199,9 @@ def test_of_a_user_s_only_task_all_is_known_that_was_stored_and_received(idle: i
     site.at(2_000, one, elsewhere, meters=meters(4_000, 3_000))
     site.at(2_500, ended(one, 2_500), elsewhere, meters=(*meters(4_000, 3_000), meter(Traffic.IN, 600, 1)))
     values = site.members()[0].highest.values
-    assert values[Channel.DISK_WRITE] == [0, 4_000, 0]
-    assert values[Channel.RECEIVED] == [3_000, 0, 1_200]
-    assert values[Channel.SENT] == [0, 0, 0], "it had an account at last"
+    assert values[UsageChannel.DISK_WRITE] == [0, 4_000, 0]
+    assert values[UsageChannel.RECEIVED] == [3_000, 0, 1_200]
+    assert values[UsageChannel.SENT] == [0, 0, 0], "it had an account at last"
 
 
 def test_a_task_that_was_over_before_it_was_seen_to_run(idle: int) -> None:
@@ -211,9 +211,9 @@ def test_a_task_that_was_over_before_it_was_seen_to_run(idle: int) -> None:
     site.at(0, starting, meters=(meter(Traffic.STORE, 10**9),))
     site.at(1_000, ended(one, 400), meters=(meter(Traffic.STORE, 10**9 + 3_000), meter(Traffic.IN, 50)))
     values = site.members()[0].highest.values
-    assert values[Channel.DISK_WRITE] == [6_000], "in half a second"
-    assert values[Channel.RECEIVED] == [100]
-    began = next(iter(site.knowledge.courses.entries())).what
+    assert values[UsageChannel.DISK_WRITE] == [6_000], "in half a second"
+    assert values[UsageChannel.RECEIVED] == [100]
+    began = next(iter(site.knowledge.usage_profiles.entries())).what
     assert getattr(began, "began_ns", 0) == WALL
 
 
@@ -223,7 +223,7 @@ def test_a_task_begins_when_it_runs(idle: int) -> None:
     site.at(0, replace(one, state=TaskState.STARTING, pid=0))
     site.at(1_500, replace(one, age_ms=200))
     site.at(3_000, ended(one, 1_200))
-    began = next(iter(site.knowledge.courses.entries())).what
+    began = next(iter(site.knowledge.usage_profiles.entries())).what
     assert getattr(began, "began_ns", 0) == WALL + 1_300 * MS
     assert site.members()[0].length_s == 1.2
 
@@ -238,7 +238,7 @@ def test_what_may_be_another_task_s_is_not_told(idle: int) -> None:
             site.at(at * 1_000, *some, meters=(meter(Traffic.STORE, at * 10**6),))
         site.at(2_100, ended(one, 2_100))
         known = set(site.members()[0].highest.values)
-        assert known == {Channel.CPU_MILLI, Channel.MEMORY, Channel.DISK_READ}
+        assert known == {UsageChannel.CPU_MILLI, UsageChannel.MEMORY, UsageChannel.DISK_READ}
 
 
 def test_meters_that_were_not_told_are_no_zeros(idle: int) -> None:
@@ -247,7 +247,7 @@ def test_meters_that_were_not_told_are_no_zeros(idle: int) -> None:
     site.at(0, one)
     site.tracer.take_in(site.tracer.look(None, BEGAN + 1_000 * MS, WALL))
     site.at(1_100, ended(one, 1_100))
-    assert Channel.DISK_WRITE not in site.members()[0].highest.values
+    assert UsageChannel.DISK_WRITE not in site.members()[0].highest.values
 
 
 def test_tasks_of_no_admitted_job_are_not_followed() -> None:
@@ -274,7 +274,7 @@ def test_the_job_s_name_comes_from_the_task_s(equivalence: str, label: str, job:
     site = Site()
     one = replace(row(), label=label, work=replace(row().work, equivalence=equivalence))
     site.at(0, ended(one, 10))
-    assert site.knowledge.courses.jobs("uid:1") == [job]
+    assert site.knowledge.usage_profiles.jobs("uid:1") == [job]
 
 
 @pytest.mark.parametrize("length", range(50, 75))
@@ -290,7 +290,7 @@ def test_a_long_job_s_name_is_found_in_what_is_left_of_it(length: int, letter: s
         )
         one = replace(row(number, member=member), label=label)
         site.at(0, ended(replace(one, work=replace(one.work, equivalence=label)), 10))
-    (known,) = site.knowledge.courses.jobs("uid:1")
+    (known,) = site.knowledge.usage_profiles.jobs("uid:1")
     found = learned(site.knowledge, Asked(1, "uid:1", ruler=False, question=b""), {"job": job})
     assert found["job"] == job
     assert job.startswith(known)

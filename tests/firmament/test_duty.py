@@ -7,50 +7,50 @@ import random
 
 import pytest
 
-from dios.firmament.coordinator.assignment import Candidate, Duty, SetUp, duty_of
+from dios.firmament.coordinator.assignment import Assignment, CandidateNode, SetUp, assign_nodes
 
 NODES = [
-    Candidate(11, "n1", "r1", coordinated=True),
-    Candidate(12, "n2", "r1", coordinated=True),
-    Candidate(13, "n3", "r2", coordinated=True),
-    Candidate(14, "n4", "r2", coordinated=True),
+    CandidateNode(11, "n1", "r1", coordinated=True),
+    CandidateNode(12, "n2", "r1", coordinated=True),
+    CandidateNode(13, "n3", "r2", coordinated=True),
+    CandidateNode(14, "n4", "r2", coordinated=True),
 ]
 ALL = frozenset({"n1", "n2", "n3", "n4"})
 
 
-def duties(nodes: list[Candidate], set_up: SetUp) -> dict[str, Duty]:
+def duties(nodes: list[CandidateNode], set_up: SetUp) -> dict[str, Assignment]:
     """What each coordinator works out for itself."""
-    return {one.name: duty_of(one.node, nodes, set_up, 2.0) for one in nodes}
+    return {one.name: assign_nodes(one.node, nodes, set_up, 2.0) for one in nodes}
 
 
 def test_centralised_one_places_for_all() -> None:
     """One coordinator attends to every node; the others know who it is, and do nothing."""
     found = duties(NODES, SetUp.CENTRALISED)
-    assert found["n1"] == Duty(ALL, ALL, leader="n1", governs=ALL)
-    assert all(found[name] == Duty(leader="n1") for name in ("n2", "n3", "n4"))
+    assert found["n1"] == Assignment(ALL, ALL, leader="n1", governs=ALL)
+    assert all(found[name] == Assignment(leader="n1") for name in ("n2", "n3", "n4"))
 
 
 def test_distributed_each_places_its_own() -> None:
     """Every coordinator attends to its own node, and places anywhere."""
     for name, duty in duties(NODES, SetUp.DISTRIBUTED).items():
         governs = ALL if name == "n1" else frozenset[str]()
-        assert duty == Duty(frozenset({name}), ALL, leader=name, governs=governs)
+        assert duty == Assignment(frozenset({name}), ALL, leader=name, governs=governs)
 
 
 def test_hierarchical_racks_come_first() -> None:
     """Each rack's first coordinator has its rack; the first of all has all, after the racks' time."""
     found = duties(NODES, SetUp.HIERARCHICAL)
-    assert found["n3"] == Duty(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
-    assert found["n1"] == Duty(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1", ALL)
-    assert found["n2"] == Duty(leader="n1")
-    assert found["n4"] == Duty(leader="n3")
+    assert found["n3"] == Assignment(frozenset({"n3", "n4"}), frozenset({"n3", "n4"}), leader="n3")
+    assert found["n1"] == Assignment(ALL, ALL, 2.0, frozenset({"n3", "n4"}), "n1", ALL)
+    assert found["n2"] == Assignment(leader="n1")
+    assert found["n4"] == Assignment(leader="n3")
 
 
 def test_who_has_no_coordinator_is_attended_to_by_others() -> None:
     """A node without a coordinator leads nothing, and its runs are placed all the same."""
-    nodes = [Candidate(11, "n1", "r1", coordinated=False), *NODES[1:]]
+    nodes = [CandidateNode(11, "n1", "r1", coordinated=False), *NODES[1:]]
     found = duties(nodes, SetUp.CENTRALISED)
-    assert found["n1"] == Duty()
+    assert found["n1"] == Assignment()
     assert found["n2"].attend == ALL
 
 
@@ -59,7 +59,7 @@ def test_somebody_attends_to_every_node(set_up: SetUp) -> None:
     """Whatever coordinators are left, each node is attended to, as long as there is one at all."""
     for alive in itertools.product((True, False), repeat=4):
         nodes = [
-            Candidate(one.node, one.name, one.rack, coordinated=has)
+            CandidateNode(one.node, one.name, one.rack, coordinated=has)
             for one, has in zip(NODES, alive, strict=True)
         ]
         attended = frozenset().union(*(duty.attend for duty in duties(nodes, set_up).values()))
@@ -81,7 +81,7 @@ def test_one_divides_links_and_stores(set_up: SetUp) -> None:
     """However many schedule, one of them governs all nodes, and it is the first of those that can."""
     for alive in itertools.product((True, False), repeat=4):
         nodes = [
-            Candidate(one.node, one.name, one.rack, coordinated=able)
+            CandidateNode(one.node, one.name, one.rack, coordinated=able)
             for one, able in zip(NODES, alive, strict=True)
         ]
         governing = {name: duty.governs for name, duty in duties(nodes, set_up).items() if duty.governs}

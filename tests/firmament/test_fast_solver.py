@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flow_scheduling import scheduling_network
 
-from dios.firmament.generate import quincy
+from benchmarks.networks import quincy
 from dios.firmament.solvers import FlowProblem, certificate, solve
 from dios.firmament.solvers.auction import ALGORITHM, fast, run
-from dios.firmament.solvers.shape import contract
+from dios.firmament.solvers.contraction import contract
 
 pytest.importorskip("ortools")
 

@@ -8,7 +8,16 @@ from random import Random
 
 import numpy as np
 import pytest
-from flow_networks import SHAPES, arcs_of, brute_cost, hubs, network, problem_of, shape_of, tiny
+from flow_networks import (
+    SHAPES,
+    arcs_of,
+    brute_cost,
+    hubs,
+    network,
+    problem_of,
+    shape_of,
+    tiny,
+)
 
 from dios.firmament.solvers import (
     FlowProblem,

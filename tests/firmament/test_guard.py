@@ -27,7 +27,7 @@ from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem, FlowSolution, registry
-from dios.limits import SCHED_ABANDONED_MAX
+from dios.limits import SCHED_ABANDONED_THREADS_MAX
 
 
 class BrokenModel(TrivialModel):
@@ -131,8 +131,8 @@ def test_a_model_that_hangs_is_given_up_and_not_asked_for_ever() -> None:
     scheduler = cluster(model, model_time_limit_s=0.05)
     model.answers["prepare"] = gate.wait
     try:
-        for at in range(SCHED_ABANDONED_MAX):
-            assert "gave no answer within 0.05 s" in scheduler.round(float(at)).faults[0].what
+        for at in range(SCHED_ABANDONED_THREADS_MAX):
+            assert "did not answer within 0.05 s" in scheduler.round(float(at)).faults[0].what
         assert "still hang" in scheduler.round(9.0).faults[0].what
     finally:
         gate.set()

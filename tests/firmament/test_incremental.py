@@ -8,7 +8,7 @@ import pytest
 from flow_histories import History
 from flow_networks import network, problem_of
 
-from dios.firmament.generate import quincy
+from benchmarks.networks import quincy
 from dios.firmament.solvers import (
     FlowProblem,
     FlowSolution,
@@ -19,7 +19,7 @@ from dios.firmament.solvers import (
     incremental,
     solve,
 )
-from dios.firmament.solvers.residual_repair import PRICE_MAX
+from dios.firmament.solvers.incremental import PRICE_MAX
 from dios.limits import FLOW_PRICE_MAX, FLOW_UNBOUNDED, FLOW_VOLUME_MAX
 
 HISTORIES: Final = 200
@@ -50,7 +50,7 @@ def two_ways() -> IncrementalSolver:
     return IncrementalSolver(problem_of([3, 0, 0, -3], arcs))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
 def test_each_step_of_a_history_is_answered_as_from_scratch(first: int) -> None:
     """After each of 50 random changes of 200 histories cost and status are OR-Tools', and the proof holds."""
@@ -204,9 +204,9 @@ def test_prices_that_drift_come_back() -> None:
     """Prices stay within their bound however long costs only rise, and the answers stay exact."""
     live = two_ways()
     answer(live)
-    live._net.price[:4] -= PRICE_MAX + 5
+    live._columns.price[:4] -= PRICE_MAX + 5
     answer(live, "all of them far off")
-    live._net.price[:2] -= PRICE_MAX + 5
+    live._columns.price[:2] -= PRICE_MAX + 5
     live.change_arcs([0, 1, 2, 3], cost=3)
     answer(live, "some of them far off")
     assert np.abs(live.solve().prices).max() < 100
@@ -324,13 +324,22 @@ def test_more_vertices_than_prices_for_the_costs_are_refused() -> None:
     assert answer(live).cost == FLOW_PRICE_MAX // 3
 
 
-def test_prices_that_fall_too_far_in_one_repair_come_back() -> None:
-    """A repair stops whenever a price leaves its range, and goes on after it was brought back."""
+@pytest.mark.parametrize("stride", [1, 2])
+def test_prices_that_leave_their_range_between_repairs_come_back(stride: int) -> None:
+    """Before each repair all prices, or every other one, are out of range; each solution is exact."""
     live = IncrementalSolver(network(24), scratch=None)
-    live._price_low = 0
     history = History(live, 24)
     for step in range(CHANGES):
+        live._columns.price[: live._vertices : stride] += (-1) ** step * (PRICE_MAX + 5)
         answer(live, f"step {step} ({history.step()})")
+
+
+def test_costs_too_large_for_a_repair_are_solved_from_scratch() -> None:
+    """Where distances might not fit 64 bits the plain algorithm answers, and repairs go on from it."""
+    live = two_ways()
+    live.change_arc(0, cost=2**56)
+    assert answer(live).algorithm == "successive_shortest"
+    assert answer(two_ways()).algorithm == "incremental"
 
 
 def test_answers_from_scratch_keep_their_ids_after_removals() -> None:

@@ -11,7 +11,7 @@ from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
     BadKnowledgeError,
-    Entry,
+    KnowledgeEntry,
     Metric,
     Placing,
     Sample,
@@ -70,7 +70,7 @@ def test_a_sample_that_cannot_be_meant_is_refused(field: str, bad: Sample) -> No
 def test_a_sample_as_large_as_it_may_be_is_taken() -> None:
     """As many co-runners, values and letters as the bounds allow."""
     base = KnowledgeBase("n", 1)
-    beside = tuple(f"b{number}" for number in range(limits.PROFILE_BESIDE_MAX))
+    beside = tuple(f"b{number}" for number in range(limits.PROFILE_NEIGHBOURS_MAX))
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
     base.add(Sample(text, text, text, 0, dict.fromkeys(range(2 * len(Metric)), 2**63 - 1), beside))
     assert len(base.pairs) == len(beside)
@@ -124,7 +124,7 @@ def test_a_task_that_failed_says_nothing_about_run_times() -> None:
 def test_of_two_reports_of_a_task_the_later_stays() -> None:
     """A race of coordinators may end a task twice; in either order of hearing of it the later end counts."""
     ends = [
-        Entry(name, 1, 0, Sample.at_end("sort", "c", "m", at_ns, FinalReport(float(at_ns)), 7))
+        KnowledgeEntry(name, 1, 0, Sample.at_end("sort", "c", "m", at_ns, FinalReport(float(at_ns)), 7))
         for name, at_ns in (("a", 2), ("b", 1))
     ]
     for order in (ends, ends[::-1]):
@@ -268,23 +268,23 @@ def test_many_origins_and_gaps_are_bounded() -> None:
     base = KnowledgeBase("p", 1)
     what = sample(resident=1)
     for incarnation in range(limits.KNOWLEDGE_ORIGINS_MAX + 50):
-        base.take(Entry("n", incarnation, 0, what))
+        base.take(KnowledgeEntry("n", incarnation, 0, what))
     assert len(base.heard) == limits.KNOWLEDGE_ORIGINS_MAX
     for number in range(1000):
-        base.take(Entry("gaps", 1, 2 * number, what))
+        base.take(KnowledgeEntry("gaps", 1, 2 * number, what))
     assert len(base.heard["gaps", 1].above) <= limits.KNOWLEDGE_GAPS_MAX
-    assert not base.take(Entry("gaps", 1, 1998, what))
+    assert not base.take(KnowledgeEntry("gaps", 1, 1998, what))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_newest_word_on_a_block_counts(seed: int) -> None:
     """Told in any order, a block is where its holders last said it was."""
     told = [
-        Entry("n", 1, 0, Placing(b"x", "m1", 100)),
-        Entry("n", 1, 1, Placing(b"x", "m1", -1)),
-        Entry("n", 1, 2, Placing(b"x", "m2", 70)),
-        Entry("n", 2, 0, Placing(b"x", "m2", 80)),
-        Entry("n", 1, 3, Placing(b"y", "m2", 5)),
+        KnowledgeEntry("n", 1, 0, Placing(b"x", "m1", 100)),
+        KnowledgeEntry("n", 1, 1, Placing(b"x", "m1", -1)),
+        KnowledgeEntry("n", 1, 2, Placing(b"x", "m2", 70)),
+        KnowledgeEntry("n", 2, 0, Placing(b"x", "m2", 80)),
+        KnowledgeEntry("n", 1, 3, Placing(b"y", "m2", 5)),
     ]
     chances(seed).shuffle(told)
     places = Places()
@@ -310,7 +310,7 @@ def test_places_are_bounded() -> None:
     assert "m0" not in holders
     for number in range(limits.KNOWLEDGE_BLOCKS_MAX):
         what = Placing(number.to_bytes(4, "big"), "m", 1)
-        base.places.take(Entry("n", 2, number, what), what)
+        base.places.take(KnowledgeEntry("n", 2, number, what), what)
     assert len(base.places.blocks) == limits.KNOWLEDGE_BLOCKS_MAX
     assert base.places.of(b"x") == {}
 

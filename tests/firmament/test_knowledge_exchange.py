@@ -8,7 +8,14 @@ from sched_samples import answers, batches, chances, noise, sample
 
 from dios import limits
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.samples import BadKnowledgeError, Batch, Entry, Mark, Metric, Sample
+from dios.firmament.knowledge.samples import (
+    BadKnowledgeError,
+    BatchMark,
+    KnowledgeBatch,
+    KnowledgeEntry,
+    Metric,
+    Sample,
+)
 from dios.firmament.knowledge.storage import decode, encode
 
 
@@ -73,7 +80,7 @@ def test_batches_are_as_large_as_they_may_be(bytes_max: int) -> None:
 def test_the_largest_entry_fits_a_small_message() -> None:
     """A sample with all that it may have still goes inline between nodes."""
     beside = tuple(
-        f"{number:0{limits.PROFILE_TEXT_BYTES_MAX}}" for number in range(limits.PROFILE_BESIDE_MAX)
+        f"{number:0{limits.PROFILE_TEXT_BYTES_MAX}}" for number in range(limits.PROFILE_NEIGHBOURS_MAX)
     )
     text = "x" * limits.PROFILE_TEXT_BYTES_MAX
     values = dict.fromkeys(range(2 * len(Metric)), 2**63 - 1)
@@ -87,7 +94,7 @@ def test_what_the_journal_lost_is_said() -> None:
     base = KnowledgeBase("n", 1)
     for number in range(limits.KNOWLEDGE_JOURNAL_MAX + 7):
         base.add(sample(at_s=number, resident=1))
-    late = base.batch(Mark(1, 2))
+    late = base.batch(BatchMark(1, 2))
     assert late.lost == 5
     assert late.entries[0].sequence == 7
     again = KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
@@ -98,7 +105,7 @@ def test_what_the_journal_lost_is_said() -> None:
 def test_a_mark_from_the_future_is_refused() -> None:
     """A mark beyond all that ever was in this start is an error, as something was mixed up."""
     with pytest.raises(BadKnowledgeError, match="mark 5"):
-        KnowledgeBase("n", 1).batch(Mark(1, 5))
+        KnowledgeBase("n", 1).batch(BatchMark(1, 5))
 
 
 def test_values_of_a_newer_version_are_handed_on() -> None:
@@ -108,7 +115,7 @@ def test_values_of_a_newer_version_are_handed_on() -> None:
     profile = base.profile("c", "t")
     assert profile is not None
     assert set(profile.aggregates) == {Metric.RESIDENT}
-    what = Batch.from_bytes(base.batch().to_bytes()).entries[0].what
+    what = KnowledgeBatch.from_bytes(base.batch().to_bytes()).entries[0].what
     assert isinstance(what, Sample)
     assert what.values[9_999] == 3
 
@@ -133,8 +140,10 @@ def test_damaged_batches_are_refused_or_mean_something(seed: int) -> None:
 
 def test_a_batch_over_the_bound_is_refused() -> None:
     """One that is as large as it may be is taken."""
-    entries = tuple(Entry("n", 1, at, sample(resident=1)) for at in range(limits.KNOWLEDGE_BATCH_MAX + 1))
-    full = Batch(Mark(), 0, more=False, entries=entries[1:])
+    entries = tuple(
+        KnowledgeEntry("n", 1, at, sample(resident=1)) for at in range(limits.KNOWLEDGE_BATCH_MAX + 1)
+    )
+    full = KnowledgeBatch(BatchMark(), 0, more=False, entries=entries[1:])
     assert KnowledgeBase("p", 1).merge(full.to_bytes()).new == limits.KNOWLEDGE_BATCH_MAX
     with pytest.raises(BadKnowledgeError, match="over 512"):
         KnowledgeBase("p", 1).merge(replace(full, entries=entries).to_bytes())
@@ -143,14 +152,14 @@ def test_a_batch_over_the_bound_is_refused() -> None:
 @pytest.mark.parametrize(("node", "incarnation", "sequence"), [("", 1, 1), ("n", -1, 1), ("n", 1, -1)])
 def test_an_entry_without_an_identity_is_refused(node: str, incarnation: int, sequence: int) -> None:
     """Node, start and number must be possible, or entries could not be told apart."""
-    entry = Entry(node, incarnation, sequence, sample(resident=1))
+    entry = KnowledgeEntry(node, incarnation, sequence, sample(resident=1))
     with pytest.raises(BadKnowledgeError):
-        KnowledgeBase("p", 1).merge(Batch(Mark(), 0, more=False, entries=(entry,)).to_bytes())
+        KnowledgeBase("p", 1).merge(KnowledgeBatch(BatchMark(), 0, more=False, entries=(entry,)).to_bytes())
 
 
 def test_a_batch_of_another_version_is_refused_by_its_version() -> None:
     """The error says both versions."""
-    data = Batch(Mark(), 0, more=False, entries=(), version=9).to_bytes()
+    data = KnowledgeBatch(BatchMark(), 0, more=False, entries=(), version=9).to_bytes()
     with pytest.raises(BadKnowledgeError, match=r"version 9.*version 1"):
         KnowledgeBase("p", 1).merge(data)
 
@@ -166,7 +175,7 @@ def test_a_batch_looks_on_the_wire_as_it_did() -> None:
         "94a16e02019401c40101a16d0901"
     )
     assert base.batch().to_bytes().hex() == frozen
-    assert Batch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
+    assert KnowledgeBatch.from_bytes(bytes.fromhex(frozen)).entries == tuple(base.journal)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -222,7 +231,7 @@ def test_damaged_knowledge_is_refused_or_means_something(seed: int) -> None:
 def test_stored_entries_are_checked() -> None:
     """An entry that could not have been added is damage when it is stored, and so is an index of none."""
     base = KnowledgeBase("n", 1)
-    base.take(Entry("n", 1, 0, sample(task_class="", resident=1)))
+    base.take(KnowledgeEntry("n", 1, 0, sample(task_class="", resident=1)))
     with pytest.raises(BadKnowledgeError, match="task_class"):
         KnowledgeBase.from_bytes(base.to_bytes(), "n", 2)
     whole = decode(noise(1, 5).to_bytes())

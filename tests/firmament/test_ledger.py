@@ -10,7 +10,7 @@ import pytest
 from sched_turns import Site
 
 from dios.errors import InvalidError
-from dios.firmament.policies.ledger import RESOURCES, Kept, KeptAccount, decode, encode
+from dios.firmament.policies.stored_shares import RESOURCES, StoredAccount, StoredShares, decode, encode
 from dios.limits import SHARES_FORGOTTEN_S
 
 
@@ -23,7 +23,7 @@ def test_accounts_go_from_one_ledger_to_the_next() -> None:
     before.submit("heavy", 6)
     before.round(0.0)
     before.round(50.0)
-    kept = decode(encode(before.ledger.keep(state)))
+    kept = decode(encode(before.ledger.to_stored(state)))
     old = before.account("heavy")
     after = Site(8, memory_s=100.0, wall=1_000_150.0)
     after.ledger.take_over(after.scheduler.state, kept, commitments=True)
@@ -39,11 +39,11 @@ def test_what_was_set_later_holds() -> None:
     state = site.scheduler.state
     site.ledger.set_terms(state, "a", 3.0, {})
     terms = (math.inf,) * len(RESOURCES), (0.0,) * len(RESOURCES)
-    older = KeptAccount("a", 7.0, terms[0], 50.0, 50.0, terms[1])
-    newer = KeptAccount("a", 5.0, terms[0], 150.0, 50.0, terms[1])
-    site.ledger.take_over(state, Kept(60.0, (older,)), commitments=False)
+    older = StoredAccount("a", 7.0, terms[0], 50.0, 50.0, terms[1])
+    newer = StoredAccount("a", 5.0, terms[0], 150.0, 50.0, terms[1])
+    site.ledger.take_over(state, StoredShares(60.0, (older,)), commitments=False)
     assert site.account("a").weight == 3.0
-    site.ledger.take_over(state, Kept(60.0, (newer,)), commitments=False)
+    site.ledger.take_over(state, StoredShares(60.0, (newer,)), commitments=False)
     assert site.account("a").weight == 5.0
 
 
@@ -77,10 +77,10 @@ def test_terms_that_cannot_be_are_refused(
 ) -> None:
     """A wrong weight or quota is refused by name, and nothing is set."""
     site = Site(8)
-    before = site.ledger.keep(site.scheduler.state)
+    before = site.ledger.to_stored(site.scheduler.state)
     with pytest.raises(InvalidError, match=told.replace("(", r"\(")):
         site.ledger.set_terms(site.scheduler.state, principal, weight, quota)
-    assert site.ledger.keep(site.scheduler.state) == before
+    assert site.ledger.to_stored(site.scheduler.state) == before
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_terms_that_cannot_be_are_refused(
     [
         b"",
         b"\xc1",
-        encode(Kept(math.nan)),
-        encode(Kept(1.0, (KeptAccount("a", 1.0, (1.0,), 0.0, 0.0, (0.0,) * 5),))),
-        encode(Kept(1.0, (KeptAccount("a", 0.0, (1.0,) * 5, 0.0, 0.0, (0.0,) * 5),))),
-        encode(Kept(1.0, (KeptAccount("a", 1.0, (math.nan,) * 5, 0.0, 0.0, (0.0,) * 5),))),
-        encode(Kept(1.0, (KeptAccount("a", 1.0, (1.0,) * 5, 0.0, 0.0, (math.inf,) * 5),))),
+        encode(StoredShares(math.nan)),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,), 0.0, 0.0, (0.0,) * 5),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 0.0, (1.0,) * 5, 0.0, 0.0, (0.0,) * 5),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (math.nan,) * 5, 0.0, 0.0, (0.0,) * 5),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,) * 5, 0.0, 0.0, (math.inf,) * 5),))),
     ],
 )
 def test_a_ledger_that_makes_no_sense_is_refused(data: bytes) -> None:
@@ -108,7 +108,7 @@ def test_a_ledger_is_bounded_on_its_way() -> None:
     site.ledger.set_terms(state, "zz", 2.0, {})
     for number in range(3000):
         site.submit(f"a rather long name of a principal {number}", cpus=0.0)
-    kept = decode(encode(site.ledger.keep(state)))
+    kept = decode(encode(site.ledger.to_stored(state)))
     assert 100 < len(kept.accounts) <= 1024
     assert kept.accounts[0].principal == "zz"
 

@@ -227,6 +227,7 @@ def test_history_tells_of_rounds(site: Site) -> None:
 
 
 @pytest.mark.parametrize("how", ["hierarchical", "distributed"])
+@pytest.mark.extended(keep=1)
 def test_the_other_set_ups_place_each_run_once(tmp_path: Path, how: str) -> None:
     """With a coordinator for each rack, or each node, every run runs once, and no node is overfull."""
     someone = Person(tmp_path)

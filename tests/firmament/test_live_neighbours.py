@@ -15,6 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "packer" / "neighbours.py"
 
 
 @pytest.mark.timeout(LOADED_S + 100)
+@pytest.mark.extended
 def test_a_job_keeps_its_profile_beside_greedy_neighbours() -> None:
     """It is admitted, reads in each of its phases, and tells how much of each it got; the rest is others'."""
     environment = {key: value for key, value in os.environ.items() if key != "DIOS_COORDINATOR"}

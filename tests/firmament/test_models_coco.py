@@ -16,10 +16,9 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.models import coco_interference as interference
-from dios.firmament.models import coco_vectors as vectors
-from dios.firmament.models.coco import CocoModel
-from dios.firmament.models.coco_admission import Fit
+from dios.firmament.models import coco as interference
+from dios.firmament.models import coco as vectors
+from dios.firmament.models.coco import CocoModel, Fit
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import COST_MAX
 from dios.firmament.models.resource_tree import all_steps
@@ -50,7 +49,7 @@ def test_the_unscheduled_vector_is_full_where_capacity_is_meant() -> None:
 
 def test_dimensions_are_cut_to_their_range() -> None:
     """No dimension but the priority counts for more than Ω."""
-    wild = np.full((1, vectors.DIMENSIONS), 5.0 * vectors.OMEGA)
+    wild = np.full((1, vectors.VECTOR_DIMENSIONS), 5.0 * vectors.OMEGA)
     wild[0, 0] = 2
     flat = vectors.flatten(wild, vectors.weights_of((1, 1, 1, 1, 1, 1, 0.5)))
     assert flat.tolist() == [2 * vectors.PRIORITY_STEP + 6_500]
@@ -58,9 +57,9 @@ def test_dimensions_are_cut_to_their_range() -> None:
 
 def test_a_step_of_priority_outweighs_all_else_on_a_path() -> None:
     """Eight full vectors on a path cost less than one step, the growth of waiting included (§7.3.2)."""
-    full = np.full((8, vectors.DIMENSIONS), float(vectors.OMEGA))
+    full = np.full((8, vectors.VECTOR_DIMENSIONS), float(vectors.OMEGA))
     full[:, vectors.Dimension.PRIORITY] = 0
-    path = int(vectors.flatten(full, np.ones(vectors.DIMENSIONS)).sum())
+    path = int(vectors.flatten(full, np.ones(vectors.VECTOR_DIMENSIONS)).sum())
     assert path + 3 * vectors.SMALL_MAX < vectors.PRIORITY_STEP
     assert vectors.PRIORITY_WORST * vectors.PRIORITY_STEP < COST_MAX / 4
 
@@ -95,12 +94,12 @@ def test_the_decay_up_the_tree_by_hand() -> None:
     scores[leaves] = [0.6, 0.0]
     running = np.zeros(len(scores), np.int64)
     running[leaves[0]] = 1
-    idle, total = interference.places(steps, leaves, rows(1, 1), running)
-    costs = interference.decayed(steps, scores, idle, total)
+    idle, total = interference.count_places(steps, leaves, rows(1, 1), running)
+    costs = interference.decayed_penalties(steps, scores, idle, total)
     machine, rack = small.machine(state, 1), small.rack(state, 0)
     assert costs[machine] == pytest.approx(math.exp(0.5) * 0.3)
     assert costs[rack] == pytest.approx(math.exp(0.5) * math.exp(0.5) * 0.3)
-    flat = interference.normalised(steps, costs)
+    flat = interference.normalised_penalties(steps, costs)
     assert flat[machine] == pytest.approx(math.exp(-0.5) * 0.3)
     assert flat[leaves].tolist() == [0.6, 0.0]
 
@@ -117,8 +116,8 @@ def test_dense_idle_places_are_preferred_to_sparse_ones() -> None:
     running = np.zeros(len(column), np.int64)
     running[leaves[:3]] = 1
     steps = all_steps(state)
-    idle, total = interference.places(steps, leaves, rows(1, 1, 1, 1), running)
-    costs = interference.decayed(steps, column, idle, total)
+    idle, total = interference.count_places(steps, leaves, rows(1, 1, 1, 1), running)
+    costs = interference.decayed_penalties(steps, column, idle, total)
     assert costs[small.machine(state, 2)] < costs[small.machine(state, 1)]
 
 
@@ -195,7 +194,7 @@ def test_preemption_pays_for_higher_priorities_only() -> None:
     loss = model.task_preemption(state, rows(runs)) - model.task_continuation(state, rows(runs))
     tasks = rows(equal, above)
     gain = model.task_to_unscheduled(state, tasks) - model.task_classes(state, tasks).cost
-    path = np.array([0, 7 * vectors.DIMENSIONS * vectors.OMEGA])
+    path = np.array([0, 7 * vectors.VECTOR_DIMENSIONS * vectors.OMEGA])
     assert (gain - path > loss).tolist() == [False, True]
 
 

@@ -13,7 +13,7 @@ from dios.firmament.descriptors import (
     Kind,
     Resources,
 )
-from dios.firmament.models import coco_admission as admission
+from dios.firmament.models import coco as admission
 from dios.firmament.models.resource_tree import all_steps
 
 # Admission: Listing 7.1, one test for each branch ---------------------------------------------------
@@ -97,8 +97,8 @@ def test_no_path_leads_where_a_task_does_not_fit(seed: int) -> None:
     free = np.zeros((len(state.resources.id), admission.ROOM))
     free[leaves] = [[chance.randint(0, 4) for _ in range(admission.ROOM)] for _ in leaves]
     request = np.array([chance.randint(0, 2) for _ in range(admission.ROOM)], float)
-    room = admission.gathered(steps, leaves, free)
-    heads = admission.maximal_subtrees(steps, state.cluster, admission.verdicts(room, request))
+    room = admission.gather_room(steps, leaves, free)
+    heads = admission.maximal_subtrees(steps, state.cluster, admission.fit_verdicts(room, request))
 
     def plain(row: int) -> list[int]:
         under = [leaf for leaf in state.below(row) if leaf in leaves]

@@ -11,9 +11,16 @@ from dios.errors import InvalidError
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Kind, Resources, TaskDescriptor
 from dios.firmament.models.cost_terms import BadModelError, class_kinds, class_members
-from dios.firmament.models.green import GOOD, LATE, OMEGA_BATCH, OMEGA_SERVICE, GreenModel
+from dios.firmament.models.green import (
+    GOOD,
+    LATE,
+    OMEGA_BATCH,
+    OMEGA_SERVICE,
+    GreenModel,
+    ServiceScaler,
+    first_to_stop,
+)
 from dios.firmament.models.green_power import MACHINES, Power
-from dios.firmament.models.green_scaling import ServiceScaler, first_to_stop
 from dios.firmament.models.protocol import Options
 
 SERVICE = 9

@@ -14,8 +14,19 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.cost_terms import class_numbers
 from dios.firmament.models.protocol import ClassArcs
-from dios.firmament.models.whare import MACHINES, TASKS, WhareC, WhareCs, WhareM, WhareMCs, WhareModel
-from dios.firmament.models.whare_scores import CLASSES_MAX, beside, neighbours, scores
+from dios.firmament.models.whare import (
+    CLASSES_MAX,
+    MACHINES,
+    TASKS,
+    WhareC,
+    WhareCs,
+    WhareM,
+    WhareMCs,
+    WhareModel,
+    beside,
+    neighbours,
+    scores,
+)
 from dios.firmament.scheduler import FlowScheduler
 
 PSPI = Metric.PS_PER_INSTRUCTION

@@ -8,10 +8,10 @@ import time
 import msgspec
 
 from dios import limits
-from dios.firmament.coordinator.observer import Observer, Report
+from dios.firmament.coordinator.observer import MeasurementReport, Observer
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric
-from dios.wire.messages import QueueRows, Occupant, Work
+from dios.wire.messages import Occupant, QueueRows, Work
 from dios.wire.types import TaskState
 
 
@@ -90,7 +90,7 @@ def test_reports_carry_everything_once() -> None:
     parts = []
     while (told := observer.report("n1")) is not None:
         assert len(told) <= limits.INLINE_BYTES_MAX
-        parts.append(msgspec.msgpack.decode(told, type=Report))
+        parts.append(msgspec.msgpack.decode(told, type=MeasurementReport))
     assert len(parts) > 1
     assert {part.node for part in parts} == {"n1"}
     assert sum(above.merge(part.batch).new for part in parts) == 300

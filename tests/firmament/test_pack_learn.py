@@ -15,12 +15,17 @@ from dios.cli.main import app
 from dios.cli.packing import learn
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel
+from dios.firmament.knowledge.usage_profile import UsageChannel
 from dios.packer import TiMra
 from dios.wire.messages import Asked
 
 MIB = 2**20
-UNITS = {Channel.CPU_MILLI: 1000, Channel.MEMORY: MIB, Channel.DISK_WRITE: 1e6, Channel.DISK_READ: 1e6}
+UNITS = {
+    UsageChannel.CPU_MILLI: 1000,
+    UsageChannel.MEMORY: MIB,
+    UsageChannel.DISK_WRITE: 1e6,
+    UsageChannel.DISK_READ: 1e6,
+}
 JOB = """
 name = "words"
 [tasks.map]
@@ -57,7 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     for run, seconds in ((1, 3), (2, 4)):
         for copy in range(2):
-            made.knowledge.add_course(
+            made.knowledge.add_usage_profile(
                 course(
                     f"map.{copy}",
                     run=run,
@@ -67,7 +72,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
                     memory=[64 * MIB] * seconds,
                 )
             )
-        made.knowledge.add_course(
+        made.knowledge.add_usage_profile(
             course("reduce", run=run, task=10 * run + 2, began_s=1000 * run + seconds, cpu_milli=[2000] * 2)
         )
     monkeypatch.setattr(learn, "ask", made.answer)
@@ -145,13 +150,13 @@ def test_whatever_was_recorded_makes_a_job(cluster: Cluster, seed: int) -> None:
     rng, below = chances(seed), KnowledgeBase("n2", 1)
     for number in range(20):
         one = replace(some_course(rng, number=number), began_ns=10**18 + rng.randrange(10**11))
-        below.add_course(replace(one, principal="uid:1", job="ranks", length_ms=one.length_ms))
+        below.add_usage_profile(replace(one, principal="uid:1", job="ranks", length_ms=one.length_ms))
     for part in batches(below, 3):
         cluster.knowledge.merge(part)
     cluster.knowledge = KnowledgeBase.from_bytes(cluster.knowledge.to_bytes(), "n1", 2)
     job = TiMra.from_toml(run("ranks", "--instant-s", "30", "--margin", "1")[0])
     at = {node.name: number for number, node in enumerate(job.nodes)}
-    members = cluster.knowledge.courses.members("uid:1", "ranks")
+    members = cluster.knowledge.usage_profiles.members("uid:1", "ranks")
     assert len(members) == 3, seed
     for member in members:
         asked = job.demand[at[member.name]]
@@ -165,7 +170,9 @@ def test_a_large_job_is_asked_for_in_parts(cluster: Cluster) -> None:
     """More members than one answer holds come in several, and are all there."""
     for number in range(60):
         values = [10**6 + number * at for at in range(256)]
-        cluster.knowledge.add_course(course(f"t{number}x", job="large", cpu_milli=values, memory=values))
+        cluster.knowledge.add_usage_profile(
+            course(f"t{number}x", job="large", cpu_milli=values, memory=values)
+        )
     job = TiMra.from_toml(run("large")[0])
     assert len(job.nodes) == 60
     assert len(cluster.asked) > 1

@@ -24,9 +24,9 @@ from packing_yard import (
 )
 
 from dios.firmament.cluster.columns import ABSENT
-from dios.firmament.coordinator.assignment import Duty, SetUp
-from dios.firmament.coordinator.scheduler_service import Office
-from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.scheduler_service import SchedulerService
+from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.limits import PACKED_INSTANT_S, PACKED_LEASE_S
 from dios.wire.messages import Asked, Occupant, Submission, Work
@@ -131,13 +131,13 @@ def test_nothing_is_given_away_twice(seed: int) -> None:
                 held.append(told["number"])
         if held and chance.random() < 0.3:
             yard.ask("release", number=held.pop(0))
-        state = yard.office._books.scheduler.state
+        state = yard.office._scheduler.state
         for number in (1, 2, 3):
             machine = state.machine_row(number)
             assert machine != ABSENT
             taken = state.resources.reserved[machine, 0]
             assert taken <= CPUS + 1e-6, f"seed {seed}, step {step}, node {number}"
-        books = yard.office._packing._datacenter
+        books = yard.office._jobs._datacenter
         if books is not None:
             assert books.site.free.min() >= 0, f"seed {seed}, step {step}"
 
@@ -209,14 +209,16 @@ def test_jobs_outlive_their_coordinator() -> None:
     yard = Yard()
     told = yard.bring(job("stays", 20, 2, a="count = 3\ncpu = {0 = 1, 10 = 3}"))
     endless = yard.bring(job("endless", 1, a="cpu = 1"))
-    assert yard.office.terms_changed()
-    shares = yard.office.shares(1.0)
+    assert yard.office.has_unstored_changes()
+    shares = yard.office.shares_to_store(1.0)
     assert shares is not None
-    yard.office.handed_on()
-    assert not yard.office.terms_changed()
+    yard.office.mark_stored()
+    assert not yard.office.has_unstored_changes()
     heir = Yard()
-    heir.office = Office(Orders(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
-    heir.office.changed_duty(Duty(), Duty(ALL, ALL, leader="n2", governs=ALL), 6.0)
+    heir.office = SchedulerService(
+        StartOptions(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL
+    )
+    heir.office.change_assignment(Assignment(), Assignment(ALL, ALL, leader="n2", governs=ALL), 6.0)
     heir.office.learn(shares, 6.0, commitments=True)
     heir.at(6.0)
     for node in NODES:
@@ -236,7 +238,7 @@ def test_the_next_coordinator_books_steps_when_they_come() -> None:
     """A step in the middle of a long instant of a job is booked for its own time, not for that instant's."""
     yard = Yard()
     assert yard.bring(job("steps", 3, 60, a="count = 3\ncpu = {0 = 1, 1 = 4}"))["ok"]
-    shares = yard.office.shares(1.0)
+    shares = yard.office.shares_to_store(1.0)
     assert shares is not None
     heir = Yard()
     heir.office.learn(shares, 30.0, commitments=True)
@@ -251,7 +253,7 @@ def test_a_job_that_cannot_be_stored_is_not_admitted() -> None:
     """What the next coordinator would not know of is taken back before its user is told."""
     yard = Yard()
     assert yard.bring(job(a="cpu = 1"))["ok"]
-    told = json.loads(yard.office.not_kept("the disk is full", 1.0))
+    told = json.loads(yard.office.storing_failed("the disk is full", 1.0))
     assert "is not admitted" in told["error"]
     assert listed(yard) == []
 

@@ -50,7 +50,7 @@ def test_guarantees_are_told_while_both_ends_run() -> None:
     ).replace("weight = 0.25\n", "")
     told = yard.bring(text)
     where, number = places(told), int(str(told["number"]))
-    assert yard.office.rates(0.0, 2.0) == {}
+    assert yard.office.bandwidth(0.0, 2.0) == {}
 
     def runs(member: str, task: int, now: float) -> None:
         work = Work(reservation=number, member=member, restartable=True)
@@ -58,18 +58,18 @@ def test_guarantees_are_told_while_both_ends_run() -> None:
         yard.at(now)
 
     runs("a", 10, 0.25)
-    assert yard.office.rates(0.25, 2.0) == {}
+    assert yard.office.bandwidth(0.25, 2.0) == {}
     runs("b", 11, 0.5)
     assert yard.changed()
-    found = yard.office.rates(0.5, 2.0)
+    found = yard.office.bandwidth(0.5, 2.0)
     assert list(found) == [where["a"]]
     (one,) = found[where["a"]].guarantees
     assert (one.principal, one.source, one.target, one.weight_milli) == (ME, 10, 11, 500)
     assert one.steps == ((0, 1_000_000), (1500, 10_000_000))
     assert not yard.changed()
-    (one,) = yard.office.rates(3.0, 2.0)[where["a"]].guarantees
+    (one,) = yard.office.bandwidth(3.0, 2.0)[where["a"]].guarantees
     assert one.steps == ((0, 10_000_000), (1000, 0))
-    assert yard.office.rates(4.5, 2.0) == {}
+    assert yard.office.bandwidth(4.5, 2.0) == {}
 
 
 def test_guarantees_are_nobody_elses() -> None:
@@ -87,8 +87,8 @@ def test_guarantees_are_nobody_elses() -> None:
             Meter(ME, Traffic.OUT, second * 4_000_000, 1_000_000, 11),
             Meter(OTHER, Traffic.OUT, second * 8_000_000, 50_000_000),
         )
-        yard.office.metered(source, Metered(1, meters, (LINK, 0, 0), 0, b""), float(second))
-    links = yard.office.rates(2.0, 2.0)[source]
+        yard.office.record_traffic(source, Metered(1, meters, (LINK, 0, 0), 0, b""), float(second))
+    links = yard.office.bandwidth(2.0, 2.0)[source]
     (rate,) = links.rates
     assert (rate.principal, rate.traffic) == (OTHER, Traffic.OUT)
     assert rate.bytes_s == pytest.approx(LINK - 5_000_000, rel=1e-6)
@@ -114,9 +114,9 @@ def test_links_are_booked_like_machines() -> None:
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
     early = Yard(metered=False)
     asked = Asked(1, ME, ruler=False, question=b'{"ask": "pack", "do": "list"}')
-    assert early.office.is_early(asked)
-    assert not yard.office.is_early(asked)
-    assert not early.office.is_early(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
+    assert early.office.must_wait(asked)
+    assert not yard.office.must_wait(asked)
+    assert not early.office.must_wait(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
     assert "What n1, n2, n3 can do was not heard yet: try again" in str(early.bring(both)["error"])
 
 
@@ -146,7 +146,7 @@ def test_a_service_is_a_node() -> None:
     work = Work(reservation=number, member="a", restartable=True)
     yard.office.read(place, board(place, (occupant(10, work),)), 1.0)
     yard.at(1.0)
-    (one,) = yard.office.rates(1.0, 2.0)["n2"].guarantees
+    (one,) = yard.office.bandwidth(1.0, 2.0)["n2"].guarantees
     assert (one.source, one.target, one.steps) == (0, 10, ((0, 2_000_000),))
     refused = yard.bring(text.replace('"n2"', '"n9"'))
     assert "services.input.service is 'n9'; services are nodes: n1, n2, n3" in str(refused["error"])

@@ -30,8 +30,8 @@ def told(control: RateControl, **weights: float) -> dict[str, dict[str, float]]:
 def test_a_greedy_principal_is_limited_to_what_the_modest_leaves() -> None:
     """Where two want more than a link can, the modest one has all that it asks for, the other the rest."""
     control = RateControl()
-    control.take("n1", metered(capacity=(100, 0, 0)), 0.0)
-    control.take(
+    control.record("n1", metered(capacity=(100, 0, 0)), 0.0)
+    control.record(
         "n1",
         metered(("greedy", Traffic.OUT, 80, 900), ("modest", Traffic.OUT, 20, 0), capacity=(100, 0, 0)),
         1.0,
@@ -45,9 +45,9 @@ def test_a_greedy_principal_is_limited_to_what_the_modest_leaves() -> None:
 def test_two_that_want_everything_have_half_each_or_by_weight() -> None:
     """Equal hunger is divided equally, or in proportion to the weights."""
     control = RateControl()
-    control.take("n1", metered(capacity=(0, 0, 90)), 0.0)
+    control.record("n1", metered(capacity=(0, 0, 90)), 0.0)
     meters = ("a", Traffic.STORE, 60, 500), ("b", Traffic.STORE, 30, 900)
-    control.take("n1", metered(*meters, capacity=(0, 0, 90)), 1.0)
+    control.record("n1", metered(*meters, capacity=(0, 0, 90)), 1.0)
     assert told(control)["n1"] == pytest.approx({"a": 45, "b": 45}, rel=1e-6)
     assert told(control, a=2.0)["n1"] == pytest.approx({"a": 60, "b": 30}, rel=1e-6)
 
@@ -64,8 +64,8 @@ def test_two_that_want_everything_have_half_each_or_by_weight() -> None:
 def test_nobody_is_limited_in_vain(meters: tuple[tuple[str, Traffic, int, int], ...]) -> None:
     """Without a second who wants more than there is, or where nobody knows what there is, no rate is told."""
     control = RateControl()
-    control.take("n1", metered(capacity=(100, 0, 0)), 0.0)
-    control.take("n1", metered(*meters, capacity=(100, 0, 0)), 1.0)
+    control.record("n1", metered(capacity=(100, 0, 0)), 0.0)
+    control.record("n1", metered(*meters, capacity=(100, 0, 0)), 1.0)
     assert told(control) == {}
 
 
@@ -73,10 +73,10 @@ def test_a_full_way_in_limits_those_who_send() -> None:
     """Where bytes come in faster than a node takes them, the rates are told to the nodes that send them."""
     control = RateControl()
     for host in ("n1", "n2", "n3"):
-        control.take(host, metered(capacity=(100, 100, 0)), 0.0)
-    control.take("n1", metered(("a", Traffic.OUT, 60, 40), capacity=(100, 100, 0)), 1.0)
-    control.take("n2", metered(("b", Traffic.OUT, 40, 60), capacity=(100, 100, 0)), 1.0)
-    control.take(
+        control.record(host, metered(capacity=(100, 100, 0)), 0.0)
+    control.record("n1", metered(("a", Traffic.OUT, 60, 40), capacity=(100, 100, 0)), 1.0)
+    control.record("n2", metered(("b", Traffic.OUT, 40, 60), capacity=(100, 100, 0)), 1.0)
+    control.record(
         "n3", metered(("a", Traffic.IN, 60, 0), ("b", Traffic.IN, 40, 0), capacity=(100, 100, 0)), 1.0
     )
     rates = told(control)
@@ -90,25 +90,25 @@ def test_both_ends_of_a_link_count_once() -> None:
     control = RateControl()
     both = (100, 100, 0)
     for host in ("n1", "n2"):
-        control.take(host, metered(capacity=both), 0.0)
+        control.record(host, metered(capacity=both), 0.0)
     sent = ("greedy", Traffic.OUT, 20, 640), ("modest", Traffic.OUT, 30, 0)
     came = ("greedy", Traffic.IN, 20, 160), ("modest", Traffic.IN, 30, 0)
-    control.take("n1", metered(*sent, capacity=both), 1.0)
-    control.take("n2", metered(*came, capacity=both), 1.0)
+    control.record("n1", metered(*sent, capacity=both), 1.0)
+    control.record("n2", metered(*came, capacity=both), 1.0)
     assert told(control)["n1"]["greedy"] == pytest.approx(70, rel=1e-6)
 
 
 def test_a_node_that_starts_anew_counts_from_its_start() -> None:
     """Meters that run back tell nothing about the last interval."""
     control = RateControl()
-    control.take(
+    control.record(
         "n1", metered(("a", Traffic.OUT, 500, 0), ("b", Traffic.OUT, 500, 0), capacity=(10, 0, 0)), 0.0
     )
-    control.take(
+    control.record(
         "n1", metered(("a", Traffic.OUT, 5, 99), ("b", Traffic.OUT, 5, 99), capacity=(10, 0, 0)), 1.0
     )
     assert told(control) == {}
-    control.take(
+    control.record(
         "n1", metered(("a", Traffic.OUT, 15, 99), ("b", Traffic.OUT, 15, 99), capacity=(10, 0, 0)), 2.0
     )
     assert told(control)["n1"] == pytest.approx({"a": 5, "b": 5}, rel=1e-6)
@@ -119,11 +119,11 @@ def test_a_node_that_starts_anew_counts_from_its_start() -> None:
 def test_the_tightest_rates_are_told_where_there_are_too_many() -> None:
     """A node is told RATES_MAX rates at the most."""
     control = RateControl()
-    control.take("n1", metered(capacity=(1000, 0, 0)), 0.0)
+    control.record("n1", metered(capacity=(1000, 0, 0)), 0.0)
     rows = tuple(
         Meter(f"user {number}", Traffic.OUT, MB, (number + 1) * MB) for number in range(RATES_MAX + 10)
     )
-    control.take("n1", Metered(1, rows, (1000 * MB, 0, 0), 0, b""), 1.0)
+    control.record("n1", Metered(1, rows, (1000 * MB, 0, 0), 0, b""), 1.0)
     (rates,) = control.rates({}).values()
     assert len(rates) == RATES_MAX
     assert all(isinstance(rate, Rate) for rate in rates)

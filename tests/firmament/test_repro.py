@@ -16,7 +16,7 @@ from dios.firmament.models.green_power import MACHINES
 from dios.firmament.models.random_fit import RandomFitModel
 from dios.papers import figures
 from dios.papers.firmament import evaluation, green, mix, solver
-from dios.papers.firmament.green_lab import BatchJob, Lab, Setup, batch_jobs, machines, run
+from dios.papers.firmament.green_lab import BatchJob, GreenRun, GreenSetup, batch_jobs, machines, run
 
 NOTHING = np.zeros(1)
 
@@ -40,6 +40,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
 # The command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_command_writes_every_figure_with_the_thesis_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and pictures, and each claim the thesis' word."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
@@ -101,10 +102,10 @@ def test_what_was_finished_before_an_interrupt_stays(tmp_path: Path) -> None:
 
 def test_figures_are_chosen_by_number_in_the_thesis_order() -> None:
     """Several, in any order and spelling; none or all: every one; a seed below 0 is refused."""
-    assert figures.chosen(["8.4", "Figure 8.1"], evaluation.FIGURES) == ["8.1", "8.4"]
+    assert figures.select_figures(["8.4", "Figure 8.1"], evaluation.FIGURES) == ["8.1", "8.4"]
     assert (
-        figures.chosen([], evaluation.FIGURES)
-        == figures.chosen(["8.2", "all"], evaluation.FIGURES)
+        figures.select_figures([], evaluation.FIGURES)
+        == figures.select_figures(["8.2", "all"], evaluation.FIGURES)
         == list(evaluation.FIGURES)
     )
     with pytest.raises(InvalidError, match="-1"):
@@ -148,9 +149,9 @@ def test_claims_about_the_mix_hold_only_when_they_do() -> None:
 # The energy lab -----------------------------------------------------------------------------------------
 
 
-def fixed(**more: bool) -> Setup:
+def fixed(**more: bool) -> GreenSetup:
     """Random placement on x86, no service."""
-    return Setup("test", lambda: RandomFitModel(seed=1), x86_only=True, web_tasks=(0, 0), **more)
+    return GreenSetup("test", lambda: RandomFitModel(seed=1), x86_only=True, web_tasks=(0, 0), **more)
 
 
 def test_energy_is_that_of_the_cores_that_worked() -> None:
@@ -165,7 +166,7 @@ def test_energy_is_that_of_the_cores_that_worked() -> None:
 
 def test_the_service_answers_what_its_tasks_can() -> None:
     """Two tasks on x86 under an endless load serve what their cores do, and draw those cores' watts."""
-    setup = Setup("test", GreenModel, x86_only=True, web_tasks=(2, 2))
+    setup = GreenSetup("test", GreenModel, x86_only=True, web_tasks=(2, 2))
     lab = run(setup, (), np.full(5, 1e9), 5)
     r420 = MACHINES["r420"]
     assert lab.served == [2 * r420.requests] * 5
@@ -176,7 +177,7 @@ def test_the_service_answers_what_its_tasks_can() -> None:
 def test_green_uses_frugal_machines_and_scales_with_the_load() -> None:
     """A little load stays on the boards; much of it brings more tasks, and less takes them away again."""
     load = np.concatenate([np.full(30, 500.0), np.full(60, 30_000.0), np.full(120, 500.0)])
-    lab = run(Setup("test", GreenModel, web_tasks=(1, 8), web_first=1), (), load, 400)
+    lab = run(GreenSetup("test", GreenModel, web_tasks=(1, 8), web_first=1), (), load, 400)
     assert max(lab.web_tasks[:25]) == 1
     assert max(lab.web_tasks[60:90]) > 4
     assert lab.web_tasks[-1] < max(lab.web_tasks)
@@ -195,7 +196,7 @@ def test_batch_jobs_have_deadlines_from_two_to_twenty_runtimes() -> None:
 
 def test_a_job_that_is_stopped_begins_again_and_may_miss_its_deadline() -> None:
     """A deadline that nobody can keep counts as missed, and the job still ends."""
-    lab: Lab = run(fixed(), [BatchJob(1, 0, 10.0, 3.0)], NOTHING, 50)
+    lab: GreenRun = run(fixed(), [BatchJob(1, 0, 10.0, 3.0)], NOTHING, 50)
     assert (lab.done, lab.missed) == (1, 1)
 
 
@@ -204,14 +205,14 @@ def test_a_job_that_is_stopped_begins_again_and_may_miss_its_deadline() -> None:
 
 def test_spreads_are_the_box_plots_percentiles() -> None:
     """Count, 1, 25, 50, 75, 99 and the maximum; empty cells of nothing."""
-    assert figures.spread(np.arange(101.0)) == (101, 1.0, 25.0, 50.0, 75.0, 99.0, 100.0)
-    assert figures.spread([]) == (0, "", "", "", "", "", "")
+    assert figures.percentile_cells(np.arange(101.0)) == (101, 1.0, 25.0, 50.0, 75.0, 99.0, 100.0)
+    assert figures.percentile_cells([]) == (0, "", "", "", "", "", "")
     assert len(figures.PERCENTILE_COLUMNS) == 7
 
 
 def test_the_references_solve_what_ours_solves(tmp_path: Path) -> None:
     """One round in so many has times of all solvers, and costs that were compared."""
-    found = solver.measure(solver.Scale(10, 120.0, 5.0, 3), 1, quiet)
+    found = solver.measure(solver.SolverScale(10, 120.0, 5.0, 3), 1, quiet)
     rounds = len(found.outcome.rounds) - 10
     assert len(found.seconds[solver.OURS]) == len(found.whole) == rounds
     assert len(found.together) == -(-rounds // 3)

@@ -25,13 +25,20 @@ from dios.firmament.models.catalogue import MODELS
 from dios.firmament.rounds.results import Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.simulate.check import check
-from dios.firmament.simulate.events import Agenda, Happening, MachineDown, Submission, Usage, Withdrawal
+from dios.firmament.simulate.events import (
+    Happening,
+    JobSubmission,
+    MachineDown,
+    SimulationEvents,
+    UsageSample,
+    Withdrawal,
+)
 from dios.firmament.simulate.interference import alone, together
 from dios.firmament.simulate.machines import MACHINE_TYPES, SRG_CLUSTER, google_machines, thesis_machines
 from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, TABLE_8_2, MixWorkload
-from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.outcome import SimulationOutcome
 from dios.firmament.simulate.report import summarise
-from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
+from dios.firmament.simulate.run import SimulationConfig, SimulationProgress, simulate
 from dios.firmament.simulate.scheduler_bridge import Bridge
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
@@ -46,9 +53,9 @@ def run(
     decisions: dict[float, Sequence[Delta]],
     *,
     seconds: float = 100,
-    follows: dict[int, Submission] | None = None,
+    follows: dict[int, JobSubmission] | None = None,
     **config: float | None,
-) -> tuple[Outcome, ScriptedScheduler]:
+) -> tuple[SimulationOutcome, ScriptedScheduler]:
     """A scripted simulation, rounds every second unless told otherwise."""
     scheduler = ScriptedScheduler(decisions)
     workload = ScriptedWorkload(happenings, follows or {})
@@ -61,7 +68,7 @@ def run(
 
 def test_one_time_keeps_its_order() -> None:
     """What is put down first happens first, and rounds come after all else of their time."""
-    agenda = Agenda[str]()
+    agenda = SimulationEvents[str]()
     for at, what, order in ((2.0, "c", 0), (1.0, "round", 1), (1.0, "a", 0), (1.0, "b", 0)):
         agenda.put(at, what, order)
     assert [agenda.take()[1] for _ in range(4)] == ["a", "b", "round", "c"]
@@ -221,7 +228,12 @@ def test_a_measurement_reaches_who_runs() -> None:
     """A trace's measurement of a task that runs is told; of one that waits it is not."""
     used = Resources(cpus=0.5)
     _, scheduler = run(
-        [machine(1), submission(0.0, 1, {1: 9.0, 2: 9.0}), Usage(3.0, 1, used), Usage(3.0, 2, used)],
+        [
+            machine(1),
+            submission(0.0, 1, {1: 9.0, 2: 9.0}),
+            UsageSample(3.0, 1, used),
+            UsageSample(3.0, 2, used),
+        ],
         {0.0: [place(1, 1)]},
         seconds=10,
     )
@@ -301,7 +313,7 @@ def test_what_no_machine_could_do_is_refused(decisions: dict[float, Sequence[Del
 )
 def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str, told: str) -> None:
     """The check finds tasks elsewhere, a waiting task that is gone, a wrong sum, and a full machine."""
-    scheduler, world = scheduler_for("trivial", seed=SEED), World(Agenda[HostDue]().put)
+    scheduler, world = scheduler_for("trivial", seed=SEED), World(SimulationEvents[HostDue]().put)
     bridge = Bridge(scheduler, world)
     for number in (1, 2):
         up = machine(number, slots=1)
@@ -429,7 +441,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(model: str) -> None:
 def test_a_seed_gives_one_run(model: str) -> None:
     """The same configuration gives the same deltas at the same times; another seed gives others."""
 
-    def deltas(seed: int) -> Outcome:
+    def deltas(seed: int) -> SimulationOutcome:
         workload = GoogleWorkload(GoogleLike(12, seed=seed, load=0.8, seconds=120, rate=8.0, blocks=True))
         config = SimulationConfig(
             workload, scheduler_for(model, seed=seed), 120, round_interval=5, keep_deltas=True
@@ -464,7 +476,7 @@ def test_real_time_may_be_let_in() -> None:
 def test_ctrl_c_leaves_what_was_found() -> None:
     """A run that is interrupted says so, and its records are there."""
 
-    def interrupt(at: Progress) -> None:
+    def interrupt(at: SimulationProgress) -> None:
         if at.now >= 30:
             raise KeyboardInterrupt
 

@@ -13,11 +13,11 @@ from dios.errors import InvalidError
 from dios.firmament.descriptors import Kind
 from dios.firmament.simulate.events import (
     Happening,
+    JobSubmission,
     MachineDown,
     MachineUp,
     SimulatedTask,
-    Submission,
-    Usage,
+    UsageSample,
     Withdrawal,
 )
 from dios.firmament.simulate.machines import MACHINE_TYPES, inner_tree
@@ -44,7 +44,7 @@ def tasks_of(events: list[Happening], job: int) -> list[tuple[float, SimulatedTa
     return [
         (event.time, task)
         for event in events
-        if isinstance(event, Submission) and event.job.job == job
+        if isinstance(event, JobSubmission) and event.job.job == job
         for task in event.tasks
     ]
 
@@ -142,7 +142,7 @@ def test_a_machine_never_comes_twice(copied: Path) -> None:
 
 def test_what_a_job_says_holds_for_its_tasks() -> None:
     """Production priority is a service; the restriction to different machines is the job's affinity."""
-    jobs = {event.job.job: event.job for event in read() if isinstance(event, Submission)}
+    jobs = {event.job.job: event.job for event in read() if isinstance(event, JobSubmission)}
     assert (jobs[200].kind, jobs[200].affinity, jobs[200].principal) == (
         Kind.SERVICE,
         Affinity.SPREAD_NODES,
@@ -195,7 +195,7 @@ def test_measurements_follow_their_task() -> None:
     used = {
         event.task: (event.time, event.usage.cpus)
         for event in events
-        if isinstance(event, Usage) and event.task in {failed.descriptor.task, again.descriptor.task}
+        if isinstance(event, UsageSample) and event.task in {failed.descriptor.task, again.descriptor.task}
     }
     # At 121 s, when the first measurement ends, the next task of that number has just come.
     assert set(used) == {again.descriptor.task}

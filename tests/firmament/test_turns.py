@@ -10,17 +10,18 @@ from sched_turns import Site
 
 from dios.fairness import SdrfScheduler
 from dios.fairness.stateful.user_table import SCAN_MAX
-from dios.firmament.policies.ledger import Rule
-from dios.limits import TURN_EXEMPT_MAX, TURN_PATIENCE_S
+from dios.firmament.policies.principal_accounts import FairnessRule
+from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 
 
-@pytest.mark.parametrize("rule", [Rule.SDRF, Rule.DRF])
-def test_turns_are_those_of_sdrf(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [FairnessRule.SDRF, FairnessRule.DRF])
+@pytest.mark.extended(keep=1)
+def test_turns_are_those_of_sdrf(rule: FairnessRule) -> None:
     """On a cluster without fragments exactly those tasks start that the library's SDRF, or DRF, starts."""
     for seed in range(30):
         chance = random.Random(seed)  # noqa: S311 - a play, no secret
         site = Site(12, rule=rule, memory_s=4.0)
-        delta = math.exp(-1 / 4.0) if rule is Rule.SDRF else None
+        delta = math.exp(-1 / 4.0) if rule is FairnessRule.SDRF else None
         oracle = SdrfScheduler([64, 12, 12], delta=delta, users=5)
         for number in range(4):
             # Of equals whoever came first is first.
@@ -34,7 +35,7 @@ def test_turns_are_those_of_sdrf(rule: Rule) -> None:
         now = 0.0
         for _ in range(25):
             # Longer than that, and a task that holds up everybody would be let by.
-            now += chance.random() * TURN_PATIENCE_S / 25
+            now += chance.random() * FAIR_QUEUE_TIMEOUT_S / 25
             for _ in range(chance.randrange(3)):
                 if running:
                     ended = running.pop(chance.randrange(len(running)))
@@ -86,7 +87,7 @@ def test_commitments_fade_with_time() -> None:
 
 def test_weights_divide_in_proportion() -> None:
     """Twice the weight is a right to twice as much."""
-    site = Site(9, rule=Rule.DRF)
+    site = Site(9, rule=FairnessRule.DRF)
     site.ledger.set_terms(site.scheduler.state, "big", 2.0, {})
     site.submit("big", 20)
     site.submit("small", 20)
@@ -115,7 +116,7 @@ def test_a_quota_holds_though_there_is_room() -> None:
 
 def test_quotas_hold_without_turns() -> None:
     """Also where nobody takes turns (fifo) a quota holds, and nothing else does."""
-    site = Site(8, rule=Rule.FIFO)
+    site = Site(8, rule=FairnessRule.FIFO)
     site.ledger.set_terms(site.scheduler.state, "bound", None, {"tasks": 2.0})
     site.submit("bound", 20)
     site.submit("free", 6)
@@ -155,9 +156,9 @@ def test_who_is_next_in_a_full_cluster_stays_next() -> None:
     site.submit("early", 12)
     site.round(0.0)
     late = site.submit("late", 2, now=1.0)
-    for second in range(1, 5 * int(TURN_PATIENCE_S)):
+    for second in range(1, 5 * int(FAIR_QUEUE_TIMEOUT_S)):
         assert site.round(float(second)) == []
-    now = 5 * TURN_PATIENCE_S
+    now = 5 * FAIR_QUEUE_TIMEOUT_S
     for task in first:
         site.scheduler.finished(task, now)
     assert set(site.round(now)) >= set(late)
@@ -172,7 +173,7 @@ def test_who_may_have_no_more_is_held_up_by_nobody() -> None:
     site.ledger.set_terms(site.scheduler.state, "early", None, {"tasks": 4.0})
     site.submit("early", 8, cpus=0.1, now=0.5)
     (late,) = site.submit("late", 1, cpus=3.7, now=1.0)
-    for second in range(2, 5 * int(TURN_PATIENCE_S)):
+    for second in range(2, 5 * int(FAIR_QUEUE_TIMEOUT_S)):
         assert site.round(float(second)) == []
     for task in first:
         site.scheduler.finished(task, 50.0)
@@ -181,7 +182,7 @@ def test_who_may_have_no_more_is_held_up_by_nobody() -> None:
 
 
 def test_who_held_up_others_still_has_its_turn_when_there_is_room() -> None:
-    """Passed over after TURN_PATIENCE_S, a first task gets the next place, before an older queue."""
+    """Passed over after FAIR_QUEUE_TIMEOUT_S, a first task gets the next place, before an older queue."""
     site = Site(4)
     first = site.submit("early", 4)
     site.submit("early", 8, now=0.5)
@@ -190,7 +191,7 @@ def test_who_held_up_others_still_has_its_turn_when_there_is_room() -> None:
     # These have room, as they need a slot alone.
     small = site.submit("early", 2, cpus=0.0, now=1.0, priority=1)
     placed: list[int] = []
-    for second in range(1, 5 * int(TURN_PATIENCE_S)):
+    for second in range(1, 5 * int(FAIR_QUEUE_TIMEOUT_S)):
         placed += site.round(float(second))
     assert set(placed) == set(small), "nobody is held up for ever"
     site.scheduler.finished(first[0], 50.0)
@@ -198,7 +199,7 @@ def test_who_held_up_others_still_has_its_turn_when_there_is_room() -> None:
 
 
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
-    """Whose turn it is is waited for, TURN_PATIENCE_S at the most; then others use what is left."""
+    """Whose turn it is is waited for, FAIR_QUEUE_TIMEOUT_S at the most; then others use what is left."""
     site = Site(8)
     site.submit("stays", 6)
     site.round(0.0)
@@ -206,10 +207,10 @@ def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
     site.submit("stays", 2, now=1.0)
     assert site.round(1.0) == []
     assert "it is not its turn" in site.scheduler.explain(7).reason
-    assert site.round(1.0 + TURN_PATIENCE_S / 2) == []
+    assert site.round(1.0 + FAIR_QUEUE_TIMEOUT_S / 2) == []
     # The round in which patience ends makes it exempt for the next.
-    site.round(1.0 + TURN_PATIENCE_S)
-    assert site.round(1.5 + TURN_PATIENCE_S) == [7, 8]
+    site.round(1.0 + FAIR_QUEUE_TIMEOUT_S)
+    assert site.round(1.5 + FAIR_QUEUE_TIMEOUT_S) == [7, 8]
     # It stays let in: when there is room it runs.
     for task in (0, 1, 2, 3):
         site.scheduler.finished(task, 20.0)
@@ -235,9 +236,9 @@ def test_a_task_without_a_place_holds_up_nobody() -> None:
 
 
 def test_few_of_one_principal_wait_without_room_being_kept() -> None:
-    """Of tasks without a place TURN_EXEMPT_MAX of a principal are let in: it cannot fill the network."""
+    """Of tasks without a place FAIR_QUEUE_EXEMPT_MAX of a principal enter: it cannot fill the network."""
     site = Site(2, 2)
-    site.submit("wide", 3 * TURN_EXEMPT_MAX, cpus=1.5)
+    site.submit("wide", 3 * FAIR_QUEUE_EXEMPT_MAX, cpus=1.5)
     site.submit("narrow", 9, cpus=2.0)
     for now in range(40):
         site.round(float(now))
@@ -245,7 +246,7 @@ def test_few_of_one_principal_wait_without_room_being_kept() -> None:
     assert turns is not None
     let_in = turns.choose(site.scheduler.state, record=False).tasks
     names = [site.owner[int(site.scheduler.state.tasks.id[row])] for row in let_in]
-    assert names.count("wide") <= TURN_EXEMPT_MAX
+    assert names.count("wide") <= FAIR_QUEUE_EXEMPT_MAX
 
 
 def test_priority_orders_ones_own_tasks_alone() -> None:

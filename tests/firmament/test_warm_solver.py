@@ -7,11 +7,10 @@ import pytest
 from flow_warm import WarmHistory
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
-from dios.firmament.solvers.auction_bids import ENDLESS
-from dios.firmament.solvers.auction_market import open_market
-from dios.firmament.solvers.repair_net import new_search
-from dios.firmament.solvers.shape_rows import topological
-from dios.firmament.solvers.warm import WarmSolver
+from dios.firmament.solvers.auction import ENDLESS, open_market
+from dios.firmament.solvers.contraction import topological
+from dios.firmament.solvers.repair import new_search
+from dios.firmament.solvers.warm_solver import WarmSolver
 
 pytest.importorskip("ortools")
 
@@ -145,9 +144,9 @@ def test_zones_with_more_edges_than_can_be_noted_are_exact() -> None:
             history.warm._search = new_search(4 * len(history.warm._net.price) + 64)._replace(
                 inner_from=np.empty(2, np.int64),
                 inner_to=np.empty(2, np.int64),
-                inner_far=np.empty(2, np.int64),
+                inner_length=np.empty(2, np.int64),
             )
-            history.warm._stats[:] = 0
+            history.warm._counters[:] = 0
             found = history.warm.solve()
             assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
             assert found.status != "optimal" or found.cost == expected.cost, f"seed {seed}, step {step}"

@@ -15,8 +15,8 @@ from dios.firmament.descriptors import Kind, Level
 from dios.firmament.simulate import workload as workload_module
 from dios.firmament.simulate.block_map import BLOCK_BYTES, FILE_BYTES_MAX, BlockMap, file_size
 from dios.firmament.simulate.command import MIXES
-from dios.firmament.simulate.events import Happening, MachineUp, Submission
-from dios.firmament.simulate.interference import Program, alone, together
+from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp
+from dios.firmament.simulate.interference import ProgramModel, alone, together
 from dios.firmament.simulate.machines import (
     GOOGLE_MIX,
     MACHINE_TYPES,
@@ -39,7 +39,7 @@ from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.workload import SERVICE_SHARE, WAVE, GoogleLike, GoogleWorkload
 
 SEED = 5
-PROGRAMS = [entry.program for entry in TABLE_8_2] + [Program("network", cpu=0.1, network=1e9)]
+PROGRAMS = [entry.program for entry in TABLE_8_2] + [ProgramModel("network", cpu=0.1, network=1e9)]
 
 
 def events_of(what: GoogleLike) -> list[Happening]:
@@ -47,9 +47,9 @@ def events_of(what: GoogleLike) -> list[Happening]:
     return list(GoogleWorkload(what).events())
 
 
-def submissions(events: list[Happening]) -> list[Submission]:
+def submissions(events: list[Happening]) -> list[JobSubmission]:
     """The jobs among events."""
-    return [event for event in events if isinstance(event, Submission)]
+    return [event for event in events if isinstance(event, JobSubmission)]
 
 
 # The Google-like workload ---------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_what_runs_at_the_beginning_is_in_balance_with_what_comes(
 def test_submissions_go_up_and_down_over_the_day() -> None:
     """The busiest six hours have about (1 + 0.9 w) / (1 - 0.9 w) times the jobs of the quietest."""
     workload = GoogleWorkload(GoogleLike(60, seed=SEED, seconds=86_400))
-    times = [event.time for event in workload.events() if isinstance(event, Submission) and event.time > 0]
+    times = [event.time for event in workload.events() if isinstance(event, JobSubmission) and event.time > 0]
     up = sum(10_800 <= time < 32_400 for time in times)
     down = sum(54_000 <= time < 75_600 for time in times)
     assert up / down == pytest.approx((1 + 0.9 * WAVE) / (1 - 0.9 * WAVE), rel=0.25), f"seed {SEED}"
@@ -132,7 +132,7 @@ def test_events_are_not_kept() -> None:
     for _ in range(300):
         next(events)
     tracemalloc.start()
-    count = sum(len(event.tasks) for event in events if isinstance(event, Submission))
+    count = sum(len(event.tasks) for event in events if isinstance(event, JobSubmission))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count > 2_000
@@ -307,9 +307,9 @@ def test_type_a_has_the_fast_disks() -> None:
 def test_a_program_takes_something() -> None:
     """A unit of work that takes nothing, or less, would end at once or never."""
     with pytest.raises(InvalidError, match="idler"):
-        Program("idler", cpu=0.0)
+        ProgramModel("idler", cpu=0.0)
     with pytest.raises(InvalidError, match="odd"):
-        Program("odd", disk=-1.0)
+        ProgramModel("odd", disk=-1.0)
 
 
 # The cluster mix ------------------------------------------------------------------------------------

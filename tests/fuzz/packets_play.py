@@ -96,7 +96,7 @@ def through_memory(frames: Iterator[Frame], name: str) -> Counter[str]:
         if workers is None:
             workers = Workers(function, engine, seed=1, now=1)
         else:
-            workers.tell_time(1 + number)
+            workers.set_time(1 + number)
             workers.change_engine(engine)
         workers.drain()
         assert (engine.released == 1).all(), f"part {number}: {Counter(engine.released.tolist())}"

@@ -35,6 +35,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.extended(keep=1)
 def test_every_bad_frame_is_accounted_for(bad: Path, tmp_path: Path, name: str) -> None:
     """A file goes through: what was received was sent or dropped for one cause, and causes are many."""
     told = through_a_file(bad, tmp_path / "out.pcap", name, FRAMES)
@@ -57,6 +58,7 @@ def test_every_bad_frame_is_given_back_once(bad: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["af_packet", "af_xdp"])
+@pytest.mark.extended(keep=1)
 def test_bad_frames_from_an_interface_are_accounted_for(bad: Path, tmp_path: Path, how: str) -> None:
     """Through sockets and the program that steers, what arrives is sent or dropped, and counted."""
     with bad.open("rb") as file:

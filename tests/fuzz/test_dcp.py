@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def test_refusals_are_compared() -> None:
     assert play.compared == play.refused
 
 
+@pytest.mark.extended
 def test_long_lies_leave_the_tables_right() -> None:
     """After twenty thousand lies of every kind tables are right and bounded, and no call hangs."""
     lied = 0

@@ -21,7 +21,7 @@ FRAMES = 50_000
 RECORDED_FRAMES = 1_000
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_fifty_thousand_frames_hurt_nobody(tmp_path: Path) -> None:
     """Whatever is sent, the neighbour is served rightly, the daemon's figures are flat, its logs in order."""
     foreign = can_be_another()
@@ -40,6 +40,7 @@ def test_fifty_thousand_frames_hurt_nobody(tmp_path: Path) -> None:
     assert result.audit_records > 1_000
 
 
+@pytest.mark.extended
 def test_a_recorded_campaign_replays_and_keeps_every_invariant(tmp_path: Path) -> None:
     """Each step of a node under attack replays with the same outcome, and leaves its tables right."""
     foreign = can_be_another()

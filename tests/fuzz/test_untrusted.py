@@ -29,8 +29,8 @@ from dios.errors import (
 )
 from dios.host.audit.log import AuditLog, segments
 from dios.host.audit.reader import read, verify
-from dios.host.content.consoles import Console
-from dios.host.process.last_exception import exception_told
+from dios.host.content.consoles import TaskConsole
+from dios.host.process.last_exception import exception_line
 from dios.ids import ObjectId
 from dios.lib import catalogue
 from dios.lib.jobs import orders
@@ -156,7 +156,7 @@ def test_a_mistyped_name_is_never_another(name: bytes, place: int, typed: str) -
 def test_any_last_words_tell_one_line_or_none(parts: list[str]) -> None:
     """What a program prints, however it imitates a traceback, gives one line of its own text or nothing."""
     text = "\n".join(parts)
-    told = exception_told(text)
+    told = exception_line(text)
     assert told in text
     assert len(told.splitlines()) <= 1
 
@@ -170,7 +170,7 @@ def test_any_last_words_tell_one_line_or_none(parts: list[str]) -> None:
 )
 def test_any_console_is_read_anywhere(parts: list[bytes], position: int, length: int, times: int) -> None:
     """Any bytes at any position: a console gives what it keeps of the range, and never more."""
-    console = Console()
+    console = TaskConsole()
     for part in parts * times:
         console.append(part * 40)
     whole = b"".join(part * 40 for part in parts * times)
@@ -214,7 +214,7 @@ def test_a_changed_audit_log_is_noticed_and_never_breaks_its_reader(
 @given(st.data())
 def test_a_changed_row_of_the_store_is_damage(data: st.DataObject) -> None:
     """A row with any bytes changed is never decoded as something else."""
-    row = schema.Row(record(7), schema.inline_payload(b"hello"))
+    row = schema.ObjectRow(record(7), schema.inline_payload(b"hello"))
     stored = schema.encode_row(row)
     start = data.draw(st.integers(0, len(stored)))
     end = data.draw(st.integers(start, len(stored)))
@@ -289,7 +289,7 @@ def test_any_report_order_and_catalogue_is_one_or_refused(data: bytes) -> None:
 
 def test_a_catalogue_with_broken_text_is_damaged() -> None:
     """Text that is no UTF-8 is damage like any other, not an exception of the decoder's own."""
-    entry = catalogue.Entry("text", bytes(32), 1, 1)
+    entry = catalogue.CatalogueEntry("text", bytes(32), 1, 1)
     with pytest.raises(DamagedError):
         catalogue.decode(catalogue.encode([entry]).replace(b"text", b"\xff\xfe\xfd\xfc"))
 

@@ -19,7 +19,7 @@ WARNING: Final = re.compile(r"^\S+ warning ")
 EXPECTED: Final = (
     "a connection was closed",
     "a session ended early",
-    "the machine lacks something",
+    "the machine lacks a mechanism",
     "weaker sandbox",
     "pure tasks are refused",
 )

@@ -272,7 +272,6 @@ def test_a_keyring_may_hold_more_groups_than_a_session(person: Person, tmp_path:
     assert "3 older groups" in other.types("dios ls").stderr
 
 
-@pytest.mark.slow
 def test_a_node_that_hangs_is_told_of_and_stopped(tmp_path: Path) -> None:
     """A node that takes connections and never answers fails status, and is killed by stop."""
     someone = Person(tmp_path)

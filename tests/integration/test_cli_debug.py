@@ -258,7 +258,7 @@ def test_a_task_over_its_limit_is_told_whose_it_is(person: Person) -> None:
         ("dios limits set nobody-here objects=3", "there is no user"),
         ("dios limits set pid:5 objects=3", "group:ALIAS or task:FINGERPRINT"),
         ("dios limits --json set uid:5 objects=3", "options stand behind the command"),
-        ("dios run fails.py --limit tasks=0", "leave the limit out"),
+        ("dios run fails.py --limit tasks=0", "Leave the limit out"),
     ],
 )
 def test_a_mistake_in_limits_is_told_with_what_is_right(person: Person, line: str, says: str) -> None:

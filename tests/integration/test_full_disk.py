@@ -18,7 +18,7 @@ import dios
 from dios import limits
 from dios.errors import DamagedError, NoSpaceError
 from dios.host.audit.reader import read, verify
-from dios.store.check import held, read_index, verify_contents
+from dios.store.check import hold_directory, read_index, verify_contents
 
 DISK_BYTES = 24 * limits.MIB
 SMALL, MEDIUM, LARGE = b"s" * 300, b"m" * 12_000, b"l" * 300_000
@@ -82,7 +82,7 @@ def until_refused(session: dios.Node, data: bytes) -> tuple[int, NoSpaceError]:
 
 def whole(data: Path) -> int:
     """How many objects a stopped node holds, which must all be whole, with nothing left over."""
-    with held(data):
+    with hold_directory(data):
         found = read_index(data)
         verify_contents(found, lambda _: None)
     assert found.findings == []

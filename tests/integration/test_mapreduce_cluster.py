@@ -57,6 +57,7 @@ def _kill(cluster: LocalCluster, number: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("moment", [0.0, 0.4, 0.75])
+@pytest.mark.extended(keep=1)
 def test_any_node_may_be_killed_at_any_moment(cluster: LocalCluster, victim: int, moment: float) -> None:
     """The counts are right whichever node is killed: at the start, in the middle, or near the end."""
     struck = False

@@ -7,7 +7,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from node_process import LARGE, NodeProcess, RawClient, bytes_of, create, pattern, read, write
+from node_process import (
+    LARGE,
+    NodeProcess,
+    RawClient,
+    bytes_of,
+    create,
+    pattern,
+    read,
+    write,
+)
 
 from dios import limits
 from dios.errors import Code

@@ -71,7 +71,7 @@ def test_damage_is_told_with_what_to_do(crashed: Path) -> None:
     told = person.types("dios-node check --data", str(crashed), status=1).stdout
     assert str(file.relative_to(crashed)) in told
     assert "content-damaged" in told
-    assert "back-up" in told
+    assert "backup" in told
     file.write_bytes(whole)
     person.types("dios-node check --data", str(crashed))
 
@@ -82,7 +82,7 @@ def test_a_repair_says_what_it_did(crashed: Path) -> None:
     stray = crashed / "extents" / "00" / "0000000000000007"
     stray.write_bytes(b"left over")
     told = person.types("dios-node check --repair --data", str(crashed)).stdout
-    assert "repaired  moved 1 file that no object names to lost+found/extents" in told
+    assert "repaired  moved 1 file without an object to lost+found/extents" in told
     assert (crashed / "lost+found" / "extents" / stray.name).read_bytes() == b"left over"
     checked = json.loads(person.types("dios-node check --json --data", str(crashed)).stdout)
     assert [each["kind"] for each in checked["findings"]] == ["set-aside"]

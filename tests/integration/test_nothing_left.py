@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,12 @@ def _run_some(session: dios.Node, source: dios.Reference, count: int) -> None:
             task.close()
 
 
-def _namespaces() -> set[str]:
+def _namespaces(node: RunningNode) -> set[str]:
+    """Return the process namespaces in which the node and everything below it run."""
     found = set()
-    for entry in Path("/proc").glob("[0-9]*/ns/pid"):
-        try:
-            found.add(str(entry.readlink()))
-        except OSError:
-            continue
+    for pid in (node.running.pid, *node.descendants()):
+        with contextlib.suppress(OSError):
+            found.add(str(Path(f"/proc/{pid}/ns/pid").readlink()))
     return found
 
 
@@ -36,7 +36,7 @@ def _settle(node: RunningNode, processes: int) -> None:
     wait_until(lambda: len(node.descendants()) == processes, "the zygote and its pool are left")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_thousand_tasks_leave_nothing(tmp_path: Path) -> None:
     """1,000 tasks started and ended leave no process, descriptor, mapping or namespace behind."""
     with (
@@ -49,10 +49,10 @@ def test_thousand_tasks_leave_nothing(tmp_path: Path) -> None:
         # The zygote and its pool: counting them here could come before the pool is full again.
         processes = 1 + POOL
         _settle(node, processes)
-        before = (node.descriptors(), node.mappings(), len(_namespaces()))
+        before = (node.descriptors(), node.mappings(), len(_namespaces(node)))
         _run_some(session, source, TASKS)
         _settle(node, processes)
         wait_until(lambda: node.descriptors() <= before[0], "descriptors are back where they were")
-        assert len(_namespaces()) <= before[2]
+        assert len(_namespaces(node)) <= before[2]
         # An allocator may take or return a few arenas; a leak would show a thousand.
         assert node.mappings() <= before[1] + TASKS // 50

@@ -14,9 +14,9 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
 
 def block(containing: str, language: str = "") -> str:
-    """The first code block of the README that holds ``containing``."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return next(str(text) for text in blocks if containing in text)
+    """Return the first code block of the README in ``language`` that contains a text."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return next(text for kind, text in blocks if kind == language and containing in text)
 
 
 @pytest.fixture
@@ -55,10 +55,19 @@ def test_the_cluster_works_as_written(newcomer: Person) -> None:
     assert "arguments" in done.stdout
 
 
-def test_the_python_program_works_as_written(newcomer: Person) -> None:
-    """The README's Python program runs to its end beside a node."""
+def test_the_first_program_prints_what_the_readme_shows(newcomer: Person) -> None:
+    """The README's ten lines have exactly the output that is printed below them."""
     newcomer.types("dios-node start --data ./node0 --detach")
-    newcomer.writes("program.py", block("import dios", "python"))
+    newcomer.writes("words.py", block("Spawner", "python"))
+    done = newcomer.pastes(f"{sys.executable} -W error words.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == block("fish and red: [")
+
+
+def test_the_python_interface_works_as_written(newcomer: Person) -> None:
+    """The README's tour of the Python interface runs to its end next to a node."""
+    newcomer.types("dios-node start --data ./node0 --detach")
+    newcomer.writes("program.py", block("worker.py", "python"))
     done = newcomer.pastes(f"{sys.executable} -W error program.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split()[-1] == "3"

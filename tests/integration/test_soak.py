@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.soak_verdict import Point, Rule, Soak, judge, slope
+from benchmarks.soak.verdict import Point, SeriesRule, Soak, judge, slope
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = (
@@ -35,7 +35,7 @@ def verdict_on(name: str, values: list[float]) -> bool | None:
     return finding.grows
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_node_under_mixed_load_with_kills_leaves_nothing_and_serves_no_wrong_byte(tmp_path: Path) -> None:
     """After seconds of every kind of call, task and kill nothing was wrong and nothing is left."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DIOS_")}
@@ -54,7 +54,7 @@ def test_a_node_under_mixed_load_with_kills_leaves_nothing_and_serves_no_wrong_b
     assert not soak.troubles
     assert soak.operations["start task"] > 0
     assert any(point.quiet for point in soak.points)
-    judged = {finding.series.name for finding in soak.findings if finding.series.rule is Rule.EXACT}
+    judged = {finding.series.name for finding in soak.findings if finding.series.rule is SeriesRule.EXACT}
     assert {"processes", "cgroup folders", "extent files", "rows", "node: sessions"} <= judged
     assert "nothing was left" in (tmp_path / "soak.md").read_text()
 

@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dios.ids import ObjectId
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import InlineContent
@@ -126,7 +124,6 @@ def whole_versions(data: Path) -> dict[int, int]:
         store.close()
 
 
-@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """After kill -9, twenty times over, every acknowledged batch is there whole and none is torn."""
     patience = random.Random(20)  # noqa: S311 - it chooses moments, it guards nothing

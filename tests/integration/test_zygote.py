@@ -17,7 +17,7 @@ import trio
 from dios import limits
 from dios.errors import InvalidError, NotSupportedError
 from dios.host.process.task_process import TaskProcess
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
@@ -42,7 +42,7 @@ def mechanisms() -> dict[str, Mechanism]:
 @asynccontextmanager
 async def zygote_of(
     mechanisms: dict[str, Mechanism], *, entry: str = ENTRY, pool_size: int = 1, accept_weaker: bool = False
-) -> AsyncIterator[Zygote]:
+) -> AsyncIterator[ZygotePool]:
     """A zygote whose tasks make attempts, with a deadline over all."""
     with trio.fail_after(WAIT_S_MAX):
         async with open_zygote(
@@ -216,6 +216,7 @@ async def test_what_a_limbo_task_started_ends_with_it(mechanisms: dict[str, Mech
         task.close()
 
 
+@pytest.mark.extended
 async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism]) -> None:
     """After 1,000 pure tasks the daemon's descriptors, the zygote's children and the groups are as before."""
     async with zygote_of(mechanisms, entry=TRIVIAL, pool_size=2) as zygote:

@@ -21,14 +21,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lab_daemons import ANSWER_SECONDS, PORT, DaemonProgram, clusters_are_here, person, wait_agreement, within
+from lab_daemons import (
+    ANSWER_SECONDS,
+    PORT,
+    DaemonProgram,
+    clusters_are_here,
+    person,
+    wait_agreement,
+    within,
+)
 from lab_rig import Lab
 from lab_spaces import NotHereError
 
 import dios
 from benchmarks.measure import pss_kib, tree_pss_mb
 from benchmarks.report import now
-from benchmarks.soak_verdict import GROWTH_SHARE, slope
+from benchmarks.soak.verdict import GROWTH_SHARE, slope
 
 RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "lab.md"
 BATCH: Final = 100

@@ -97,10 +97,10 @@ def test_what_cannot_be_shaped_is_refused_at_start(lab: Lab) -> None:
     """Without a rate, without such an interface, or where somebody else shapes it, whose work stays."""
     (machine,) = lab.nodes
     choose(lab, shape="eth0")
-    assert "needs link_rate" in refusal(lab)
+    assert "needs the setting link_rate" in refusal(lab)
     choose(lab, shape="eth7", link_rate=str(RATE))
     assert "Cannot find device" in refusal(lab)
     machine.runs("/usr/sbin/tc", "qdisc", "add", "dev", "eth0", "root", "handle", "7:", "pfifo")
     choose(lab, shape="eth0", link_rate=str(RATE))
-    assert "somebody shapes it already, with pfifo 7:" in refusal(lab)
+    assert "shaped already, with pfifo 7:" in refusal(lab)
     assert root_of(machine)[1:3] == ["pfifo", "7:"]

@@ -50,7 +50,7 @@ def test_demands_over_time_fit_where_peaks_do_not_and_refusals_say_why(
     assert lines[4] == "by peaks: 1 of 3"
     assert "'large' needs 20 cores of cpu" in lines[5]
     assert lines[6] == "nothing stays booked: True"
-    assert "the link up of server 0 is short of bandwidth" in lines[7]
+    assert "the link up of server 0 has too little bandwidth" in lines[7]
     assert lines[8:] == ["beside it: False", "after it: True"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from dios import limits
 from dios.packer import JobError, TiMra
 from dios.packer.job.learned import fresh_job, job_from
-from dios.packer.job.timeline import Measured, measured_in
+from dios.packer.job.timeline import TaskUsage, convert_measurements
 
 MIB = 2**20
 CHANNELS = ("cpu_milli", "memory", "disk_write", "disk_read")
@@ -67,9 +67,9 @@ def measured(
     completed: int = 3,
     instant_s: int = 1,
     **values: list[tuple[int, int]],
-) -> Measured:
+) -> TaskUsage:
     """What a task took."""
-    return Measured(member, runs, completed, start_s, length_s, instant_s, values)
+    return TaskUsage(member, runs, completed, start_s, length_s, instant_s, values)
 
 
 def read(text: str) -> tuple[TiMra, dict[str, int]]:
@@ -101,7 +101,7 @@ def test_never_less_is_asked_for_than_was_taken(seed: int, margin: float) -> Non
             for channel in rng.sample(CHANNELS, 2)
         }
         took = (count - rng.random() * 0.9) * instant_s
-        members.append(Measured(f"t{number}", 1, 1, rng.random() * 20, took, instant_s, values))
+        members.append(TaskUsage(f"t{number}", 1, 1, rng.random() * 20, took, instant_s, values))
     job, index = read(fresh_job("made", members, instant_s=length, margin=margin))
     for one in members:
         for which, (channel, unit) in enumerate(zip(CHANNELS, UNITS, strict=True)):
@@ -217,7 +217,7 @@ def test_a_job_keeps_all_but_its_demands() -> None:
     assert job.demand[index["reduce"], :, 2].tolist() == [0] * 8 + [30.0] * 5
     assert job.demand[index["last"], :, 0].tolist() == [0.5] * 13
     assert job.demand[index["input"], :, 3].tolist() == [7.0] * 13
-    assert "no task of this job any more: gone" in text
+    assert "no longer a task of this job: gone" in text
 
 
 def test_edges_ask_for_what_went_from_node_to_node() -> None:
@@ -282,7 +282,7 @@ def test_names_are_any_text() -> None:
 def test_long_runs_need_long_instants() -> None:
     """More instants than a job may have are refused, with a length that does; and it does."""
     one = measured("t", 0, 100_000, instant_s=512, cpu_milli=[(0, 1)])
-    with pytest.raises(JobError, match=f"more than the {limits.PACKER_INSTANTS_MAX}.*take 25 or more"):
+    with pytest.raises(JobError, match=f"more than the {limits.PACKER_INSTANTS_MAX}.*use 25 or more"):
         fresh_job("long", [one])
     job, _ = read(fresh_job("long", [one], instant_s=25))
     assert job.instants == 4000
@@ -301,5 +301,5 @@ def test_a_file_that_is_no_job_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_an_answer_that_makes_no_sense_is_told() -> None:
     """What is no list of members is an error, not a traceback."""
-    with pytest.raises(JobError, match="makes no sense"):
-        measured_in([{"member": 3}])
+    with pytest.raises(JobError, match="are invalid"):
+        convert_measurements([{"member": 3}])

@@ -32,6 +32,7 @@ def quiet(_: str) -> None:
 # The command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims, and the command that makes it again."""
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
@@ -42,7 +43,7 @@ def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Pa
         assert each["command"] == f"dios repro packer --figure {each['figure']} --seed 11 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the paper" in text
+        assert "## Compared with the paper" in text
         assert each["claims"]
         for claim in each["claims"]:
             assert f"| {claim['what']} | {claim['published']} | {claim['ours']} |" in text
@@ -50,6 +51,7 @@ def test_every_figure_of_packer_is_written_with_the_paper_beside_it(tmp_path: Pa
         assert all(Path(path).stat().st_size for path in each["files"])
 
 
+@pytest.mark.extended
 def test_the_same_seed_gives_the_same_figures_and_another_seed_others(tmp_path: Path) -> None:
     """To the byte, pictures among them, for what measures no time."""
     written: list[dict[str, bytes]] = []

@@ -7,10 +7,10 @@ import pytest
 from pack_oracles import Books, close, draw_datacenter, draw_job, scores
 
 from dios.packer import Capacity, Datacenter, Edge, Node, Policy, TiMra, allocate, baselines
-from dios.packer.allocate import _by_flow, _load, _weights
-from dios.packer.kernels.placement import place_job, settle, weigh
-from dios.packer.kernels.records import Load
-from dios.packer.kernels.reservations import give_back
+from dios.packer.allocate import _by_flow, _job_arrays, _weights
+from dios.packer.kernels.placement import place_job, place_node, score_places
+from dios.packer.kernels.records import JobArrays
+from dios.packer.kernels.reservations import release_job
 from dios.packer.policies import AHEAD, ALIGNED, FIXED, LITERAL
 
 TRIES = 64
@@ -35,11 +35,11 @@ def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
         datacenter.advance(seed % 5)
         for number in range(5):
             job = draw_job(seed, number)
-            load = _load(datacenter, job, policy, {})
-            near = datacenter.notes(load)
+            load = _job_arrays(datacenter, job, policy, {})
+            near = datacenter.scratch(load)
             weights = _weights(datacenter.utilisation(job.instants)).astype(np.float32)
             for node in load.order.tolist():
-                weigh(datacenter.site, load, node, policy.rule, weights, near)
+                score_places(datacenter.site, load, node, policy.rule, weights, near)
                 expected = scores(books, load, node, policy, weights.tolist())
                 low = int(load.span[node, 0])
                 scale = max(1.0, *(abs(score) for score, _ in expected))
@@ -49,7 +49,7 @@ def test_scores_and_room_are_those_of_the_equations(policy: Policy) -> None:
                     if policy.score != "first":
                         assert close(float(near.score[at]), score, scale), place
                     compared += ok
-                if not settle(datacenter.site, load, node, TRIES, near):
+                if not place_node(datacenter.site, load, node, TRIES, near):
                     assert not any(ok for _, ok in expected), f"seed {seed}, job {number}"
                     break
                 assert expected[int(load.place[node]) - low][1], f"seed {seed}, job {number}"
@@ -67,19 +67,19 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
         one, two = draw_datacenter(seed), draw_datacenter(seed)
         for number in range(4):
             job = draw_job(seed, number)
-            left, right = _load(one, job, FIXED, {}), _load(two, job, FIXED, {})
+            left, right = _job_arrays(one, job, FIXED, {}), _job_arrays(two, job, FIXED, {})
             weights = _weights(one.utilisation(job.instants)).astype(np.float32)
             report = np.zeros(5, np.int64)
-            placed = place_job(one.site, left, FIXED.rule, weights, TRIES, one.notes(left), report)
-            near = two.notes(right)
+            placed = place_job(one.site, left, FIXED.rule, weights, TRIES, one.scratch(left), report)
+            near = two.scratch(right)
             for node in right.order.tolist():
-                weigh(two.site, right, node, FIXED.rule, weights, near)
+                score_places(two.site, right, node, FIXED.rule, weights, near)
                 room = [
                     (float(near.score[at]), -at)
                     for at in range(*right.span[node].tolist())
                     if near.worst[at] >= 0
                 ]
-                if not settle(two.site, right, node, TRIES, near):
+                if not place_node(two.site, right, node, TRIES, near):
                     assert not placed, f"seed {seed}, job {number}"
                     return_all(two, right)
                     break
@@ -92,9 +92,9 @@ def test_a_job_is_placed_node_by_node_where_the_score_is_highest() -> None:
     assert admitted > 60
 
 
-def return_all(datacenter: Datacenter, load: Load) -> None:
+def return_all(datacenter: Datacenter, load: JobArrays) -> None:
     """Give back what a half placed job holds."""
-    give_back(datacenter.site, load, 0, datacenter.notes(load))
+    release_job(datacenter.site, load, 0, datacenter.scratch(load))
 
 
 def test_weights_are_one_less_the_part_of_utilisation() -> None:
@@ -215,7 +215,7 @@ def test_one_rule_s_refusal_is_not_the_last_word() -> None:
     assert found.servers == {"small": 0, "large": 1}
     tight = Datacenter.tree(3, link=[10, 100, 100])
     pair = TiMra("p", [Node("a", cpu=10), Node("b", cpu=10)], [Edge("a", "b", 50)])
-    assert not allocate(tight, pair, policy=AHEAD.in_a_calm)
+    assert not allocate(tight, pair, policy=AHEAD.calm_policy)
     assert allocate(tight, pair, policy=AHEAD)
 
 

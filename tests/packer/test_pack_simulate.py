@@ -15,7 +15,7 @@ from dios.cli import main
 from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 from dios.packer.baselines import POLICIES
 from dios.packer.generate_jobs import Workload
-from dios.packer.simulate import Simulation, Steady, asked, summarise
+from dios.packer.simulate import Simulation, SyntheticJobs, demand_over_time, summarise
 
 SMALL = ("--servers", "60", "--per-rack", "10", "--racks-per-pod", "3", "--instants", "12")
 
@@ -161,7 +161,7 @@ def test_what_jobs_ask_for_is_what_is_booked_by_who_knows_it() -> None:
     """A policy that knows demands over time books exactly what is asked for; one that knows peaks more."""
     simulation = Simulation(
         lambda: Datacenter.tree(60, per_rack=10, racks_per_pod=3),
-        Steady(Workload(), 8, 2.5),
+        SyntheticJobs(Workload(), 8, 2.5),
         ["ahead", "tetris"],
         14,
     )
@@ -184,7 +184,7 @@ def test_a_job_pays_for_what_it_asks_for_by_the_server() -> None:
         instants=3,
     )
     simulation = Simulation(lambda: Datacenter.tree(50), lambda _: [job, job], ["fixed"], 4)
-    assert simulation.pays(job) == pytest.approx(1.5 + 0.2)
+    assert simulation.payment(job) == pytest.approx(1.5 + 0.2)
     simulation.step()
     assert simulation.records[0].admitted.revenue[0] == pytest.approx(3.4)
 
@@ -207,4 +207,4 @@ def test_links_count_as_often_as_a_path_passes_one() -> None:
         job = TiMra("two", [Node("a", cpu=cpu), Node("b", cpu=cpu)], [Edge("a", "b", 10)])
         found = allocate(datacenter, job)
         assert found
-        assert asked(datacenter, found)[0, 4] == 10 * links
+        assert demand_over_time(datacenter, found)[0, 4] == 10 * links

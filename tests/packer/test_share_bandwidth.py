@@ -117,8 +117,8 @@ def test_sorting_and_rounds_find_the_same_level(monkeypatch: pytest.MonkeyPatch)
         (1.0, [0, 0], [np.nan, 1], [1, 1], r"demands\[0\] is nan"),
         (1.0, [0], [1], [1.5], r"weights\[0\] is 1.5"),
         (1.0, [0], [1, 2], [1], r"demands has the shape \(2,\)"),
-        (1.0, ["a"], [1], [1], "guarantees is no row of numbers"),
-        (1.0, [1, 1], [1, 1], [1, 1], "guarantees in use come to 2"),
+        (1.0, ["a"], [1], [1], "guarantees is not a list of numbers"),
+        (1.0, [1, 1], [1, 1], [1, 1], "guarantees in use are 2"),
     ],
 )
 def test_bad_links_are_named(

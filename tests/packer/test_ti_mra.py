@@ -109,7 +109,7 @@ def test_other_instants_are_bounded() -> None:
     """A job is not cut into more instants than a job may have."""
     job = TiMra("j", [Node("a", cpu=1)], instants=60, instant_s=60.0)
     for instant_s in (1e-3, 5e-324):
-        with pytest.raises(JobError, match="at most are possible"):
+        with pytest.raises(JobError, match=r"at most .* are possible"):
             job.resampled(instant_s)
 
 
@@ -211,7 +211,7 @@ def test_toml_counts_copies_and_joins_each_with_each() -> None:
     ("was", "now", "place"),
     [
         ("cpu = 1\n", "cpu = -1\n", "tasks.map.cpu is -1"),
-        ("cpu = 1\n", "cpus = 1\n", "tasks.map.cpus is not known here; did you mean cpu?"),
+        ("cpu = 1\n", "cpus = 1\n", "tasks.map.cpus is not a known key; did you mean cpu?"),
         ("2 = 10}", "7 = 10}", "tasks.map.disk_read has a step at 7"),
         ("2 = 10}", "x = 10}", "tasks.map.disk_read has a step at 'x'"),
         ("1, 2, 2]", "1, 2, true]", r"tasks.reduce.cpu\[5\] is True"),
@@ -220,11 +220,15 @@ def test_toml_counts_copies_and_joins_each_with_each() -> None:
         ("weight = 0.25", 'weight = "x"', "weight is 'x'"),
         ("start = 3", "start = 6", "tasks.reduce.start is 6"),
         ("count = 2", "count = 0", "tasks.reduce.count is 0"),
-        ('["map"]', '"map"', "tasks.reduce.after is no list"),
-        ("instants = 6", "instants = ", "no valid TOML"),
-        ("[services.input]", "[services.map]", "services.map is there twice"),
+        ('["map"]', '"map"', "tasks.reduce.after is not a list"),
+        ("instants = 6", "instants = ", "not valid TOML"),
+        ("[services.input]", "[services.map]", "services.map is defined twice"),
         ("bandwidth = 5", 'pattern = "some"', "edges.1..pattern is 'some'"),
-        ("bandwidth = 5", 'pattern = "each"', "edges.1..pattern is each, but there are 1 and 3"),
+        (
+            "bandwidth = 5",
+            'pattern = "each"',
+            "edges.1..pattern is each, but there are 1 sources and 3 targets",
+        ),
         ("bandwidth = 5", "depends = 1", "edges.1..depends is 1"),
     ],
 )

@@ -150,4 +150,4 @@ def test_full_table(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         messages.Run(made.reference.ref),
         messages.ConsoleOf(client.self_ref),
     ):
-        assert client.refused(call) == Code.ENOMEM
+        assert client.refused(call) == Code.EDQUOT

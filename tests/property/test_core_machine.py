@@ -25,6 +25,7 @@ TestCoreMachine = CoreMachine.TestCase
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("DIOS_PROPERTY_WALKS", "12"))))
+@pytest.mark.extended(keep=1)
 def test_long_walk(seed: int) -> None:
     """The core and the model agree over hundreds of steps of one history."""
     walk(seed, 400)

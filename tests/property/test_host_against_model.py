@@ -195,9 +195,9 @@ async def test_every_read_has_the_models_bytes(tmp_path: Path, seed: int) -> Non
                 caller.learn(seq, result)
             if caller.rng.random() < 0.1:
                 with trio.fail_after(WAIT_S):
-                    await host.driver.wait_settled()
+                    await host.driver.wait_idle()
         with trio.fail_after(WAIT_S):
-            await host.driver.wait_settled()
+            await host.driver.wait_idle()
         nursery.cancel_scope.cancel()
     await host.aclose()
     audit.close()

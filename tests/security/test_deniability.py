@@ -246,7 +246,7 @@ async def test_a_slow_disk_tells_nothing(tmp_path: Path) -> None:
                 host.pages.open(task)
                 host.outbox.open(task, channel)  # type: ignore[arg-type] # all that the outbox asks of it
                 host.driver.feed(events.SessionOpened(1, task, 1, principal, (), "x", 1))
-            await host.driver.wait_settled()
+            await host.driver.wait_idle()
             welcome = owner.replies[0][1]
             assert isinstance(welcome, messages.Welcome)
             assert welcome.home is not None
@@ -265,7 +265,7 @@ async def test_a_slow_disk_tells_nothing(tmp_path: Path) -> None:
             assert len(told) == 4, "an answer waits for the disk"
             assert len(set(map(repr, told))) == 1
             store.gate.set()
-            await host.driver.wait_settled()
+            await host.driver.wait_idle()
             assert isinstance(owner.replies[1][1], messages.Created)
             assert owner.replies[1][1].name == name
         finally:

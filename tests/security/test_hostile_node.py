@@ -388,7 +388,7 @@ def test_tasks_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.Mo
         for n in range(60)
     ]
     refused = [one.code for one in codes if isinstance(one, messages.Failure)]
-    assert refused == [Code.ENOMEM] * 10
+    assert refused == [Code.EDQUOT] * 10
     scene.cluster.wire.clear()
     assert len(scene.friends.lookup(scene.mine.create(data=b"x").name)) == 1
 

@@ -143,6 +143,7 @@ def descriptors(node: LocalNode) -> int:
     return len(list(Path(f"/proc/{running.pid}/fd").iterdir()))
 
 
+@pytest.mark.extended
 def test_a_storm_of_lies_harms_nobody_else(cluster: tuple[LocalCluster, Identity]) -> None:
     """Sessions and other nodes are served rightly all the while; memory and descriptors do not grow."""
     two, villain = cluster

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dios import limits
 from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
 from dios.transport.identity import tokens
-from dios.transport.identity.certificates import Role, card_of, make_authority, make_node
+from dios.transport.identity.certificates import CertificateRole, card_of, make_authority, make_node
 from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.identity.joining import admit, context_of, join
-from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import Listener, connect, dial
 
 
@@ -37,9 +37,9 @@ def request(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey, name: str = "n9
     )
 
 
-def anybody(peer: Peer) -> None:
+def anybody(peer: PeerIdentity) -> None:
     """Whoever answers is welcome."""
-    assert peer.role is Role.NODE
+    assert peer.role is CertificateRole.NODE
 
 
 def altered(data: bytes) -> bytes:
@@ -217,7 +217,7 @@ async def test_a_token_is_no_node(tmp_path: Path) -> None:
     text = tokens.issue(n1)
     async with listening(n1) as (listener, nursery), held(listener, n1, text, nursery):
         accepted = await listener.accept()
-        assert accepted.peer.role is Role.JOIN
+        assert accepted.peer.role is CertificateRole.JOIN
         assert accepted.peer.node == tokens.read(text).number
         accepted.close()
     assert [known.name for known in n1.trust.known] == ["n1"]
@@ -253,9 +253,9 @@ async def test_a_token_serves_nobody(tmp_path: Path) -> None:
     forger.key = tokens.read(text).key
     context = forger.context((tokens.read(text).certificate, *n1.chain), server=True)
     async with false_node(context) as (address, told), trio.open_nursery() as nursery:
-        with pytest.raises(NotPermittedError, match="no node of this cluster"):
+        with pytest.raises(NotPermittedError, match="not a node of this cluster"):
             await dial(address, n2, nursery)
-        with pytest.raises(NotPermittedError, match="no node of this cluster"):
+        with pytest.raises(NotPermittedError, match="not a node of this cluster"):
             await join(address, tokens.issue(n1), name="n9", directory=tmp_path / "n9")
     assert told == []
 
@@ -312,7 +312,7 @@ async def test_a_token_signs_nobody(tmp_path: Path) -> None:
     made = make_node(77, "n9", forger.key.public_key(), n1.chain[0], token.key)
     for chain in ((made, token.certificate, *n1.chain), (made, *n1.chain)):
         async with listening(n1) as (listener, _):
-            with pytest.raises(NotPermittedError, match="refuses us"):
+            with pytest.raises(NotPermittedError, match="refuses this node"):
                 await connect(listener.address, forger.context(chain), n1.cluster, anybody)
 
 
@@ -326,7 +326,7 @@ async def test_a_chain_is_not_longer_than_its_signers_allow(tmp_path: Path) -> N
     words = make_node(77, "n99", forger.key.public_key(), first.chain[0], first.key())
     made = copied(words, last, forger.key)
     async with listening(first) as (listener, _):
-        with pytest.raises(NotPermittedError, match="refuses us"):
+        with pytest.raises(NotPermittedError, match="refuses this node"):
             await connect(listener.address, forger.context((made, *last.chain)), first.cluster, anybody)
 
 
@@ -379,7 +379,7 @@ async def test_an_authority_of_the_same_name_is_another(tmp_path: Path) -> None:
     root = make_authority(authority.number, authority.name, root_key)
     made = make_node(n1.node, "n1", forger.key.public_key(), root, root_key)
     async with listening(n1) as (listener, _):
-        with pytest.raises(NotPermittedError, match="refuses us"):
+        with pytest.raises(NotPermittedError, match="refuses this node"):
             await connect(listener.address, forger.context((made, root, root)), n1.cluster, anybody)
 
 

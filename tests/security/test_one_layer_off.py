@@ -22,7 +22,7 @@ from escape import Witness
 
 from dios import limits
 from dios.host.process.task_process import TaskProcess
-from dios.host.process.zygote_pool import Zygote, open_zygote
+from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox import kernel, landlock
 from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
@@ -221,7 +221,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 
 
 @asynccontextmanager
-async def without(mechanisms: dict[str, Mechanism], *layers: str) -> AsyncIterator[Zygote]:
+async def without(mechanisms: dict[str, Mechanism], *layers: str) -> AsyncIterator[ZygotePool]:
     """A zygote that believes the machine to be without some layers."""
     left = {
         name: dataclasses.replace(each, available=each.available and name not in layers)
@@ -234,7 +234,7 @@ async def without(mechanisms: dict[str, Mechanism], *layers: str) -> AsyncIterat
 
 
 @asynccontextmanager
-async def task_of(zygote: Zygote, bounds: Limits) -> AsyncIterator[TaskProcess]:
+async def task_of(zygote: ZygotePool, bounds: Limits) -> AsyncIterator[TaskProcess]:
     """One pure task, ended when the block is left."""
     task = await zygote.spawn(Brand.PURE, bounds)
     try:

@@ -93,10 +93,10 @@ def test_no_other_user_takes_every_place(node: RunningNode) -> None:
 
     def crowd() -> None:
         with contextlib.ExitStack() as theirs:
-            for _ in range(limits.CONNECTIONS_OF_OTHERS_MAX + 1):
+            for _ in range(limits.CONNECTIONS_PER_OTHER_USER_MAX + 1):
                 theirs.enter_context(connect(node.place, groups=()))
 
-    assert "are connected; close some" in _as_user(FRIEND, crowd)
+    assert f"has {limits.CONNECTIONS_PER_OTHER_USER_MAX} connections" in _as_user(FRIEND, crowd)
 
 
 def test_the_data_directory_is_closed(node: RunningNode) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 import broken_cores as broken
 import pytest
 
-from dios.sim.cluster.network import Manner
+from dios.sim.cluster.network import DeliveryPolicy
 from dios.sim.cluster.world import simulate_cluster
 from dios.sim.event_queue import S
 from dios.sim.node.checker import BrokenPromiseError
 
 SHORT_NS = 5 * S
 SEEDS_TO_FIND = 60
-ROUGH = Manner(loss=0.1, doubled=0.1, late=0.1, ordered=False)
+ROUGH = DeliveryPolicy(loss=0.1, doubled=0.1, late=0.1, ordered=False)
 
 FOUND = {
     2: "the end of a task was told once as lost, and once more when it ended",
@@ -43,7 +43,7 @@ FOUND = {
 def test_seed_keeps_every_promise(seed: int) -> None:
     """Nodes that are cut, frozen and killed under load lose, mix up and forget nothing, and agree at last."""
     report = simulate_cluster(seed)
-    assert report.mischief
+    assert report.faults
     assert report.calls > 100
 
 
@@ -55,7 +55,7 @@ def test_seed_that_found_a_defect_keeps_every_promise(seed: int) -> None:
 
 def test_rough_network_keeps_every_promise() -> None:
     """Where every tenth message is lost, doubled and late, all promises hold as well."""
-    report = simulate_cluster(7, SHORT_NS, manner=ROUGH)
+    report = simulate_cluster(7, SHORT_NS, policy=ROUGH)
     assert report.network["lost"] > 100
     assert report.network["doubled"] > 100
 
@@ -87,6 +87,7 @@ def test_same_seed_same_trace() -> None:
         (broken.keeps_what_the_dead_held, 12),
     ],
 )
+@pytest.mark.extended(keep=1)
 def test_broken_core_is_caught(
     breaks: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

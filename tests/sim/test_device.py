@@ -8,13 +8,13 @@ from random import Random
 import pytest
 
 from dios.sim.disk.device import Device, File, PowerCutError
-from dios.sim.disk.faults import Fault, OneFault
+from dios.sim.disk.faults import DiskFault, OneFault
 
 OLD, NEW = b"o" * 64, b"n" * 64
 DRAWS = 200
 
 
-def device(draw: int, number: int = -1, fault: Fault = Fault.FAIL) -> Device:
+def device(draw: int, number: int = -1, fault: DiskFault = DiskFault.FAIL) -> Device:
     """A disk of small pages, with a fault at one operation."""
     return Device(Random(draw), OneFault(number, fault), page_bytes=64, sector_bytes=16)  # noqa: S311 - repeatable
 
@@ -75,7 +75,7 @@ def test_a_failed_sync_loses_pages_for_good() -> None:
     """After a failed sync a second one succeeds, and the page may still be missing."""
     found = set()
     for draw in range(DRAWS):
-        disk = device(draw, 6, Fault.LOSE)
+        disk = device(draw, 6, DiskFault.LOSE)
         file = stored(disk)
         disk.write(file, 0, NEW)
         with pytest.raises(OSError, match="input/output"):
@@ -89,7 +89,7 @@ def test_write_through_stops_between_words_only() -> None:
     """A power cut in a write-through leaves some first words new and the others old."""
     found = set()
     for draw in range(DRAWS):
-        disk = device(draw, 5, Fault.CUT)
+        disk = device(draw, 5, DiskFault.CUT)
         file = stored(disk)
         with pytest.raises(PowerCutError):
             disk.write_through(file, 0, NEW[:32])
@@ -120,7 +120,7 @@ def test_a_full_disk_has_space_again_later() -> None:
 
 def test_a_short_write_takes_a_part_and_says_so() -> None:
     """The number returned is what was written, and it is less."""
-    disk = device(1, 5, Fault.SHORT)
+    disk = device(1, 5, DiskFault.SHORT)
     file = stored(disk)
     taken = disk.write(file, 0, NEW + NEW)
     assert 0 < taken < 128
@@ -129,7 +129,7 @@ def test_a_short_write_takes_a_part_and_says_so() -> None:
 
 def test_a_flipped_bit_stays_flipped() -> None:
     """One bit of what is read differs, at every later read too."""
-    disk = device(0, 5, Fault.FLIP)
+    disk = device(0, 5, DiskFault.FLIP)
     file = stored(disk)
     read = disk.read(file, 0, 128)
     changed = int.from_bytes(read, "big") ^ int.from_bytes(OLD + OLD, "big")

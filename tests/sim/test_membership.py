@@ -20,6 +20,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.extended(keep=1)
 def test_after_whatever_happened_all_tables_come_to_be_true(seed: int) -> None:
     """Within 30 s of peace every running node knows every running one in its epoch, and no other as alive."""
     world = unlucky(1 + seed % 16, seed)

@@ -13,7 +13,7 @@ from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
 from dios.host.loop.recorder import DIGEST_EVERY, Recorder
 from dios.ids import Principal, TaskId
-from dios.sim.node.replay import Replayed, replay
+from dios.sim.node.replay import ReplayResult, replay
 from dios.wire import messages
 from dios.wire.types import ObjectType
 
@@ -76,7 +76,7 @@ def test_steps_without_a_digest_are_compared_by_their_outcome(tmp_path: Path) ->
     for now in range(1, 2 * DIGEST_EVERY + 2):
         recorder.step(events.TimerFired(now))
     recorder.close()
-    assert replay(path) == Replayed(2 * DIGEST_EVERY + 1, None)
+    assert replay(path) == ReplayResult(2 * DIGEST_EVERY + 1, None)
 
 
 def test_changed_recording_is_noticed(tmp_path: Path) -> None:

@@ -19,11 +19,20 @@ from pathlib import Path
 
 import pytest
 from lab_spaces import NotHereError, run
-from nf_lab import CHECKSUMS, PYTHON, RIGHT, SEGMENTS, FunctionLab, Told, features, offloads
+from nf_lab import (
+    CHECKSUMS,
+    PYTHON,
+    RIGHT,
+    SEGMENTS,
+    FunctionLab,
+    Told,
+    features,
+    offloads,
+)
 from steer_frames import expected, make
 
 from dios.errors import InvalidError
-from dios.sprayer.linux.af_packet import AfPacketEngine, between
+from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine
 from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.runtime.workers import jain
 
@@ -131,6 +140,7 @@ def test_a_nat_carries_curl(lab: FunctionLab, steer: str) -> None:
 
 
 @pytest.mark.parametrize("steer", ["spray", "direct", "rss", "flowlet", "subset:1"])
+@pytest.mark.extended(keep=1)
 def test_the_kernel_steers_as_the_interpreter_does(lab: FunctionLab, steer: str) -> None:
     """Each core gets exactly the frames that the program gives it when it is run in the test."""
     chance = random.Random(SEED)  # noqa: S311 - test data
@@ -321,7 +331,7 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(InvalidError, match=reason):
             AfPacketEngine(pairs, **options)
-    with pytest.raises(InvalidError, match="choose af_packet or af_xdp"), between([("a", "b")], how="dpdk"):
+    with pytest.raises(InvalidError, match="choose af_packet or af_xdp"), open_engine([("a", "b")], how="dpdk"):
         pass
     with pytest.raises(InvalidError, match="choose spray, rss"):
         AfPacketEngine([("a", "b")], steer="all")

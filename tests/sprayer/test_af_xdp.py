@@ -23,9 +23,9 @@ from steer_frames import expected, make
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.limits import SPRAYER_QUEUES_MAX
-from dios.sprayer.compile.intrinsics import Words, load_acquire, store_release, swap_if
+from dios.sprayer.compile.intrinsics import Words, compare_and_swap, load_acquire, store_release
 from dios.sprayer.linux import bpf_calls, ebpf
-from dios.sprayer.linux.ebpf import Register
+from dios.sprayer.linux.ebpf import EbpfRegister
 from dios.sprayer.linux.fanout import steering
 from dios.sprayer.linux.packet_socket import Interface
 from dios.sprayer.linux.xdp_program import program
@@ -70,7 +70,7 @@ def test_the_kernel_answers_the_core_by_the_rule(programs: list[int], steer: str
     for number in range(FRAMES):
         made = make(chance)
         rules[made.rule] += 1
-        found = bpf_calls.answer(programs[-1], made.data)
+        found = bpf_calls.run_program(programs[-1], made.data)
         assert found == expected(made, steer, cores, 12_345), f"seed {SEED}, frame {number}: {made}"
     assert min(rules[rule] for rule in ("first", "addresses", "ports", "tcp")) > FRAMES // 50, rules
 
@@ -83,13 +83,13 @@ def test_a_frame_that_ends_too_early_goes_to_some_core(programs: list[int], stee
     for _ in range(20):
         data = make(chance).data
         for size in range(14, len(data)):
-            assert bpf_calls.answer(programs[-1], data[:size]) < 4
+            assert bpf_calls.run_program(programs[-1], data[:size]) < 4
 
 
 def test_what_the_verifier_says_is_told(programs: list[int]) -> None:
     """A program that the kernel does not take raises with the verifier's own words."""
     assert programs
-    reads_beyond = ebpf.assemble([ebpf.load(Register.R0, Register.R1, 4096, 4), ebpf.leave()])
+    reads_beyond = ebpf.assemble([ebpf.load(EbpfRegister.R0, EbpfRegister.R1, 4096, 4), ebpf.leave()])
     with pytest.raises(InvalidError, match="invalid bpf_context access"):
         bpf_calls.load(reads_beyond)
     with pytest.raises(InvalidError, match="R0 !read_ok"):
@@ -100,10 +100,10 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
     """Jumps backwards, to nowhere or too far, and labels that stand twice raise."""
     end = ebpf.leave()
     wrong: list[tuple[ebpf.Program, str]] = [
-        ([ebpf.Label("up"), end, ebpf.go("up")], "does not stand below"),
+        ([ebpf.EbpfLabel("up"), end, ebpf.go("up")], "does not stand below"),
         ([ebpf.go("nowhere"), end], "does not stand below"),
-        ([ebpf.go("far"), *[end] * 2**15, ebpf.Label("far"), end], "jumps over 32768"),
-        ([ebpf.Label("one"), end, ebpf.Label("one"), end], "stands twice"),
+        ([ebpf.go("far"), *[end] * 2**15, ebpf.EbpfLabel("far"), end], "jumps over 32768"),
+        ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "stands twice"),
     ]
     for program_, reason in wrong:
         with pytest.raises(ValueError, match=reason):
@@ -219,7 +219,7 @@ def test_frames_larger_than_a_page_are_refused() -> None:
 def count_up(shared: Words, times: int) -> int:
     """Add 1 in two steps, under a lock."""
     for _ in range(times):
-        while not swap_if(shared, 0, 0, 1):
+        while not compare_and_swap(shared, 0, 0, 1):
             pass
         shared[16] += 1
         store_release(shared, 0, 0)

@@ -10,7 +10,7 @@ from bpf_machine import run
 from spray_kernels import fresh
 from steer_frames import Made, build, expected, flow_hash, make, seen
 
-from dios.sprayer.compile.intrinsics import natural
+from dios.sprayer.compile.intrinsics import uint64
 from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.linux import bpf
 from dios.sprayer.linux.fanout import program, steering
@@ -86,7 +86,7 @@ def test_what_is_steered_by_flow_arrives_on_its_designated_core(cores: int) -> N
         made, secret = make(chance, plain=True), chance.getrandbits(64)
         data = np.frombuffer(made.data, np.uint8)
         packets["address"], packets["length"] = data.ctypes.data, data.size
-        found = core_at(packets, natural(secret), cores)
+        found = core_at(packets, uint64(secret), cores)
         assert chosen(program(steering("rss"), cores, secret), made.data, cores) == found, number
         if made.flags & 7 or made.rule != "tcp":
             assert chosen(program(steering("direct"), cores, secret), made.data, cores) == found, number
@@ -148,10 +148,10 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
     """Jumps backwards, to nowhere or too far, labels that stand twice, and empty programs raise."""
     end = bpf.answer(0)
     wrong: list[tuple[bpf.Program, str]] = [
-        ([bpf.Label("up"), end, bpf.go("up")], "does not stand below"),
+        ([bpf.BpfLabel("up"), end, bpf.go("up")], "does not stand below"),
         ([bpf.go("nowhere"), end], "does not stand below"),
-        ([bpf.jump("equal", 1, "far"), *[end] * 256, bpf.Label("far"), end], "jumps over 256"),
-        ([bpf.Label("one"), end, bpf.Label("one"), end], "stands twice"),
+        ([bpf.jump("equal", 1, "far"), *[end] * 256, bpf.BpfLabel("far"), end], "jumps over 256"),
+        ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "stands twice"),
         ([], "0 lines"),
     ]
     for program_, reason in wrong:

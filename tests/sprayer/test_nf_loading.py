@@ -13,7 +13,7 @@ from dios.errors import InvalidError
 from dios.sprayer.functions.balancer import Balancer
 from dios.sprayer.functions.firewall import Firewall
 from dios.sprayer.functions.nat import Nat
-from dios.sprayer.runtime.loading import READY, load, settings_of
+from dios.sprayer.runtime.loading import BUILT_IN, load, settings_of
 
 BASE = "from dios.sprayer import NetworkFunction\n"
 ONE = BASE + "class One(NetworkFunction):\n    def __init__(self, size=3):\n        self.size = size\n"
@@ -43,11 +43,11 @@ def test_words_that_set_nothing_are_refused(words: list[str], told: str) -> None
         settings_of(words)
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_every_ready_function_is_there_by_its_name(name: str) -> None:
     """Each has a class that is made with what it must have, and a missing setting is named."""
     needed = {"nat": ["addresses=192.0.2.1"], "balancer": BALANCER}.get(name, [])
-    assert type(load(name, settings_of(needed))).__name__ == READY[name]
+    assert type(load(name, settings_of(needed))).__name__ == BUILT_IN[name]
     if needed:
         with pytest.raises(InvalidError, match=f"{needed[0].partition('=')[0]}.* must be set"):
             load(name, {})
@@ -56,7 +56,7 @@ def test_every_ready_function_is_there_by_its_name(name: str) -> None:
 def test_the_help_says_what_ready_functions_are_made_with() -> None:
     """``dios nf run --help`` names every ready function, and all that each takes."""
     found = {}
-    for name, kind in READY.items():
+    for name, kind in BUILT_IN.items():
         made = getattr(importlib.import_module(f"dios.sprayer.functions.{name}"), kind)
         found[name] = list(inspect.signature(made).parameters)
     told = [line.split(maxsplit=1) for line in network_functions.READY.splitlines()]

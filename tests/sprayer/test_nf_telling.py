@@ -12,10 +12,16 @@ import pytest
 
 from dios.errors import Busy, InvalidError
 from dios.limits import SPRAYER_ANSWER_BYTES_MAX
-from dios.sprayer.runtime.statistics_socket import NotRunningError, Told, ask, names, telling
+from dios.sprayer.runtime.statistics_socket import (
+    JsonObject,
+    NotRunningError,
+    names,
+    read_statistics,
+    serve_statistics,
+)
 
 
-def says(number: int = 1) -> Told:
+def says(number: int = 1) -> JsonObject:
     """An answer."""
     return {"packets": number}
 
@@ -23,21 +29,21 @@ def says(number: int = 1) -> Told:
 def test_who_asks_gets_what_is_there_now(tmp_path: Path) -> None:
     """Each question has the answer of its moment, and afterwards nobody is there."""
     count = iter(range(10))
-    with telling("mine", lambda: says(next(count)), tmp_path) as path:
-        assert [ask("mine", tmp_path), ask("mine", tmp_path)] == [{"packets": 0}, {"packets": 1}]
+    with serve_statistics("mine", lambda: says(next(count)), tmp_path) as path:
+        assert [read_statistics("mine", tmp_path), read_statistics("mine", tmp_path)] == [{"packets": 0}, {"packets": 1}]
         assert names(tmp_path) == ["mine"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(tmp_path) == []
     with pytest.raises(NotRunningError, match="no function of the name mine runs"):
-        ask("mine", tmp_path)
+        read_statistics("mine", tmp_path)
 
 
 def test_a_name_is_had_once(tmp_path: Path) -> None:
     """A second function of a name is refused while the first runs, which goes on."""
-    with telling("mine", says, tmp_path):
-        with pytest.raises(Busy, match="a function of the name mine runs"), telling("mine", says, tmp_path):
+    with serve_statistics("mine", says, tmp_path):
+        with pytest.raises(Busy, match="a function of the name mine runs"), serve_statistics("mine", says, tmp_path):
             pass
-        assert ask("mine", tmp_path) == says()
+        assert read_statistics("mine", tmp_path) == says()
 
 
 def test_what_a_killed_one_left_is_taken_away(tmp_path: Path) -> None:
@@ -45,15 +51,15 @@ def test_what_a_killed_one_left_is_taken_away(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(tmp_path / "mine.sock"))
     with pytest.raises(NotRunningError):
-        ask("mine", tmp_path)
-    with telling("mine", says, tmp_path):
-        assert ask("mine", tmp_path) == says()
+        read_statistics("mine", tmp_path)
+    with serve_statistics("mine", says, tmp_path):
+        assert read_statistics("mine", tmp_path) == says()
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 65])
 def test_a_name_is_a_file_s_and_short(tmp_path: Path, name: str) -> None:
     """A name that would be a path, or is too long, is refused."""
-    with pytest.raises(InvalidError, match="cannot be the name"), telling(name, says, tmp_path):
+    with pytest.raises(InvalidError, match="cannot be the name"), serve_statistics(name, says, tmp_path):
         pass
 
 
@@ -80,13 +86,13 @@ def test_answers_are_bounded_and_looked_at(tmp_path: Path, data: bytes, told: ty
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(told):
-            ask("mine", tmp_path)
+            read_statistics("mine", tmp_path)
         thread.join()
 
 
 def test_who_hangs_up_harms_nobody(tmp_path: Path) -> None:
     """An asker that goes without reading leaves the others their answers."""
-    with telling("mine", lambda: {"long": "x" * 500_000}, tmp_path) as path:
+    with serve_statistics("mine", lambda: {"long": "x" * 500_000}, tmp_path) as path:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rude:
             rude.connect(str(path))
-        assert len(str(ask("mine", tmp_path)["long"])) == 500_000
+        assert len(str(read_statistics("mine", tmp_path)["long"])) == 500_000

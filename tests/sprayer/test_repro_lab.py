@@ -13,9 +13,9 @@ from dios.errors import InvalidError
 from dios.papers.sprayer.lab import measure, tcp
 from dios.papers.sprayer.lab.cables import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames
-from dios.papers.sprayer.lab.measure import Setting
+from dios.papers.sprayer.lab.measure import MeasurementSetting
 from dios.papers.sprayer.lab.spaces import NotHereError
-from dios.papers.sprayer.lab.traffic import Sender, Sink, made
+from dios.papers.sprayer.lab.traffic import FrameSender, FrameSink, made
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.runtime.worker_kernels import RECEIVED
 from dios.sprayer.runtime.workers import Workers
@@ -95,7 +95,7 @@ def test_a_socket_that_was_opened_inside_belongs_to_that_machine(cables: Cables)
 def test_the_kernel_cuts_a_burst_into_frames_with_checksums_of_their_own(cables: Cables) -> None:
     """Numbers go on, payloads are ours, all sums are right, and not all the same."""
     frames = made(2, 64, SEED, burst=8)
-    with listening(cables) as heard, Sender(cables.left, frames) as sender:
+    with listening(cables) as heard, FrameSender(cables.left, frames) as sender:
         sender.open_flows()
         for message in frames.messages[:4]:
             sender.give(message)
@@ -118,8 +118,8 @@ def test_the_sink_counts_frames_that_come_after_later_ones(cables: Cables) -> No
     with (
         cables.engine(1, "rss", secret=SEED) as engine,
         Workers(None, engine),
-        Sender(cables.left, frames) as sender,
-        Sink(cables, sender) as sink,
+        FrameSender(cables.left, frames) as sender,
+        FrameSink(cables, sender) as sink,
     ):
         for number in (0, 1, 3, 2, 4, 6, 7, 8, 9, 5, 10):
             sender.give(frames.messages[number])
@@ -127,11 +127,12 @@ def test_the_sink_counts_frames_that_come_after_later_ones(cables: Cables) -> No
         assert (sink.taken, sink.late, sink.late_by_three) == (11, 2, 1)
 
 
+@pytest.mark.extended
 def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables: Cables) -> None:
     """Whatever the rates are: nothing is lost, and who received what is as it should be."""
     for steer, cores in (("spray", 2), ("rss", 1)):
         found = measure.forwarding(
-            cables, Synthetic(CYCLES), Setting(steer=steer, seconds=SECONDS, seed=SEED)
+            cables, Synthetic(CYCLES), MeasurementSetting(steer=steer, seconds=SECONDS, seed=SEED)
         )
         assert found.frames_s > 0
         assert found.lost == 0
@@ -145,7 +146,7 @@ def test_flows_are_found_on_the_cores_that_they_come_to(cables: Cables) -> None:
     for steer, known in (("rss", {0, 1}), ("spray", {-1})):
         with (
             cables.engine(2, steer, secret=SEED) as engine,
-            Sender(cables.left, frames) as sender,
+            FrameSender(cables.left, frames) as sender,
         ):
             workers = Workers(None, engine, seed=SEED)
             with workers:
@@ -154,7 +155,7 @@ def test_flows_are_found_on_the_cores_that_they_come_to(cables: Cables) -> None:
 
 def test_delays_are_told_of_frames_that_came(cables: Cables) -> None:
     """The middle is above nothing and not above the 99th percentile; one core keeps the order."""
-    setting = Setting(cores=1, steer="rss", seconds=SECONDS, seed=SEED)
+    setting = MeasurementSetting(cores=1, steer="rss", seconds=SECONDS, seed=SEED)
     found = measure.delay(cables, None, setting, 2000)
     assert 0 < found.median <= found.p99
     assert found.late == 0
@@ -162,7 +163,7 @@ def test_delays_are_told_of_frames_that_came(cables: Cables) -> None:
 
 def test_a_real_tcp_is_measured_or_its_absence_told(cables: Cables) -> None:
     """What two connections carry, and how fairly; without iperf3, what installs it."""
-    setting = Setting(cores=2, flows=2, seconds=1, seed=SEED)
+    setting = MeasurementSetting(cores=2, flows=2, seconds=1, seed=SEED)
     if tcp.missing():
         with pytest.raises(NotHereError, match="apt install iperf3"):
             tcp.throughput(cables, None, setting, settle_s=0)
@@ -179,7 +180,9 @@ def test_a_real_tcp_is_measured_or_its_absence_told(cables: Cables) -> None:
 def test_in_memory_one_flow_is_on_all_cores_sprayed_and_on_one_by_its_hash() -> None:
     """Each core that has frames works, and no other."""
     for steer, cores in (("spray", 2), ("rss", 1)):
-        found = measure.in_memory(Synthetic(CYCLES), Setting(steer=steer, seconds=SECONDS, seed=SEED))
+        found = measure.in_memory(
+            Synthetic(CYCLES), MeasurementSetting(steer=steer, seconds=SECONDS, seed=SEED)
+        )
         assert sum(each > 0 for each in found.each) == cores
         assert found.frames_s == pytest.approx(sum(found.each))
         assert found.per_cpu_s > 0

@@ -24,10 +24,10 @@ def quiet(_: str) -> None:
     """Nobody listens."""
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_beside_it(tmp_path: Path) -> None:
     """All figures, quickly: each has its table, JSON and claims; what is left out is said with its reason."""
-    lacks = evaluation.lacking()
+    lacks = evaluation.missing_requirements()
     status, shown, said = invoke("--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
     found = json.loads(shown)
@@ -37,7 +37,7 @@ def test_every_figure_that_this_machine_can_make_is_written_with_the_thesis_besi
         assert each["command"] == f"dios repro sprayer --figure {each['figure']} --seed 21 --quick"
         text = (tmp_path / f"figure-{each['figure']}.md").read_text()
         assert f"`{each['command']}`" in text
-        assert "## Beside the thesis" in text
+        assert "## Compared with the thesis" in text
         assert each["measured"]
         assert each["claims"]
         for claim in each["claims"]:
@@ -123,7 +123,7 @@ def test_a_figure_of_sprayer_finished_before_an_interrupt_stays(
 
 def test_a_subset_of_two_cores_is_told_apart_from_spraying_only_where_it_differs() -> None:
     """With two cores it is left out, with the reason; with more it has its rows."""
-    played = runs.Fields(1, quiet, runs.QUICK, None)
+    played = runs.SprayerRuns(1, quiet, runs.QUICK, None)
     named = any("subset:2 is not measured" in note for note in connections._notes(played))
     assert named == ("subset:2" not in connections._steers(played)) == (played.cores == 2)
 

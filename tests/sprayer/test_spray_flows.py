@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spray_kernels import fresh
 
 from dios.limits import SPRAYER_BATCH
-from dios.sprayer.compile.intrinsics import natural, whole
+from dios.sprayer.compile.intrinsics import int64, uint64
 from dios.sprayer.flows.flow_table import EXPIRED, FULL, HELD, Flows
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import Flow
@@ -38,13 +38,13 @@ def tables(cores: int = 1, journal: int = 0, flows_max: int = 40) -> list[Flows]
 def flow_of(number: int) -> Flow:
     """A flow for each number."""
     return Flow(
-        natural(0),
-        natural(number) * natural(3),
-        natural(7),
-        natural(number),
-        natural(number & 65535),
-        natural(80),
-        natural(6),
+        uint64(0),
+        uint64(number) * uint64(3),
+        uint64(7),
+        uint64(number),
+        uint64(number & 65535),
+        uint64(80),
+        uint64(6),
     )
 
 
@@ -66,7 +66,7 @@ def get(flows: Flows, number: int) -> int:
     entry = flows.get_flow(flow_of(number))
     if entry is None:
         return -1
-    return whole(entry.value) if entry.value == entry.again else -2
+    return int64(entry.value) if entry.value == entry.again else -2
 
 
 @fresh

@@ -10,7 +10,7 @@ import pytest
 from spray_frames import ACK, FIN, ICMP, SYN, TCP, UDP, Made, read
 
 import dios.sprayer
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.sprayer import (
     INSIDE,
     OUTSIDE,
@@ -87,7 +87,7 @@ def test_the_firewall_lets_answers_in() -> None:
     assert rig.give(answers, OUTSIDE) == dict(enumerate(answers))
     assert rig.give([replace(client, flags=FIN | ACK).frame()])
     assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE)
-    rig.workers.tell_time(61)
+    rig.workers.set_time(61)
     for core in range(2):
         rig.workers.turn(core, 20_000)
     assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE) == {}
@@ -328,7 +328,7 @@ def test_a_handler_that_cannot_be_compiled_is_told_by_its_line(kind: type[Networ
         Workers(kind(), MemoryEngine([]))
 
 
-@borrowing
+@no_refcount_kernel
 def _reads_nothing(packet: Packet) -> int:
     return packet.nothing  # type: ignore[attr-defined,no-any-return] # on purpose
 

@@ -13,7 +13,7 @@ from spray_frames import ACK, FIN, ICMP, RST, SYN, TCP, UDP, Made, read
 from dios.limits import SPRAYER_RING
 from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers
 from dios.sprayer.functions.nat import Nat
-from dios.sprayer.memory_engine import Sent
+from dios.sprayer.memory_engine import SentFrame
 
 OUTER = ("198.51.100.1", "198.51.100.2")
 
@@ -30,7 +30,7 @@ class Rig:
 
     def give(
         self, frames: Sequence[Made], side: int | Sequence[int], *, threads: bool = False
-    ) -> dict[int, Sent]:
+    ) -> dict[int, SentFrame]:
         """Frames in any order, each on any core; what came of each that went on, by its number."""
         count = len(frames)
         sides = [side] * count if isinstance(side, int) else side
@@ -166,13 +166,13 @@ def test_a_closed_connection_gives_its_port_back() -> None:
     back = replace(first.other_way(), target=OUTER[0], target_port=5000)
     for now in (200, 399):
         # It is used within 300 seconds each time, by one end only.
-        rig.workers.tell_time(now)
+        rig.workers.set_time(now)
         assert len(rig.give([back], OUTSIDE)) == 1
     assert opened(rig, [second]) == {}
     rig.give([replace(first, flags=FIN | ACK)], INSIDE)
     rig.give([replace(back, flags=FIN | ACK)], OUTSIDE)
     assert len(rig.give([first], INSIDE)) == 1, "the last ACK goes on"
-    rig.workers.tell_time(399 + 11)
+    rig.workers.set_time(399 + 11)
     rig.workers.turn(0, 10_000)
     assert opened(rig, [second]) == {0: (OUTER[0], 5000)}
     assert nat.totals() == {"opened": 2, "closed": 1, "expired": 1}
@@ -186,10 +186,10 @@ def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
     opened(rig, [client])
     rig.give([replace(client, flags=RST)], INSIDE)
     for now in range(105, 160, 5):
-        rig.workers.tell_time(now)
+        rig.workers.set_time(now)
         rig.workers.turn(0, 10_000)
         assert len(rig.give([client], INSIDE)) == 1
-    rig.workers.tell_time(171)
+    rig.workers.set_time(171)
     rig.workers.turn(0, 10_000)
     assert len(rig.give([client], INSIDE)) == 0
 

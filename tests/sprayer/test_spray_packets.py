@@ -14,12 +14,12 @@ from spray_frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, read, 
 from spray_kernels import fresh
 
 from dios.sprayer import halves, set_source, set_target
-from dios.sprayer.compile.intrinsics import natural
+from dios.sprayer.compile.intrinsics import uint64
 from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.packets.packet import CAUSES, PACKET, Packets, address_of
 from dios.sprayer.packets.parse import parse
 
-SEED = natural(12345)
+SEED = uint64(12345)
 
 
 @fresh
@@ -124,7 +124,7 @@ def test_designated_cores_are_even() -> None:
     """Flows of one client spread over three cores, none of which has more than a tenth too many."""
     counts = [0] * 3
     for port in range(3000):
-        found = natural(Parsed(Made(source_port=port).frame())["hash"])
+        found = uint64(Parsed(Made(source_port=port).frame())["hash"])
         counts[core_of_hash(found, 3)] += 1
     assert max(counts) < 1100, counts
 
@@ -139,7 +139,7 @@ def test_rewriting_keeps_checksums_right(frame: Made, data: st.DataObject) -> No
     before = read(frame.frame())
     assert before.sums_right
     change = set_target_at if away else set_source_at
-    high, low = (natural(half) for half in halves(new))
+    high, low = (uint64(half) for half in halves(new))
     change(parsed.packets, high, low, port)
     after = read(parsed.bytes.tobytes())
     echo = frame.protocol in (ICMP, ICMP6)
@@ -165,7 +165,7 @@ def test_a_wrong_checksum_stays_wrong(frame: Made, port: int) -> None:
     data[-frame.transport().__len__() + 16] ^= 0x5A
     assert not read(bytes(data)).sums_right
     parsed = Parsed(bytes(data))
-    high, low = (natural(half) for half in halves("192.0.2.77" if frame.version == 4 else "2001:db8::77"))
+    high, low = (uint64(half) for half in halves("192.0.2.77" if frame.version == 4 else "2001:db8::77"))
     set_source_at(parsed.packets, high, low, port)
     assert not read(parsed.bytes.tobytes()).sums_right
 
@@ -185,7 +185,7 @@ def test_an_error_belongs_to_what_it_is_about(inside: Made, port: int, kept: int
     assert parsed["error"] == 1
     assert parsed.ends() == (plain.target, plain.source, plain.target_port, plain.source_port)
     new = "198.51.100.3" if inside.version == 4 else "2001:db8:3::3"
-    high, low = (natural(half) for half in halves(new))
+    high, low = (uint64(half) for half in halves(new))
     set_target_at(parsed.packets, high, low, port)
     frame = parsed.bytes.tobytes()
     # The identifier is read as a port; what else there is of an error does not matter here.

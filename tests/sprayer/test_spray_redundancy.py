@@ -11,8 +11,8 @@ import pytest
 from spray_frames import TCP, UDP, Made, read
 
 from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers
-from dios.sprayer.functions.payloads import LONGEST, numbers_of
-from dios.sprayer.functions.redundancy import ESCAPE_BYTES, SHORTEST, TOKEN_BYTES, Redundancy
+from dios.sprayer.functions.payloads import PAYLOAD_BYTES_MAX, key_numbers
+from dios.sprayer.functions.redundancy import ESCAPE_BYTES, PAYLOAD_BYTES_MIN, TOKEN_BYTES, Redundancy
 
 SEEDS = range(6)
 KEY = "what both know"
@@ -80,7 +80,7 @@ def numbered(made: Made, sequence: int) -> bytes:
 
 def traffic(chance: random.Random, count: int, kinds: int) -> list[bytes]:
     """Segments and datagrams of many flows that carry the same payloads again and again."""
-    sizes = (0, 1, SHORTEST - 1, SHORTEST, SHORTEST + 3, 1448, 1460, LONGEST, LONGEST + 1)
+    sizes = (0, 1, PAYLOAD_BYTES_MIN - 1, PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MIN + 3, 1448, 1460, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1)
     payloads = [chance.randbytes(chance.choice(sizes)) for _ in range(kinds)]
     frames = []
     for number in range(count):
@@ -225,7 +225,7 @@ def test_another_key_restores_nothing() -> None:
 def test_what_looks_like_a_token_is_told_apart(which: int) -> None:
     """Whoever knows a token's beginning, or that of an escape, gets through with it, whatever its length."""
     link = Link()
-    begin = int(numbers_of(KEY)[which]).to_bytes(8, "big")
+    begin = int(key_numbers(KEY)[which]).to_bytes(8, "big")
     for size in (8, TOKEN_BYTES, ESCAPE_BYTES + TOKEN_BYTES, 100, 1400):
         made = Made(payload=begin + bytes(size - 8))
         frames = [numbered(replace(made, source_port=port), 1) for port in (1, 2)]

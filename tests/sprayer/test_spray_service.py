@@ -206,6 +206,7 @@ def asked(process: subprocess.Popen[str], words: str) -> list[str] | str:
     return found
 
 
+@pytest.mark.extended
 def test_a_balancer_follows_the_tasks_that_accept(front: Front) -> None:
     """New workers get connections; who left, or was killed, gets no more, and what it has goes on."""
     for name in ("one", "two"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from spray_frames import ACK, Made
 
-from dios.limits import SPRAYER_BATCH, SPRAYER_BATCH_MIN, SPRAYER_TURN_CYCLES
+from dios.limits import SPRAYER_BATCH, SPRAYER_BATCH_CYCLES, SPRAYER_BATCH_MIN
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.runtime.workers import Workers
 
-EACH = SPRAYER_TURN_CYCLES // 8
+EACH = SPRAYER_BATCH_CYCLES // 8
 FRAMES = 40 * SPRAYER_BATCH
 
 
@@ -26,6 +26,6 @@ def test_what_takes_long_is_taken_in_few() -> None:
 def test_one_that_takes_very_long_gets_the_least() -> None:
     """However slow a function is, it gets some packets."""
     frames = [Made(source_port=number, flags=ACK).frame() for number in range(1, FRAMES + 1)]
-    workers = Workers(Synthetic(4 * SPRAYER_TURN_CYCLES), MemoryEngine(frames), now=1)
+    workers = Workers(Synthetic(4 * SPRAYER_BATCH_CYCLES), MemoryEngine(frames), now=1)
     taken = [workers.turn(0) for _ in range(30)]
     assert set(taken[20:]) == {SPRAYER_BATCH_MIN}, taken

@@ -14,7 +14,7 @@ from dios.sim.disk.model_extents import ModelExtents
 from dios.sim.disk.model_store import ModelStore, Snapshot
 from dios.store import schema
 from dios.store.protocol import Change, Put
-from dios.store.schema import Kind, Row
+from dios.store.schema import ContentKind, ObjectRow
 
 
 class NoSyncBeforeMeta(ModelStore):
@@ -96,7 +96,7 @@ class RemovesTooEarly(ModelStore):
             stored = self._peek(change.record.object) if isinstance(change, Put) else None
             if stored is not None and isinstance(change, Put) and change.payload is not None:
                 payload = schema.decode_row(change.record.object, stored).payload
-                if payload.kind is Kind.EXTENT:
+                if payload.kind is ContentKind.EXTENT:
                     self._extents.remove([payload.extent])
         super().apply(changes)
 
@@ -117,6 +117,6 @@ class KeepsRefused(ModelStore):
 class ServesDamaged(ModelStore):
     """The digest of a content is not looked at."""
 
-    def _checked(self, row: Row, data: bytes) -> bytes:
+    def _checked(self, row: ObjectRow, data: bytes) -> bytes:
         del row
         return data

@@ -19,7 +19,7 @@ from running_node import RunningNode, running_node, wait_until
 import dios
 from dios.client.sync.node import Group, Task
 from dios.errors import Code, EndOfStreamError
-from dios.host.audit.log import Record
+from dios.host.audit.log import AuditRecord
 from dios.host.audit.reader import AuditReader
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
 from dios.wire import messages
@@ -222,7 +222,7 @@ class Stage:
         self.neighbour = RawClient(self.running.running.socket)
         stack.callback(self.neighbour.close)
         self._audit = AuditReader(folder / "data" / "audit")
-        self._records: list[Record] = []
+        self._records: list[AuditRecord] = []
         self._expected: list[tuple[str, str, str]] = []
         self._stack = stack
         self.victim = Puppet(self, "victim")
@@ -265,9 +265,9 @@ class Stage:
         self._records.clear()
         return not self._expected
 
-    def next_record(self, action: str, puppet: Puppet) -> Record:
+    def next_record(self, action: str, puppet: Puppet) -> AuditRecord:
         """The newest record of that action by a task; waits for one that was not there before."""
-        found: list[Record] = []
+        found: list[AuditRecord] = []
 
         def came() -> bool:
             found.extend(

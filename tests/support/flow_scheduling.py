@@ -1,6 +1,6 @@
 """Small networks of scheduling shape by seed, with everything that may be odd about one.
 
-Not for: other shapes (``flow_networks``) or real sizes (``dios.firmament.generate``).
+Not for: other shapes (``flow_networks``) or real sizes (``benchmarks.networks``).
 """
 
 from __future__ import annotations

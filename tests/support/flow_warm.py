@@ -11,7 +11,7 @@ import numpy as np
 from flow_networks import problem_of
 
 from dios.firmament.solvers import FlowProblem, FlowSolution
-from dios.firmament.solvers.warm import WarmSolution, WarmSolver
+from dios.firmament.solvers.warm_solver import WarmSolution, WarmSolver
 
 Row = list[tuple[int, int]]
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
-from dios.sim.event_queue import MS, Agenda
+from dios.sim.event_queue import MS, EventQueue
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, Member
 from dios.wire.types import NodeStatus
@@ -46,7 +46,7 @@ class SimNode(Struct):
     timer: int = 0  # which of the scheduled ticks counts
 
 
-class GossipWorld(Agenda):
+class GossipWorld(EventQueue):
     """``size`` nodes, none of them running. Loss is a share of the messages, delays are milliseconds."""
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from dios.errors import UnreachableError
-from dios.lib.replicated_index import Copy
+from dios.lib.replicated_index import IndexCopy
 
 
 class Crashed(BaseException):
@@ -63,7 +63,7 @@ class MemoryPlaces:
         self.world = world
         self.order = [(near + place) % world.machines for place in range(world.machines)]
 
-    def copies(self) -> list[list[Copy]]:
+    def copies(self) -> list[list[IndexCopy]]:
         """For each shard its copies, the nearest first."""
         return [
             [MemoryCopy(self.world, machine, shard) for machine in self.order]

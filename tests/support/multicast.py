@@ -10,14 +10,14 @@ import socket
 
 import pytest
 
-from dios.transport.tcp.announce import Place
+from dios.transport.tcp.announce import MulticastNetwork
 
 
-def own_group() -> Place:
+def own_group() -> MulticastNetwork:
     """A group at a port that nobody uses; skips the test where the system has no multicast on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
-        found = Place(port=probe.getsockname()[1], interface="127.0.0.1")
+        found = MulticastNetwork(port=probe.getsockname()[1], interface="127.0.0.1")
     try:
         with sender(found) as sock:
             sock.sendto(b"anybody?", (found.group, found.port))
@@ -26,7 +26,7 @@ def own_group() -> Place:
     return found
 
 
-def sender(place: Place) -> socket.socket:
+def sender(place: MulticastNetwork) -> socket.socket:
     """A stranger's socket on that network."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.interface))

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from dios.sprayer.linux.af_packet import between, processors
+from dios.sprayer.linux.af_packet import open_engine, processors
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.runtime.workers import Workers
 
@@ -29,7 +29,7 @@ def main() -> None:
     reader.add_argument("--records", type=Path, required=True)
     reader.add_argument("--function", default="", help="module:Class(arguments)")
     given = reader.parse_args()
-    with between(
+    with open_engine(
         [(inside, outside) for inside, outside in given.pair],
         given.cores,
         how=given.how,

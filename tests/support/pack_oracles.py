@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dios.packer import Capacity, Datacenter, Edge, Node, Placement, Spot, TiMra
-from dios.packer.kernels.records import Load
+from dios.packer.kernels.records import JobArrays
 from dios.packer.policies import Policy
 
 Link = tuple[Hashable, ...]
@@ -30,7 +30,7 @@ class Books:
 
     def capacity(self, link: Link) -> int:
         """Of any link, in units."""
-        whole = self.datacenter._whole
+        whole = self.datacenter._empty_instant
         if link[0] in {"up", "down"}:
             return int(whole.free[0, 4, int(str(link[1]))])
         racks = 2 * self.datacenter.racks
@@ -49,7 +49,7 @@ class Books:
             found += [("pod up", int(pod[left])), ("pod down", int(pod[right]))]
         return found
 
-    def take(self, load: Load, sign: int = 1) -> None:
+    def take(self, load: JobArrays, sign: int = 1) -> None:
         """Count all that has a place; for tests that recount from nothing."""
         for node, place in enumerate(load.place.tolist()):
             if place >= 0:
@@ -58,13 +58,13 @@ class Books:
             if min(load.place[load.ends[edge]]) >= 0:
                 self.take_edge(load, edge, sign)
 
-    def take_node(self, load: Load, node: int, sign: int = 1) -> None:
+    def take_node(self, load: JobArrays, node: int, sign: int = 1) -> None:
         """Count a node where it is."""
         for t, slot in enumerate(load.slots.tolist()):
             for r in range(4):
                 self.used[slot, r, int(load.place[node])] += sign * int(load.demand[node, t, r])
 
-    def take_edge(self, load: Load, edge: int, sign: int = 1) -> None:
+    def take_edge(self, load: JobArrays, edge: int, sign: int = 1) -> None:
         """Count an edge on its whole path."""
         one, other = load.place[load.ends[edge]].tolist()
         for link in self.path(one, other):
@@ -73,10 +73,10 @@ class Books:
 
 
 def scores(
-    books: Books, load: Load, node: int, policy: Policy, weights: list[float]
+    books: Books, load: JobArrays, node: int, policy: Policy, weights: list[float]
 ) -> list[tuple[float, bool]]:
     """Equations 6 to 8 for each place that may hold the node: the score, and whether it has room."""
-    site = books.datacenter._whole
+    site = books.datacenter._empty_instant
     low, high = load.span[node].tolist()
     found = []
     partners = [
@@ -118,7 +118,9 @@ def scores(
     return found
 
 
-def _looked_ahead(books: Books, load: Load, node: int, place: int, policy: Policy, score: float) -> float:
+def _looked_ahead(
+    books: Books, load: JobArrays, node: int, place: int, policy: Policy, score: float
+) -> float:
     """Alignment with a place's link by all edges of a node, and what is left of it without room for them."""
     tight = False
     for t, slot in enumerate(load.slots.tolist()):
@@ -145,7 +147,9 @@ def _term(policy: Policy, weight: float, free: float, need: float, has: float) -
     return 0.0
 
 
-def distance(books: Books, load: Load, partners: list[tuple[int, int]], place: int, policy: Policy) -> float:
+def distance(
+    books: Books, load: JobArrays, partners: list[tuple[int, int]], place: int, policy: Policy
+) -> float:
     """1 less the parts for flow that leaves server, rack and pod."""
     site = books.datacenter.site
     total = sum(int(load.flow[edge].sum()) for edge, _ in partners)

@@ -11,9 +11,9 @@ import zlib
 
 from msgspec import Struct, convert
 
-from dios.firmament.coordinator.assignment import Duty, SetUp
-from dios.firmament.coordinator.scheduler_service import Office
-from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.scheduler_service import SchedulerService
+from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked, Metered, Occupant, QueueRows, Submission, Work
 from dios.wire.types import TaskState
@@ -54,12 +54,14 @@ class Yard:
     def __init__(
         self, set_up: SetUp = SetUp.CENTRALISED, capacity: int = LINK, *, metered: bool = True
     ) -> None:
-        self.office = Office(Orders(set_up, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
-        self.office.changed_duty(Duty(), Duty(ALL, ALL, leader="n1", governs=ALL), 0.0)
+        self.office = SchedulerService(StartOptions(set_up, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
+        self.office.change_assignment(Assignment(), Assignment(ALL, ALL, leader="n1", governs=ALL), 0.0)
         for node in NODES:
             self.office.read(node, board(node), 0.0)
             if metered:
-                self.office.metered(node, Metered(int(node[1:]), (), (capacity, 0, 10**7), 0, b""), 0.0)
+                self.office.record_traffic(
+                    node, Metered(int(node[1:]), (), (capacity, 0, 10**7), 0, b""), 0.0
+                )
         self.now = 0.0
         self.office.round(0.0)
 

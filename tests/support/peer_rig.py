@@ -16,8 +16,8 @@ from dios.core import effects as fx
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Event, PeerUp, Received
 from dios.host.audit.log import AuditLog
-from dios.host.content.memories import Memory
-from dios.host.peers.links import Links
+from dios.host.content.memories import ContentMemory
+from dios.host.peers.links import PeerLinks
 from dios.ids import NodeId, ObjectId, TaskId, Ticket
 from dios.node.assembly import NodeHost
 from dios.node.cluster_port import Port, open_port, serve_port
@@ -63,7 +63,7 @@ class PeerHost:
         self.host = host
         self.core = core
         self.port = port
-        self.links: Links = host.links
+        self.links: PeerLinks = host.links
         self.channel = ReadingChannel()
         host.outbox.open(TASK, self.channel)  # type: ignore[arg-type] # all that the outbox asks of a channel
 
@@ -99,7 +99,7 @@ class PeerHost:
 
         self.host.driver._take = step  # type: ignore[misc] # the driver keeps the core's method
 
-    def blob(self, content: bytes | Memory, number: ObjectId = BLOB) -> None:
+    def blob(self, content: bytes | ContentMemory, number: ObjectId = BLOB) -> None:
         """Let an object have this content."""
         self.host.contents.set(number, content)
 

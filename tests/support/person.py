@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 200
 
 
 class Person:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
+from dios.firmament.knowledge.usage_profile import UsageChannel, UsageProfile, UsageRecording
 
 SECOND_NS = 1_000_000_000
 
@@ -24,10 +24,10 @@ def course(
     job: str = "words",
     completed: bool = True,
     **values: list[int],
-) -> Course:
+) -> UsageProfile:
     """A course with these values by the channels' names; as long as they are, if nothing is said."""
     instants = max((len(each) for each in values.values()), default=1)
-    return Course(
+    return UsageProfile(
         principal,
         job,
         member,
@@ -37,22 +37,22 @@ def course(
         round(began_s * SECOND_NS),
         length_ms or instants * instant_s * 1000,
         instant_s,
-        {int(Channel[name.upper()]): tuple(each) for name, each in values.items()},
+        {int(UsageChannel[name.upper()]): tuple(each) for name, each in values.items()},
         completed,
     )
 
 
-def some_course(rng: Random, *, number: int) -> Course:
+def some_course(rng: Random, *, number: int) -> UsageProfile:
     """Any course: of a few principals, jobs and members; ``number`` is its run's and its task's."""
-    recording = Recording()
+    recording = UsageRecording()
     length_ms = rng.choice([0, 1, 900, 1_000, 5_500, 90_000, 400_000, 3_000_000])
     at = 0
     while at < length_ms:
         end = min(length_ms, at + rng.randrange(1, max(2, length_ms // 20)))
-        recording.span(at, end, {channel: rng.randrange(10**9) for channel in rng.sample(list(Channel), 3)})
+        recording.span(at, end, {channel: rng.randrange(10**9) for channel in rng.sample(list(UsageChannel), 3)})
         at = end
     instant_s, values = recording.values(length_ms)
-    return Course(
+    return UsageProfile(
         f"uid:{rng.randrange(2)}",
         rng.choice(["words", "ranks"]),
         f"map.{rng.randrange(3)}",

@@ -9,7 +9,7 @@ import random
 
 from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.samples import Batch, Mark, Metric, Sample
+from dios.firmament.knowledge.samples import BatchMark, KnowledgeBatch, Metric, Sample
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -61,7 +61,7 @@ def batches(source: KnowledgeBase, size: int) -> list[bytes]:
     """All that a knowledge base has, as batches of ``size`` entries."""
     entries = list(source.journal)
     return [
-        Batch(Mark(1, 0), 0, more=False, entries=tuple(entries[at : at + size])).to_bytes()
+        KnowledgeBatch(BatchMark(1, 0), 0, more=False, entries=tuple(entries[at : at + size])).to_bytes()
         for at in range(0, len(entries), size)
     ]
 

@@ -16,8 +16,8 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.rounds.results import Change, Delta, Round
-from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
-from dios.firmament.simulate.interference import Program
+from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp, SimulatedTask
+from dios.firmament.simulate.interference import ProgramModel
 
 
 def place(task: int, machine: int) -> Delta:
@@ -41,11 +41,11 @@ def machine(number: int, slots: int = 2, *, time: float = 0.0, model: str = "") 
 
 
 def submission(
-    time: float, job: int, works: Mapping[int, float], program: Program | None = None
-) -> Submission:
+    time: float, job: int, works: Mapping[int, float], program: ProgramModel | None = None
+) -> JobSubmission:
     """A job's tasks come, with the work of each by its identifier."""
     tasks = tuple(SimulatedTask(TaskDescriptor(task), work, program) for task, work in works.items())
-    return Submission(time, JobDescriptor(job), tasks)
+    return JobSubmission(time, JobDescriptor(job), tasks)
 
 
 @dataclass
@@ -53,13 +53,13 @@ class ScriptedWorkload:
     """Events as listed; ``follows`` says what a job's end brings."""
 
     happenings: Sequence[Happening]
-    follows: dict[int, Submission] = field(default_factory=dict)
+    follows: dict[int, JobSubmission] = field(default_factory=dict)
 
     def events(self) -> Iterator[Happening]:
         """In the order of the list."""
         yield from self.happenings
 
-    def job_done(self, job: int, now: float) -> Submission | None:
+    def job_done(self, job: int, now: float) -> JobSubmission | None:
         """What follows on the job, at its time or now if that is past."""
         follow = self.follows.pop(job, None)
         return follow._replace(time=max(follow.time, now)) if follow else None

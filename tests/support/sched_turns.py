@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.spread import SpreadModel
-from dios.firmament.policies.ledger import Account, Ledger, Rule
+from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccount, PrincipalAccounts
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
@@ -16,9 +16,14 @@ class Site:
     """A cluster of machines of so many processors and as many GB, whose principals take turns."""
 
     def __init__(
-        self, *cpus: int, slots: int = 64, rule: Rule = Rule.SDRF, memory_s: float = 100.0, wall: float = 1e6
+        self,
+        *cpus: int,
+        slots: int = 64,
+        rule: FairnessRule = FairnessRule.SDRF,
+        memory_s: float = 100.0,
+        wall: float = 1e6,
     ) -> None:
-        self.ledger = Ledger(rule, memory_s, wall=wall)
+        self.ledger = PrincipalAccounts(rule, memory_s, wall=wall)
         self.scheduler = FlowScheduler(SpreadModel(), SchedulerSettings(), ledger=self.ledger)
         for number, size in enumerate(cpus):
             self.add_machine(number, size, slots)
@@ -65,6 +70,6 @@ class Site:
         held = zip(state.principals.names, state.held[:, 0].tolist(), strict=False)
         return {name: int(count) for name, count in held}
 
-    def account(self, who: str) -> Account:
+    def account(self, who: str) -> PrincipalAccount:
         """One principal's account."""
         return next(one for one in self.ledger.accounts(self.scheduler.state) if one.principal == who)

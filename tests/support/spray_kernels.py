@@ -1,6 +1,6 @@
 """Compiled functions of tests, which are never kept: what is kept would hold kernels as they once were.
 
-For: tests of ``dios.sprayer``. Kernels of the product are made by ``dios.compiled``.
+For: tests of ``dios.sprayer``. Kernels of the product are made by ``dios.kernels``.
 """
 
 from __future__ import annotations

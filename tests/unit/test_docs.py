@@ -12,11 +12,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)|(?:src|srcset)=\"([^\"]+)\"", re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 TREE_PATH = re.compile(r"`((?:dios|tests|docs|examples|benchmarks)/[\w/.-]+\.(?:py|md))`")
+
+
+def links_of(text: str) -> list[str]:
+    """Return the targets of all links and pictures in a document, those of reference links included."""
+    return ["".join(groups) for groups in LINK.findall(text)]
 
 
 def anchor(heading: str) -> str:
@@ -33,7 +38,7 @@ def anchors(path: Path) -> set[str]:
 def test_every_link_leads_somewhere(document: Path) -> None:
     """A link inside the repository names a file, and a heading in it, that exist."""
     broken: list[str] = []
-    for link in LINK.findall(document.read_text()):
+    for link in links_of(document.read_text()):
         if link.startswith(("http://", "https://", "mailto:")):
             continue
         place, _, fragment = link.partition("#")
@@ -81,9 +86,29 @@ def test_every_document_is_reachable_from_the_index() -> None:
         if page in seen or not page.is_file() or page.suffix != ".md":
             continue
         seen.add(page)
-        links = [link.partition("#")[0] for link in LINK.findall(page.read_text()) if "://" not in link]
+        links = [link.partition("#")[0] for link in links_of(page.read_text()) if "://" not in link]
         todo += [(page.parent / link).resolve() for link in links if link]
     lost = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")} - {
         str(path.relative_to(ROOT)) for path in seen if ROOT in path.parents
     }
     assert not lost, f"link these from docs/index.md: {sorted(lost)}"
+
+
+def test_the_site_has_the_groups_of_the_index() -> None:
+    """The site's tabs are the headings of docs/index.md, with the pages that stand there in that order."""
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\nvalidation:")[0]
+    tabs = {name: re.findall(r" (\S+\.md)$", text, re.MULTILINE) for name, text in sections(settings)}
+    index = (ROOT / "docs" / "index.md").read_text()
+    groups = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
+    listed = {
+        name: [link.removeprefix("../").lower() for link in links_of(text) if link.endswith(".md")]
+        for name, text in groups
+    }
+    assert list(tabs) == list(listed) == ["Start", "Use", "Operate", "Understand", "Experiments"]
+    for name, pages in tabs.items():
+        assert sorted(set(pages) - {"index.md"}) == sorted(listed[name])
+
+
+def sections(nav: str) -> list[tuple[str, str]]:
+    """Return the tabs of the site's navigation with their text."""
+    return re.findall(r"^  - (\w+):\n(.*?)(?=^  - |\Z)", nav, re.MULTILINE | re.DOTALL)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 KNOWN = frozenset(
     {
         frozenset({"dios.client.ops.attributes", "dios.client.ops.node_base"}),
+        frozenset({"dios.firmament.compile_kernels", "dios.firmament.coordinator.compile_kernels"}),
         frozenset({"dios.packer.job.ti_mra", "dios.packer.job.ti_mra_toml"}),
         frozenset({"dios.sim.cluster.agreement", "dios.sim.cluster.world"}),
     }

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text()
-PROMISED = PAGE.partition("## What is promised")[2].partition("## What is not promised")[0]
+PROMISED = PAGE.partition("## Promises")[2].partition("## What is not promised")[0]
 CLAIMS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PROMISED.splitlines()

@@ -1,7 +1,4 @@
-"""What no linter holds: sizes, banned calls, unused bounds, and that the repository names no machine.
-
-Not for: style, types and layers, which ruff, mypy and import-linter check (``make lint type imports``).
-"""
+"""Rules that no linter checks: banned calls, unused bounds, and that the repository names no machine."""
 
 from __future__ import annotations
 
@@ -17,16 +14,6 @@ import pytest
 from dios import limits
 
 ROOT = Path(__file__).resolve().parents[2]
-FUNCTION_LINES_MAX = 60
-FACES = {
-    "dios/__init__.py",
-    "dios/fairness/__init__.py",
-    "dios/firmament/solvers/__init__.py",
-    "dios/packer/__init__.py",
-    "dios/sprayer/__init__.py",
-}
-"""The package files that are public faces and therefore not empty."""
-
 UNITS = {"KIB", "MIB", "GIB"}
 """The names of limits.py that bound nothing themselves."""
 
@@ -90,17 +77,6 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
             yield node.module.split(".")[0], node.lineno
 
 
-def test_no_function_is_longer_than_a_screen() -> None:
-    """Every function stays within 60 lines."""
-    long: dict[str, int] = {}
-    for path in python_files():
-        for node in functions(path):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = lines
-    assert not long, f"split these functions (lines): {long}"
-
-
 def test_core_and_wire_have_no_clock_no_entropy_and_no_voice() -> None:
     """Nothing in core or wire imports a clock, entropy, logging or I/O, or prints."""
     found: list[str] = []
@@ -133,22 +109,27 @@ def test_only_the_command_line_prints() -> None:
 
 def test_every_bound_bounds_something() -> None:
     """Every name of dios/limits.py is used by code outside of it."""
-    text = "\n".join(path.read_text() for path in python_files("dios") if path.name != "limits.py")
-    names = [name for name in vars(limits) if name.isupper() and name not in UNITS]
-    unused = [name for name in names if not re.search(rf"\b{name}\b", text)]
+    words: set[str] = set()
+    for path in python_files("dios"):
+        if path != ROOT / "dios" / "limits.py":
+            words.update(re.findall(r"\b[A-Z][A-Z0-9_]+\b", path.read_text()))
+    unused = [name for name in vars(limits) if name.isupper() and name not in UNITS | words]
     assert not unused, f"delete these bounds or enforce them: {unused}"
 
 
-def test_package_files_are_empty_but_for_the_faces() -> None:
-    """An __init__ file holds code only where the package is a public face."""
-    full = [
-        str(path.relative_to(ROOT))
-        for path in python_files("dios")
-        if path.name == "__init__.py"
-        and path.read_text().strip()
-        and str(path.relative_to(ROOT)) not in FACES
-    ]
-    assert not full, full
+def test_every_package_says_what_is_in_it() -> None:
+    """The docstring of every package says what the package holds, and names each of its modules."""
+    silent: list[str] = []
+    for path in python_files("dios"):
+        if path.name != "__init__.py":
+            continue
+        text = ast.get_docstring(tree_of(path)) or ""
+        inside = {other.stem for other in path.parent.glob("*.py") if other.stem[:2] != "__"}
+        inside |= {other.parent.name for other in path.parent.glob("*/__init__.py")}
+        missing = sorted(name for name in inside if not re.search(rf"\b{name}\b", text))
+        if not text or (missing and path.parent != ROOT / "dios"):
+            silent.append(f"{path.relative_to(ROOT)}: {', '.join(missing) or 'no docstring'}")
+    assert not silent, silent
 
 
 def test_every_module_says_what_it_is_for() -> None:

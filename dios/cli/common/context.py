@@ -19,7 +19,7 @@ from dios.core.model.names import log_name
 from dios.errors import ExistsError, InvalidError, NoSuchTaskError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.catalogue import Entry, StoredCatalogue
+from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
 from dios.wire.types import ObjectType
@@ -33,7 +33,7 @@ class Found:
     """An entry and the alias of the group in whose catalogue it stands."""
 
     group: str
-    entry: Entry
+    entry: CatalogueEntry
 
     @property
     def fingerprint(self) -> str:
@@ -115,7 +115,7 @@ class Place:
             return again
         return StoredCatalogue(made)
 
-    def remember(self, alias: str, entries: Iterable[Entry]) -> None:
+    def remember(self, alias: str, entries: Iterable[CatalogueEntry]) -> None:
         """Add entries to a group's catalogue."""
         added = tuple(entries)
         catalogue.edit(self.catalogue_for_writing(alias), lambda there: (*there, *added))

@@ -12,23 +12,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
 from dios import errors, limits
 from dios.errors import DiosError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Rich takes longer to import than most commands take to run, so it is imported where something is drawn.
 
 FAILED: Final = 1
 NOT_RUNNING: Final = 3
@@ -70,18 +64,23 @@ _NEXT: Final[dict[type[DiosError], str]] = {
 
 
 def out() -> Console:
-    """The console for results, bound to the standard output of this moment."""
+    """Return a console for results, bound to the current standard output."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+
     return Console(highlight=False, soft_wrap=False)
 
 
 def err() -> Console:
-    """The console for what is said beside results."""
+    """Return a console for notices, progress and errors, bound to the current standard error."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+
     return Console(stderr=True, highlight=False)
 
 
 def say(text: str) -> None:
-    """One line beside the result, for people."""
-    err().print(Text(text), soft_wrap=True)
+    """Write one line for people to standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def write_json(value: object) -> None:
@@ -115,6 +114,9 @@ def table(
             ]
             sys.stdout.write("  ".join(cells).rstrip() + "\n")
         return
+    from rich.table import Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         first = name == columns[0]
@@ -166,6 +168,18 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
 
     Gives a function that is told how many more bytes were moved; ``steps`` is how many objects they are.
     """
+    if not sys.stderr.isatty() or (total < 8 * limits.MIB and steps < STEPS_SHOWN_MIN):
+        yield lambda _: None
+        return
+    from rich.progress import (  # noqa: PLC0415 - see above
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -174,7 +188,6 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
         TimeRemainingColumn(),
         console=err(),
         transient=True,
-        disable=not sys.stderr.isatty() or (total < 8 * limits.MIB and steps < STEPS_SHOWN_MIN),
     )
     with progress:
         bar = progress.add_task(what, total=total)
@@ -185,6 +198,8 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
 def waiting(what: str) -> Iterator[None]:
     """A spinner while something takes its time, on a terminal only."""
     if sys.stderr.isatty():
+        from rich.text import Text  # noqa: PLC0415 - see above
+
         with err().status(Text(what)):
             yield
     else:
@@ -195,6 +210,8 @@ def waiting(what: str) -> Iterator[None]:
 def progress(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner whose words change, on a terminal only; gives what changes them, from any thread."""
     if sys.stderr.isatty():
+        from rich.text import Text  # noqa: PLC0415 - see above
+
         with err().status(Text(what)) as status:
             yield lambda word: status.update(Text(f"{what}: {plain(word)}"))
     else:

@@ -32,7 +32,7 @@ from dios.cli.common.output import (
 from dios.client.locate import resolve_node
 from dios.errors import InvalidError, UnreachableError
 from dios.host.audit.log import segments
-from dios.host.audit.reader import AuditReader, Entry, verify
+from dios.host.audit.reader import AuditEntry, AuditReader, verify
 
 FOLLOW_SECONDS: Final = 0.2
 FOLLOW_FROM: Final = 10
@@ -71,7 +71,7 @@ class Chosen:
     since: int = 0
     pattern: re.Pattern[str] | None = None
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: AuditEntry) -> bool:
         """Whether a record is one of them."""
         record = entry.record
         return (
@@ -83,7 +83,7 @@ class Chosen:
             and (self.pattern is None or self._holds(entry))
         )
 
-    def _holds(self, entry: Entry) -> bool:
+    def _holds(self, entry: AuditEntry) -> bool:
         assert self.pattern is not None, "asked only when there is one"  # noqa: S101 - a private method
         record = entry.record
         fields = (
@@ -108,7 +108,7 @@ def log_folder(data: Path | None, node: str | None) -> Path:
     return folder
 
 
-def entry_line(entry: Entry) -> str:
+def entry_line(entry: AuditEntry) -> str:
     """One record as a line of the table."""
     record = entry.record
     # The table has one line for each record; --json shows a detail whole.
@@ -119,7 +119,7 @@ def entry_line(entry: Entry) -> str:
     )
 
 
-def _json_line(entry: Entry) -> str:
+def _json_line(entry: AuditEntry) -> str:
     record = entry.record
     return json.dumps(
         {
@@ -159,7 +159,7 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
 
 def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: bool) -> int:
     """Print what is chosen, and with ``follow`` whatever comes until Ctrl-C; gives how many."""
-    show: Callable[[Entry], str] = _json_line if as_json else entry_line
+    show: Callable[[AuditEntry], str] = _json_line if as_json else entry_line
     reader = AuditReader(folder)
     fitting = (entry for entry in reader.poll() if chosen.fits(entry))
     shown = 0
@@ -178,7 +178,7 @@ def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: boo
     return shown
 
 
-def records_about(folder: Path, fingerprint: str) -> Iterator[Entry]:
+def records_about(folder: Path, fingerprint: str) -> Iterator[AuditEntry]:
     """Every record of what a task did, and of what was done to it."""
     return (
         entry

@@ -24,7 +24,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.client.locate import resolve_node
-from dios.store.findings import MEANINGS, Finding, Level
+from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 
 if TYPE_CHECKING:
     from dios.node.check import Checked
@@ -62,7 +62,7 @@ def _as_json(checked: Checked) -> dict[str, object]:
     }
 
 
-def _explain(findings: list[Finding]) -> None:
+def _explain(findings: list[StoreFinding]) -> None:
     """Each kind that occurs once, with what it means and what to do."""
     sys.stdout.write("\nWhat this means:\n")
     for kind in dict.fromkeys(finding.kind for finding in findings):
@@ -90,7 +90,7 @@ def _show(checked: Checked) -> None:
         rows = [[str(each.level), str(each.kind), each.subject, each.detail] for each in checked.findings]
         table(("level", "kind", "of", "what"), rows, whole=True)
         _explain(checked.findings)
-    damages = sum(finding.level is Level.DAMAGE for finding in checked.findings)
+    damages = sum(finding.level is FindingLevel.DAMAGE for finding in checked.findings)
     sys.stdout.write("\n")
     if checked.ok:
         sys.stdout.write("Everything that the node acknowledged is there and whole.\n")

@@ -34,7 +34,7 @@ from dios.cli.nodes.members import silent
 from dios.client.sync.node import Reference
 from dios.errors import InvalidError, NotPermittedError, UnreachableError
 from dios.ids import Name
-from dios.lib.catalogue import Entry, checked_file
+from dios.lib.catalogue import CatalogueEntry, checked_file
 from dios.wire.nametext import fingerprint, format_name
 from dios.wire.types import ObjectType, Permission, Semantics
 
@@ -102,12 +102,12 @@ def put(
         sizes = [_size_of(path) for path in files]
         with opened(node, [group]) as place:
             target = place.group(group)
-            stored: list[Entry] = []
+            stored: list[CatalogueEntry] = []
             try:
                 with transfer("put", sum(sizes), steps=len(files)) as moved:
                     for path, file, size in zip(files, labels, sizes, strict=True):
                         made = _store(place, target, path, size, moved)
-                        stored.append(Entry(file, made.name or b"", size, time.time_ns()))
+                        stored.append(CatalogueEntry(file, made.name or b"", size, time.time_ns()))
                         made.close()
             finally:
                 # Also after a failure: what is stored already must not become unreachable.
@@ -127,7 +127,7 @@ def _size_of(path: Path) -> int:
     return status.st_size
 
 
-def _show_put(stored: list[Entry], *, as_json: bool) -> None:
+def _show_put(stored: list[CatalogueEntry], *, as_json: bool) -> None:
     if as_json:
         write_json([_described(entry) for entry in stored])
         return
@@ -135,7 +135,7 @@ def _show_put(stored: list[Entry], *, as_json: bool) -> None:
         sys.stdout.write(f"{format_name(entry.name)}  {entry.file}\n")
 
 
-def _described(entry: Entry) -> dict[str, str | int]:
+def _described(entry: CatalogueEntry) -> dict[str, str | int]:
     return {
         "file": entry.file,
         "name": format_name(entry.name),

@@ -59,7 +59,7 @@ def create(
         checked = catalogue.checked_file(label)
         made = place.node.create_log(groups=[place.group(group)])
         name = made.name or b""
-        place.remember(group, [catalogue.Entry(checked, name, 0, time.time_ns())])
+        place.remember(group, [catalogue.CatalogueEntry(checked, name, 0, time.time_ns())])
         if as_json:
             write_json({"label": checked, "fingerprint": made.fingerprint, "name": format_name(name)})
             return

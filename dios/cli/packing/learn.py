@@ -117,9 +117,9 @@ def described(
     # It loads numpy, which only this command needs.
     from dios.packer.job.learned import fresh_job, job_from  # noqa: PLC0415 - see above
     from dios.packer.job.ti_mra import TiMra  # noqa: PLC0415 - see above
-    from dios.packer.job.timeline import measured_in  # noqa: PLC0415 - see above
+    from dios.packer.job.timeline import convert_measurements  # noqa: PLC0415 - see above
 
-    members = measured_in(found["members"])
+    members = convert_measurements(found["members"])
     name = str(found["job"])
     if spare_s is None:
         length_s = max((one.start_s + one.length_s for one in members), default=0.0)

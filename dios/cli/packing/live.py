@@ -29,7 +29,7 @@ from dios.errors import InvalidError
 from dios.lib import reservations
 
 if TYPE_CHECKING:
-    from dios.lib.reservations import Member
+    from dios.lib.reservations import JobMember
 
 CHECK: Final = "\b\nFor example:\n  dios pack check job.toml\n  dios pack check job.toml --json"
 LS: Final = "\b\nFor example:\n  dios pack ls\n  dios pack ls --json"
@@ -58,7 +58,7 @@ def check(file: FileArgument, *, node: NodeOption = None, as_json: JsonOption = 
         say(f"{plan.job} fits, for {length}; next: dios run {file}")
 
 
-def _row(member: Member) -> tuple[str, ...]:
+def _row(member: JobMember) -> tuple[str, ...]:
     if member.service:
         return member.name, member.node, "-", "-", "its store", "-"
     end = "its end" if member.end_s is None else f"{member.end_s:g} s"

@@ -34,7 +34,7 @@ from dios.limits import PACKER_INSTANTS_MAX
 
 if TYPE_CHECKING:
     from dios.packer.datacenter import Datacenter
-    from dios.packer.simulate import Simulation, Source, Summary
+    from dios.packer.simulate import JobSource, PolicySummary, Simulation
 
 DOING: Final = "dios pack simulate"
 EXAMPLES: Final = (
@@ -85,7 +85,7 @@ class Scene(NamedTuple):
     """What is played: the data centre, and the jobs of each seed."""
 
     make: Callable[[], Datacenter]
-    sources: list[tuple[int | None, Source]]
+    sources: list[tuple[int | None, JobSource]]
     policies: list[str]
     instants: int
     begin: int
@@ -161,7 +161,7 @@ def _scene(
     from dios.packer.baselines import POLICIES as KNOWN  # noqa: PLC0415 - needs an extra
     from dios.packer.datacenter import Datacenter  # noqa: PLC0415 - needs an extra
     from dios.packer.generate_jobs import Workload  # noqa: PLC0415 - needs an extra
-    from dios.packer.simulate import JOBS_EACH, Steady, read_jobs  # noqa: PLC0415 - needs an extra
+    from dios.packer.simulate import JOBS_EACH, SyntheticJobs, read_jobs  # noqa: PLC0415 - needs an extra
 
     chosen = list(dict.fromkeys(policy or POLICIES))
     for name in chosen:
@@ -171,7 +171,7 @@ def _scene(
         raise ValueError(f"--servers is {servers}; at least 1 is needed")
     if instants is not None and not 1 <= instants <= PACKER_INSTANTS_MAX:
         raise ValueError(f"--instants is {instants}; 1 to {PACKER_INSTANTS_MAX} are possible")
-    sources: list[tuple[int | None, Source]]
+    sources: list[tuple[int | None, JobSource]]
     if jobs is not None:
         for name, value in (("rate", rate), ("bandwidth", bandwidth), ("seed", seed)):
             if value is not None:
@@ -187,7 +187,7 @@ def _scene(
             if not (math.isfinite(value) and value > 0.0):
                 raise ValueError(f"--{name} is {value}; a number above 0 is needed")
         seeds = list(dict.fromkeys(seed or [1]))
-        sources = [(number, Steady(made, number, each)) for number in seeds]
+        sources = [(number, SyntheticJobs(made, number, each)) for number in seeds]
         length, longest = instants or 60, made.instants_max
         begin = min(longest, length // 2)
         about = [
@@ -210,12 +210,12 @@ def _scene(
 
 def _play(scene: Scene) -> tuple[list[Run], bool]:
     """Every seed, as far as it came; and whether somebody interrupted it."""
-    from dios.packer.simulate import Simulation, rehearse  # noqa: PLC0415 - needs an extra
+    from dios.packer.simulate import Simulation, warm_up  # noqa: PLC0415 - needs an extra
 
     runs: list[Run] = []
     try:
         with waiting("loading the kernels; the first time they are compiled, which takes a minute"):
-            rehearse()
+            warm_up()
         with _progress(scene.instants * len(scene.sources)) as told:
             for seed, source in scene.sources:
                 simulation = Simulation(scene.make, source, scene.policies, scene.instants)
@@ -245,7 +245,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _summary(
-    scene: Scene, runs: list[Run], found: list[tuple[int | None, list[Summary]]]
+    scene: Scene, runs: list[Run], found: list[tuple[int | None, list[PolicySummary]]]
 ) -> dict[str, object]:
     return {
         "setting": dict(scene.about),
@@ -264,7 +264,7 @@ def _summary(
     }
 
 
-def _tell(scene: Scene, found: list[tuple[int | None, list[Summary]]]) -> None:
+def _tell(scene: Scene, found: list[tuple[int | None, list[PolicySummary]]]) -> None:
     """A line for each policy, the median over seeds; and each seed's tasks where there are several."""
     facts(scene.about)
     if not found:
@@ -296,7 +296,7 @@ def _median(values: tuple[float, ...]) -> float:
 def _write(out: Path, runs: list[Run], summary: dict[str, object]) -> None:
     """summary.json, instants.csv, and pictures where that is possible."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
-    from dios.packer.simulate import instants_csv, pictures_of  # noqa: PLC0415 - needs an extra
+    from dios.packer.simulate import figures_of, instants_csv  # noqa: PLC0415 - needs an extra
 
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     text = instants_csv([(run.seed, run.simulation) for run in runs])
@@ -305,7 +305,7 @@ def _write(out: Path, runs: list[Run], summary: dict[str, object]) -> None:
     if not plotting.can_draw():
         say(f"matplotlib is not installed, so there are no pictures: {plotting.INSTALL}")
     elif runs:
-        for drawn in pictures_of(runs[0].simulation):
+        for drawn in figures_of(runs[0].simulation):
             plotting.draw(drawn, out / f"{drawn.name}.png")
             written.append(f"{drawn.name}.png")
     say(f"wrote {', '.join(written)} in {out}")

@@ -1,6 +1,6 @@
-"""``dios fair``: whole traces under DRF and SDRF, side by side, without any cluster.
+"""``dios fair``: compare SDRF with DRF on whole traces, without a cluster.
 
-Not for: the mechanisms and the counting (``dios.fairness``), which are loaded when the command runs.
+The mechanisms and the statistics are in ``dios.fairness``, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -21,48 +21,52 @@ from dios.errors import InvalidError
 
 if TYPE_CHECKING:
     from dios.fairness.trace import FairTrace
-    from dios.fairness.trace_report import Compared, Played
+    from dios.fairness.trace_report import Comparison, MechanismResult
 
 app: Final = typer.Typer(
-    help="Fair shares of several resources, tried on traces: nothing here needs a node.",
+    help="Try fair shares of several resources on traces. Needs no node.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 DOING: Final = "dios fair simulate"
 RULES: Final = ("dominant", "sum")
-ROWS_TOLD: Final = 100_000
+ROWS_PER_UPDATE: Final = 100_000
 _EXAMPLES: Final = (
     "\b\nExamples:\n"
-    "  dios fair simulate --synthetic                                   # a made-up month of 600 users\n"
+    "  dios fair simulate --synthetic                                   # a synthetic month of 600 users\n"
     "  dios fair simulate --synthetic --capacity 0.5 --delta 1-1e-5 --delta 1-1e-6 --no-events\n"
     "  dios fair simulate --trace clusterdata-2011-2 --days 7 --out week --json"
 )
 _DELTA: Final = (
-    "SDRF's discount factor for a second, as 0.999999 or 1-1e-6 (the default); the nearer to 1, the longer "
-    "it remembers. May be given several times."
+    "SDRF's discount factor per second, as 0.999999 or 1-1e-6 (the default). The nearer to 1, the longer "
+    "SDRF remembers. May be repeated."
 )
-_CAPACITY: Final = "The pool, in parts of what all tasks use on average; below 1 not all of them can be done."
+_CAPACITY: Final = (
+    "The pool, in multiples of the tasks' average use. Below 1, not all tasks can be completed."
+)
 _PRIORITY: Final = (
-    "dominant: largest share plus largest commitment (equation 10). sum: largest sum (Algorithm 1)."
+    "dominant: largest share plus largest commitment (equation 10). sum: largest sum of both (Algorithm 1)."
 )
-_EVENTS: Final = "Play everything by the live tree too, for the number of its events."
-_USERS, _TASKS = "Of the made-up trace: 600.", "Of the made-up trace: 1,000,000."
+_EVENTS: Final = "Also simulate with the live tree, to count its events."
+_USERS, _TASKS = "Users of the synthetic trace: 600.", "Tasks of the synthetic trace: 1,000,000."
 
 TraceOption = Annotated[
     Path | None, typer.Option("--trace", metavar="DIR", help="Folder with task_events/ of the 2011 trace.")
 ]
 SyntheticOption = Annotated[
-    bool, typer.Option("--synthetic", help="A made-up trace: few users all the time, most in bursts.")
+    bool, typer.Option("--synthetic", help="A synthetic trace: few constant users, most in bursts.")
 ]
 UsersOption = Annotated[int | None, typer.Option("--users", metavar="N", help=_USERS)]
 TasksOption = Annotated[int | None, typer.Option("--tasks", metavar="N", help=_TASKS)]
 DaysOption = Annotated[
     float | None,
-    typer.Option("--days", metavar="D", help="How many; default: 30 made-up ones, or the whole trace."),
+    typer.Option(
+        "--days", metavar="D", help="Days to simulate; default: 30 synthetic ones, or the whole trace."
+    ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", min=0, metavar="N", help="Of the made-up trace: 1.")
+    int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the synthetic trace: 1.")
 ]
 DeltaOption = Annotated[list[str] | None, typer.Option("--delta", metavar="D", help=_DELTA)]
 PriorityOption = Annotated[str, typer.Option("--priority", metavar="RULE", help=_PRIORITY)]
@@ -75,22 +79,22 @@ OutOption = Annotated[
 
 
 class Result(NamedTuple):
-    """One mechanism."""
+    """The results of one mechanism."""
 
-    played: Played
-    compared: Compared
+    played: MechanismResult
+    compared: Comparison
     events: int | None
-    """Of the live tree."""
+    """Events of the live tree; None if they were not counted."""
 
     @property
     def per_thousand(self) -> float | None:
-        """Events for a thousand decisions."""
+        """Return the live tree's events per thousand decisions."""
         return None if self.events is None else 1000.0 * self.events / max(self.played.order.size, 1)
 
 
 @app.callback()
 def family() -> None:
-    """Fair shares of several resources, tried on traces: nothing here needs a node."""
+    """Try fair shares of several resources on traces. Needs no node."""
 
 
 @app.command(epilog=_EXAMPLES)
@@ -109,10 +113,11 @@ def simulate(
     events: EventsOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a trace through SDRF and through DRF, which remembers nothing, and set both side by side.
+    """Simulate a trace under SDRF and under DRF, which has no memory, and compare the two.
 
-    Told are the mean waiting over users (each counts once) and over tasks, that of the users who ask for
-    least, who completes fewer tasks before the trace ends, and how often the live tree was reordered.
+    Shows the mean waiting time over users (each counts once), over tasks, and over the half of the users who
+    ask for least; the number of users who complete fewer tasks before the trace ends; and the number of
+    times that the live tree was reordered.
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("simulations"):
@@ -121,26 +126,26 @@ def simulate(
         _check(priority, capacity, days)
         done: list[Result] = []
         if out is not None:
-            # What cannot be written must not show after minutes.
+            # Create the directory first: a directory that cannot be written must not fail after minutes.
             out.mkdir(parents=True, exist_ok=True)
         try:
-            with progress(DOING) as told:
-                tried = _trace(trace, users, tasks, days, seed, told, synthetic=synthetic)
+            with progress(DOING) as show_progress:
+                tried = _trace(trace, users, tasks, days, seed, show_progress, synthetic=synthetic)
                 pool = tried.usage() * capacity
-                tried, too_large = trace_report.fitting(tried, pool)
+                tried, too_large = trace_report.without_oversized(tried, pool)
                 if not tried.submit_us.size:
-                    raise InvalidError(f"no task fits into --capacity {capacity}; give a larger one")
-                told(f"DRF, {tried.submit_us.size:,} tasks")
-                plain = trace_report.play(tried, pool, None)
+                    raise InvalidError(f"no task fits into --capacity {capacity}; give a larger capacity")
+                show_progress(f"DRF, {tried.submit_us.size:,} tasks")
+                plain = trace_report.run_mechanism(tried, pool, None)
                 done.append(Result(plain, trace_report.compare(tried, plain, plain), None))
                 for each in deltas:
-                    told(f"SDRF, {trace_report.delta_text(each)}")
-                    played = trace_report.play(tried, pool, each, priority)
+                    show_progress(f"SDRF, {trace_report.delta_text(each)}")
+                    played = trace_report.run_mechanism(tried, pool, each, priority)
                     counted = _events(tried, pool.tolist(), each, priority) if events else None
                     done.append(Result(played, trace_report.compare(tried, plain, played), counted))
         except KeyboardInterrupt:
             finished = ", ".join(result.played.name for result in done) or "nothing"
-            say(f"{DOING}: interrupted; finished were: {finished}")
+            say(f"{DOING}: interrupted; finished: {finished}")
             raise typer.Exit(INTERRUPTED) from None
         summary = _summary(tried, done, capacity, priority, too_large)
         if out is not None:
@@ -148,24 +153,24 @@ def simulate(
         if as_json:
             write_json(summary)
         else:
-            _tell(tried, done, capacity, too_large)
+            _show(tried, done, capacity, too_large)
 
 
 def _delta(text: str) -> float:
-    """``0.999999`` or ``1-1e-6``."""
+    """Parse a discount factor, as ``0.999999`` or ``1-1e-6``."""
     head, minus, tail = text.replace(" ", "").partition("1-")
     try:
         value = 1.0 - float(tail) if minus and not head else float(text)
     except ValueError:
         raise InvalidError(f"--delta {text!r}: give a number, as 0.999999 or 1-1e-6") from None
     if not 0.0 < value < 1.0:
-        raise InvalidError(f"--delta {text!r}: it must lie between 0 and 1; DRF is played beside it anyway")
+        raise InvalidError(f"--delta {text!r}: it must be between 0 and 1; DRF is always simulated as well")
     return value
 
 
 def _check(priority: str, capacity: float, days: float | None) -> None:
     if priority not in RULES:
-        raise InvalidError(f"--priority is {priority!r}; there are {' and '.join(RULES)}")
+        raise InvalidError(f"--priority is {priority!r}; choose from {' and '.join(RULES)}")
     if not (math.isfinite(capacity) and capacity > 0):
         raise InvalidError(f"--capacity is {capacity}; it must be a finite number above 0")
     if days is not None and not (math.isfinite(days) and days > 0):
@@ -178,11 +183,11 @@ def _trace(
     tasks: int | None,
     days: float | None,
     seed: int | None,
-    told: Callable[[str], None],
+    show_progress: Callable[[str], None],
     *,
     synthetic: bool,
 ) -> FairTrace:
-    """The tasks meant."""
+    """Return the trace that the options describe."""
     from dios.fairness.google_like import GoogleLike, generate_trace  # noqa: PLC0415 - needs an extra
 
     if synthetic == (directory is not None):
@@ -190,9 +195,9 @@ def _trace(
     if directory is not None:
         for name, value in (("users", users), ("tasks", tasks), ("seed", seed)):
             if value is not None:
-                raise InvalidError(f"--{name} means nothing with a trace; leave it out")
-        return _read(directory, days, told)
-    told("making a trace up")
+                raise InvalidError(f"--{name} is for synthetic traces only; leave it out with --trace")
+        return _read(directory, days, show_progress)
+    show_progress("generating a trace")
     try:
         made = GoogleLike(
             users=600 if users is None else users,
@@ -205,22 +210,22 @@ def _trace(
     return generate_trace(made)
 
 
-def _read(directory: Path, days: float | None, told: Callable[[str], None]) -> FairTrace:
-    """The 2011 trace, or its first days."""
+def _read(directory: Path, days: float | None, show_progress: Callable[[str], None]) -> FairTrace:
+    """Read the 2011 trace, or its first days."""
     from dios.fairness.trace import DAY_US, trace_of_rows  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate.trace_rows import (  # noqa: PLC0415 - needs an extra
         AFTER,
         WINDOW_US,
-        TaskRow,
+        TraceTaskRow,
         task_rows,
     )
 
     until = None if days is None else WINDOW_US + int(days * DAY_US)
 
-    def counted() -> Iterator[TaskRow]:
+    def counted() -> Iterator[TraceTaskRow]:
         for number, row in enumerate(task_rows(directory, AFTER - 1 if until is None else until)):
-            if number % ROWS_TOLD == 0:
-                told(f"{number:,} rows of {directory}")
+            if number % ROWS_PER_UPDATE == 0:
+                show_progress(f"{number:,} rows of {directory}")
             yield row
 
     found, left_out = trace_of_rows(counted(), begin_us=WINDOW_US, until_us=until)
@@ -231,7 +236,7 @@ def _read(directory: Path, days: float | None, told: Callable[[str], None]) -> F
 
 
 def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) -> int:
-    """How often the live tree is reordered."""
+    """Return the number of times that the live tree is reordered."""
     from dios.fairness.simulate_by_tree import simulate_by_tree  # noqa: PLC0415 - needs an extra
 
     *_, events = simulate_by_tree(
@@ -243,7 +248,7 @@ def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) ->
     return events
 
 
-# Telling and writing ----------------------------------------------------------------------------------
+# Output -----------------------------------------------------------------------------------------------
 
 
 def _summary(
@@ -269,12 +274,12 @@ def _summary(
     }
 
 
-def _tell(trace: FairTrace, done: list[Result], capacity: float, too_large: int) -> None:
+def _show(trace: FairTrace, done: list[Result], capacity: float, too_large: int) -> None:
     days = trace.horizon_us / 86_400e6
     tasks = f"{trace.submit_us.size:,} of {trace.users:,} users in {days:.1f} days"
     if too_large:
-        tasks += f"; {too_large:,} that ask for more than there is are left out"
-    facts([("tasks", tasks), ("pool", f"{capacity:g} times what they use on average")])
+        tasks += f"; {too_large:,} that ask for more than the pool are left out"
+    facts([("tasks", tasks), ("pool", f"{capacity:g} times the tasks' average use")])
     sys.stdout.write("\n")
     columns = (
         *("", "wait, users", "change", "wait, tasks", "change", "wait, low half", "change"),
@@ -303,7 +308,7 @@ def _seconds(value: float) -> str:
 
 
 def _write(out: Path, trace: FairTrace, done: list[Result], summary: dict[str, object]) -> None:
-    """summary.json, users.csv, and pictures where that is possible."""
+    """Write summary.json, users.csv, and pictures if matplotlib is installed."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.fairness.trace_report import reductions  # noqa: PLC0415 - needs an extra
 
@@ -325,12 +330,12 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: dict[str, o
         for drawn in (
             plotting.Lines("waits", "Waiting of users", "mean wait + 1 s", "users", waits, log_x=True),
             plotting.Boxes(
-                *("reductions", "Waiting beside DRF, each user", "reduction"),
+                *("reductions", "Waiting compared with DRF, each user", "reduction"),
                 {name: {"users": values} for name, values in each.items()},
             ),
         ):
             plotting.draw(drawn, out / f"{drawn.name}.png")
             written.append(f"{drawn.name}.png")
     else:
-        say(f"matplotlib is not installed, so there are no pictures: {plotting.INSTALL}")
+        say(f"wrote no pictures, because matplotlib is not installed: {plotting.INSTALL}")
     say(f"wrote {', '.join(written)} in {out}")

@@ -1,8 +1,7 @@
-"""``dios explain`` and ``dios sched status | models | set-model | history | export``: a cluster's scheduler.
+"""The commands that ask a cluster's coordinator: ``dios explain`` and most of ``dios sched``.
 
-Not for: the answers, which the cluster's coordinator gives (``dios.firmament.coordinator.query_handler``).
-Nothing
-numeric is loaded here: any node answers, wherever its coordinator is.
+Every node passes the question on to the coordinator (``dios.firmament.coordinator.query_handler``), so no
+numeric code is loaded here.
 """
 
 from __future__ import annotations
@@ -31,17 +30,20 @@ _MS: Final = 1000
 
 
 def ask(node: str | None, question: dict[str, object]) -> dict[str, object]:
-    """The coordinator's answer; raises InvalidError with its words when it refuses."""
+    """Ask the coordinator and return its answer.
+
+    Raises ``InvalidError`` with the coordinator's own message if it refuses.
+    """
     with opened(node) as place:
         answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
     if not isinstance(answer, dict) or not answer.pop("ok", False):
         told = answer.get("error") if isinstance(answer, dict) else None
-        raise InvalidError(str(told or "the coordinator's answer makes no sense"))
+        raise InvalidError(str(told or "the coordinator's answer is malformed; is it of another version?"))
     return answer
 
 
 def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
-    """Who schedules, by which model, what is set aside on each node, and what went wrong lately."""
+    """Show the coordinator, its cost model, the resources set aside on each node, and recent problems."""
     with reporting("dios sched status", as_json=as_json):
         found = ask(node, {"ask": "status"})
         if as_json:
@@ -51,6 +53,7 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
             [
                 ("coordinator", f"{found['coordinator']} ({found['set_up']})"),
                 ("model", str(found["model"])),
+                ("placed by", _placed_by(found)),
                 ("tasks", f"{found['running']} run, {found['waiting']} wait"),
                 ("rounds", _last_round(found)),
                 ("measured", _measured(found)),
@@ -73,7 +76,7 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 
 
 def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
-    """The cost models that there are, and which one is in use."""
+    """List the cost models, and mark the model in use."""
     with reporting("dios sched models", as_json=as_json):
         found = ask(node, {"ask": "models"})
         if as_json:
@@ -87,25 +90,26 @@ def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 
 
 def set_model(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `dios sched models` lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `dios sched models` lists.")],
     node: NodeOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Schedule by another cost model from now on, until the coordinator ends.
+    """Schedule by another cost model until the coordinator ends.
 
-    For good it is the setting `cost_model` of the nodes. What runs is judged anew: it may be moved.
+    To change the model for good, set `cost_model` in the settings of the nodes. Running tasks are judged by
+    the new model too, so they may be moved.
     """
     with reporting("dios sched set-model", as_json=as_json):
         found = ask(node, {"ask": "set-model", "model": name})
         if as_json:
             write_json(found)
         else:
-            say(f"the cluster is scheduled by {found['model']} now; before it was {found['before']}")
+            say(f"the cluster is now scheduled by {found['model']}; before, it was {found['before']}")
 
 
 def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
-    """The last rounds: what each changed, what it cost, how long it took, and which solver won."""
+    """Show the last rounds: changes, cost, duration, and the solver that answered first."""
     with reporting("dios sched history", as_json=as_json):
         found = ask(node, {"ask": "history"})
         if as_json:
@@ -132,18 +136,21 @@ def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 def export(
     *,
     dimacs: Annotated[
-        str, typer.Option("--dimacs", metavar="FILE", help="Write the network as DIMACS; - is the output.")
+        str,
+        typer.Option(
+            "--dimacs", metavar="FILE", help="Write the network as DIMACS; - is the standard output."
+        ),
     ] = "",
     dot: Annotated[
-        str, typer.Option("--dot", metavar="FILE", help="Write a picture's text for Graphviz.")
+        str, typer.Option("--dot", metavar="FILE", help="Write the network as a graph for Graphviz.")
     ] = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The flow network as the next round would solve it: for other solvers, or to be looked at."""
+    """Write the flow network of the next round, to look at or to solve with another program."""
     with reporting("dios sched export", as_json=as_json):
         if bool(dimacs) == bool(dot):
-            raise InvalidError("say where to: --dimacs FILE or --dot FILE, where - is the standard output")
+            raise InvalidError("give --dimacs FILE or --dot FILE; - as FILE is the standard output")
         found = ask(node, {"ask": "export", "as": "dot" if dot else "dimacs"})
         text, path = str(found["text"]), dimacs or dot
         if as_json:
@@ -158,16 +165,18 @@ def export(
 def explain(
     task: Annotated[
         str,
-        typer.Argument(metavar="TASK", help="A fingerprint's beginning, or a label; of one that waits, too."),
+        typer.Argument(
+            metavar="TASK", help="The start of a fingerprint, or a label. The task may be waiting."
+        ),
     ],
     node: NodeOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Why a task waits, or why it is where it is: from the scheduler's network as it is now.
+    """Explain why a task waits, or why it runs where it is, from the scheduler's current network.
 
-    The path of its unit of flow with the cost of each arc, the places that were dearer, the arc that binds,
-    what excludes other nodes, and what would have to change.
+    Shows the path of the task's unit of flow with the cost of each arc, the more expensive alternatives, the
+    arc that limits it, the reasons that exclude other nodes, and the changes that would place it.
     """
     with reporting("dios explain", as_json=as_json):
         found = ask(node, {"ask": "explain", "task": task})
@@ -188,11 +197,25 @@ def _texts(found: dict[str, object], key: str) -> list[str]:
     return [str(text) for text in texts] if isinstance(texts, list) else []
 
 
+def _placed_by(found: dict[str, object]) -> str:
+    kernels = found.get("kernels")
+    if found.get("placed_by") != "first-fit" or not isinstance(kernels, dict):
+        return "the flow scheduler"
+    compiled, total = kernels.get("compiled"), kernels.get("total")
+    number = f" ({compiled} of {total})" if total else ""
+    text = (
+        f"a simple rule, while the scheduler's kernels are being compiled{number}: each run goes to the "
+        "least loaded node that satisfies its needs"
+    )
+    problem = kernels.get("problem")
+    return f"{text}; the last attempt failed: {problem}" if problem else text
+
+
 def _measured(found: dict[str, object]) -> str:
     missing = found.get("unmeasured")
     if not isinstance(missing, dict) or not missing:
         return "all of a task's counters (Table 6.4 of the thesis)"
-    return f"all of a task's counters but {len(missing)} that this machine lacks: --json names them, and why"
+    return f"all of a task's counters but the {len(missing)} that this machine lacks (--json lists them)"
 
 
 def _size(value: object) -> str:

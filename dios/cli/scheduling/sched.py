@@ -1,7 +1,6 @@
-"""``dios sched``: the cluster scheduler, Firmament.
+"""``dios sched``: the family of commands about the cluster scheduler, Firmament.
 
-Not for: its parts; each sub-command has a module of its own, or stands below. ``dios.firmament`` is loaded
-inside the commands alone: it needs the extra ``cluster``, and nobody else waits for it.
+Firmament is imported inside the commands that need it, because it needs the extra ``cluster``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``dios shares`` and ``dios quota``: who holds how much of the cluster, and who may hold how much.
+"""``dios shares`` and ``dios quota``: each principal's share of the cluster, and its upper bound.
 
-Not for: the answers, which the cluster's coordinator gives (``dios.firmament.coordinator.query_handler``),
-nor for the
-limits of single nodes (``dios limits``).
+The cluster's coordinator gives the answers (``dios.firmament.coordinator.query_handler``). The limits of
+single nodes are shown by ``dios limits``.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _BYTES: Final = frozenset({"memory", "disk_io", "network"})
 _HEAD: Final = ("PRINCIPAL", "WEIGHT", "RIGHT", "SHARE", "OF", "COMMITMENT", "CREDIT", "RUN", "WAIT", "QUOTA")
 _RIGHT: Final = ("WEIGHT", "RIGHT", "SHARE", "COMMITMENT", "CREDIT", "RUN", "WAIT")
 _RULES: Final = {
-    "sdrf": "who has least, and took least beyond its right before, goes first",
-    "drf": "who has least goes first",
-    "fifo": "nobody goes first: the cost model alone decides",
+    "sdrf": "the principal with the least share, and the least excess in the past, goes first",
+    "drf": "the principal with the least share goes first",
+    "fifo": "no principal goes first; the cost model alone decides",
 }
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -53,17 +52,16 @@ quota_app: Final = typer.Typer(rich_markup_mode=None)
 @app.command(epilog=_SHARES)
 def shares(
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every second until Ctrl-C.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who shares the cluster, and who goes first while not all have room.
+    """Show who shares the cluster, and who goes first while there is not room for all.
 
-    RIGHT is a principal's part by weight; SHARE the largest part that it holds of any resource, and OF which;
-    COMMITMENT what it took beyond its right, averaged over the past; CREDIT by how much that lies below the
-    mean of all. The nodes' own user sees everybody, others themselves. --watch --json prints lines.
+    RIGHT is a principal's part by weight. SHARE is the largest part of any resource that it holds, and OF
+    names that resource. COMMITMENT is what it took beyond its right, averaged over the past. CREDIT is how
+    far its commitment lies below the mean of all principals. The user who runs the nodes sees all
+    principals; others see themselves. With --watch --json, each update is one line.
     """
     with reporting("dios shares", as_json=as_json):
         if not watch:
@@ -85,11 +83,11 @@ def shares(
 
 @quota_app.callback(invoke_without_command=True, epilog=_SET)
 def quota(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Show who may hold how much of the cluster at once, and of which weight everybody is."""
+    """Show each principal's weight, and how much of the cluster it may hold at once."""
     with reporting("dios quota", as_json=as_json):
         if context.invoked_subcommand is not None:
             if node is not None or as_json:
-                raise InvalidError("options stand behind the command: dios quota set ... --json")
+                raise InvalidError("put options after the command: dios quota set ... --json")
             return
         found = ask(node, {"ask": "shares"})
         if as_json:
@@ -100,7 +98,7 @@ def quota(context: typer.Context, *, node: NodeOption = None, as_json: JsonOptio
 
 @quota_app.command("set", epilog=_SET)
 def set_quota(
-    principal: Annotated[str, typer.Argument(metavar="WHO", help="uid:1000, or a user's name.")],
+    principal: Annotated[str, typer.Argument(metavar="WHO", help="uid:1000, or a user name.")],
     bounds: Annotated[
         list[str] | None,
         typer.Argument(
@@ -111,35 +109,40 @@ def set_quota(
     *,
     weight: Annotated[
         float | None,
-        typer.Option("--weight", metavar="W", help="Its right is its part of all weights; 1 at first."),
+        typer.Option(
+            "--weight", metavar="W", help="A principal's right is its part of all weights. Initially 1."
+        ),
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set what a principal may hold of the cluster at once, or its weight; for whoever runs the nodes.
+    """Set how much of the cluster a principal may hold at once, or its weight.
 
-    It holds for runs that are scheduled, in the whole cluster, and outlives coordinators and restarts. What
-    runs already stays, also above a new quota.
+    Only the user who runs the nodes may do this. The quota applies to scheduled runs in the whole cluster,
+    and survives restarts of coordinators and nodes. Tasks that already run are not stopped, even above a
+    new quota.
     """
     with reporting("dios quota set", as_json=as_json):
         wanted = dict(_bound(word) for word in bounds or [])
         if not wanted and weight is None:
-            raise InvalidError("nothing to set: say --weight W, or words like cpus=16; --help shows them")
+            raise InvalidError("nothing to set: give --weight W, or bounds like cpus=16; --help shows them")
         who = principal_of(principal)
         if not who:
-            raise InvalidError(f"{principal!r} is no principal: say uid:1000, or a user's name")
+            raise InvalidError(f"{principal!r} is not a principal: give uid:1000, or a user name")
         found = ask(node, {"ask": "quota", "principal": who, "weight": weight, "quota": wanted})
         if as_json:
             write_json(found["principals"])
             return
         _show_terms(found)
-        say("`dios shares` shows what everybody holds")
+        say("`dios shares` shows the share of each principal")
 
 
 def _bound(word: str) -> tuple[str, float | None]:
     name, equals, value = word.partition("=")
     if not equals or name not in {"tasks", "cpus", *_BYTES}:
-        raise InvalidError(f"{word!r} is no bound: say tasks, cpus, memory, disk_io or network, like cpus=16")
+        raise InvalidError(
+            f"{word!r} is not a bound: give tasks, cpus, memory, disk_io or network, like cpus=16"
+        )
     if value.strip().lower() == NONE:
         return name, None
     try:
@@ -173,7 +176,7 @@ def _show(found: dict[str, object]) -> None:
     if rows:
         table(_HEAD, rows, right=_RIGHT)
     else:
-        say("nobody has run anything that was scheduled; `dios run job.py` does")
+        say("no principal has run anything that was scheduled yet; try `dios run --cpus 1 job.py`")
     rule = str(found["fairness"])
     if rule == "sdrf":
         span = f"; the past counts for {span_text(round(float(str(found['memory_s'])) * 1e9))}"
@@ -200,7 +203,7 @@ def _show_terms(found: dict[str, object]) -> None:
 
 
 def _part(value: object, *, signed: bool = False) -> str:
-    """A part of the cluster in per cent; tiny ones are no zero."""
+    """Format a part of the cluster in per cent; a tiny part does not become 0."""
     part = 100 * float(str(value))
     shown = f"{part:+.1f} %" if signed else f"{part:.1f} %"
     if part and abs(part) < 0.05:

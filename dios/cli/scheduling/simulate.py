@@ -1,6 +1,6 @@
-"""``dios sched simulate``: hours of a cluster under the real scheduler, in minutes.
+"""``dios sched simulate``: simulate hours of a cluster under the real scheduler in minutes.
 
-Not for: the simulation (``dios.firmament.simulate``), which is loaded when the command runs.
+The simulation is in ``dios.firmament.simulate``, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dios.cli.common.output import (
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
-    from dios.firmament.simulate.command import Options
-    from dios.firmament.simulate.report import Spread, Summary
-    from dios.firmament.simulate.run import Progress
+    from dios.firmament.simulate.command import SimulationOptions
+    from dios.firmament.simulate.report import OutcomeSummary, Spread
+    from dios.firmament.simulate.run import SimulationProgress
 
 DOING: Final = "dios sched simulate"
 EXAMPLES: Final = (
@@ -43,19 +43,21 @@ EXAMPLES: Final = (
     "  dios sched simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json"
 )
 
-_TRACE: Final = "Folder of the 2011 Google cluster trace: machine_events/, task_events/, maybe task_usage/."
+_TRACE: Final = (
+    "Folder of the 2011 Google cluster trace: machine_events/, task_events/, optional task_usage/."
+)
 _SYNTHETIC: Final = (
-    "google: a made-up workload like that of the trace. mix-srg, mix-dc: five programs that disturb each "
+    "google: a synthetic workload like that of the trace. mix-srg, mix-dc: five programs that disturb each "
     "other, on the thesis' two clusters (Table 8.2)."
 )
 _MODEL: Final = "Cost model, as `dios sched models` lists them; queue, queue-load: a queue without costs."
-_INTERVAL: Final = "Simulated seconds between rounds, or 'measured': back to back, each as long as it takes."
-_CHECK: Final = "Hold the scheduler's tables against the truth after each round."
+_INTERVAL: Final = "Simulated seconds between rounds, or 'measured': back to back, as long as each takes."
+_CHECK: Final = "Compare the scheduler's tables with the simulated cluster after each round."
 
 TraceOption = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help=_TRACE)]
 SyntheticOption = Annotated[str | None, typer.Option("--synthetic", metavar="KIND", help=_SYNTHETIC)]
 MachinesOption = Annotated[
-    int | None, typer.Option("--machines", metavar="N", help="How many machines; of a trace, a part.")
+    int | None, typer.Option("--machines", metavar="N", help="Number of machines to simulate.")
 ]
 HoursOption = Annotated[float, typer.Option("--hours", metavar="H", help="Simulated time.")]
 ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help=_MODEL)]
@@ -63,26 +65,26 @@ ParameterOption = Annotated[
     list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.")
 ]
 SolverOption = Annotated[str, typer.Option("--solver", metavar="NAME", help="The solver's algorithm.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of all that is random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all random choices.")]
 LoadOption = Annotated[
     float | None,
-    typer.Option("--load", metavar="SHARE", help="Share of all slots that is asked for; default: 0.5."),
+    typer.Option("--load", metavar="SHARE", help="Share of all slots that is requested; default: 0.5."),
 ]
 ScaleOption = Annotated[
     float | None,
-    typer.Option("--scale", metavar="SHARE", help="Share of a trace's machines and jobs that is taken."),
+    typer.Option("--scale", metavar="SHARE", help="Share of a trace's machines and jobs to use."),
 ]
 IntervalOption = Annotated[str, typer.Option("--round-interval", metavar="SECONDS", help=_INTERVAL)]
-BlocksOption = Annotated[bool, typer.Option("--blocks", help="Batch tasks have inputs somewhere (§8.4).")]
+BlocksOption = Annotated[bool, typer.Option("--blocks", help="Give batch tasks inputs on machines (§8.4).")]
 TopologyOption = Annotated[
-    bool, typer.Option("--topology", help="Sockets, caches, cores and threads are vertices too.")
+    bool, typer.Option("--topology", help="Add sockets, caches, cores and threads to the network.")
 ]
-StayOption = Annotated[bool, typer.Option("--stay", help="Running tasks are neither stopped nor moved.")]
+StayOption = Annotated[bool, typer.Option("--stay", help="Neither stop nor move running tasks.")]
 CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK)]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables there.")
+    Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables to this folder.")
 ]
-PlotsOption = Annotated[bool, typer.Option("--plots", help="Write pictures there too.")]
+PlotsOption = Annotated[bool, typer.Option("--plots", help="Also write pictures to the folder of --out.")]
 
 
 def simulate(
@@ -106,15 +108,15 @@ def simulate(
     plots: PlotsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a cluster: machines and tasks come and go, and the real scheduler decides.
+    """Simulate a cluster whose machines and tasks come and go, with the real scheduler.
 
-    The same options give the same run to the last decision; `digest` tells runs apart. Ctrl-C ends a run
-    with what was found so far.
+    The same options give the same run, to the last decision; compare runs by their `digest`. Ctrl-C ends a
+    run and shows its results up to then.
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("simulations"):
-            from dios.firmament.simulate.command import Options  # noqa: PLC0415 - needs an extra
-        options = Options(
+            from dios.firmament.simulate.command import SimulationOptions  # noqa: PLC0415 - needs an extra
+        options = SimulationOptions(
             trace=trace,
             synthetic=synthetic,
             machines=machines,
@@ -134,23 +136,23 @@ def simulate(
         _run(options, out, plots=plots, as_json=as_json)
 
 
-def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> None:
-    """Simulate, write, tell."""
-    from dios.firmament.coordinator.warm_up import rehearse  # noqa: PLC0415 - needs an extra
+def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: bool) -> None:
+    """Simulate, write the files, and show the summary."""
+    from dios.firmament.coordinator.warm_up import exercise_kernels  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate import command, report  # noqa: PLC0415 - needs an extra
     from dios.firmament.simulate.plots import write_plots  # noqa: PLC0415 - needs an extra
     from dios.plotting import need_plots  # noqa: PLC0415 - needs an extra
 
     if plots and out is None:
-        raise InvalidError("--plots needs --out DIR, where the pictures go")
+        raise InvalidError("--plots needs --out DIR, the folder for the pictures")
     if plots:
         need_plots()
     config = command.config_of(options)
     if out is not None:
-        # Before the simulation: what cannot be written must not show after an hour.
+        # Create the directory first: a directory that cannot be written must not fail after an hour.
         out.mkdir(parents=True, exist_ok=True)
-    with err().status("loading the scheduler; the first time its kernels are compiled, which takes a minute"):
-        rehearse("spread")
+    with err().status("loading the scheduler; the first time, its kernels are compiled, which takes minutes"):
+        exercise_kernels("spread")
     with _progress() as progress:
         outcome = command.run_config(config, progress)
     summary = report.summarise(outcome)
@@ -162,14 +164,14 @@ def _run(options: Options, out: Path | None, *, plots: bool, as_json: bool) -> N
     if as_json:
         write_json(summary.as_json())
     else:
-        _tell(summary)
+        _show(summary)
     if outcome.interrupted:
-        say(f"{DOING}: interrupted after {_span(outcome.seconds)}; this is what was found until then")
+        say(f"{DOING}: interrupted after {_span(outcome.seconds)}; these are the results up to then")
         raise typer.Exit(INTERRUPTED)
 
 
 def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:
-    """NAME=VALUE words; the model makes numbers of the values."""
+    """Parse NAME=VALUE words; the cost model converts the values."""
     found: dict[str, int | float | str | bool] = {}
     for word in given:
         name, equals, value = word.partition("=")
@@ -180,8 +182,8 @@ def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[Progress], None] | None]:
-    """A bar over simulated time, on a terminal only."""
+def _progress() -> Iterator[Callable[[SimulationProgress], None] | None]:
+    """Show a progress bar over simulated time, on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -196,23 +198,23 @@ def _progress() -> Iterator[Callable[[Progress], None] | None]:
     with bar:
         task = bar.add_task("simulating", total=None, doing="")
 
-        def told(at: Progress) -> None:
+        def update(at: SimulationProgress) -> None:
             elapsed = bar.tasks[0].elapsed or 0.0
             speed = f"{at.rounds / elapsed:.1f} rounds/s" if elapsed > 0 else ""
             doing = f"{_span(at.now)} of {_span(at.seconds)}, {at.running} run, {at.waiting} wait, {speed}"
             bar.update(task, completed=at.now, total=at.seconds, doing=doing)
 
-        yield told
+        yield update
 
 
-# Telling ----------------------------------------------------------------------------------------------
+# Output -----------------------------------------------------------------------------------------------
 
 
-def _tell(summary: Summary) -> None:
-    """The summary for people."""
+def _show(summary: OutcomeSummary) -> None:
+    """Show the summary for people."""
     ran = f"{summary.rounds} in {_span(summary.real_seconds)}"
     if summary.rounds_not_standing:
-        ran += f"; after {summary.rounds_not_standing} the last good schedule stayed"
+        ran += f"; {summary.rounds_not_standing} failed and left the schedule as it was"
     solved = ", ".join(f"{name} {count}" for name, count in summary.algorithms.items())
     ends = f"{summary.finished} finished, {summary.failed} failed, {summary.withdrawn} withdrawn"
     facts(
@@ -220,7 +222,10 @@ def _tell(summary: Summary) -> None:
             ("model", summary.model),
             ("simulated", _span(summary.seconds)),
             ("cluster", f"{summary.machines} machines, {summary.slots} slots"),
-            ("tasks", f"{summary.submitted} came; {ends}, {summary.running} run, {summary.waiting} wait"),
+            (
+                "tasks",
+                f"{summary.submitted} submitted; {ends}, {summary.running} run, {summary.waiting} wait",
+            ),
             (
                 "decisions",
                 f"{summary.placed} placed, {summary.preempted} preempted, {summary.migrated} migrated",
@@ -229,7 +234,7 @@ def _tell(summary: Summary) -> None:
             ("wasted", f"{_span(summary.wasted_seconds)} of runs that were stopped"),
             ("utilisation", f"{summary.utilisation:.1%} of the slots"),
             ("rounds", f"{ran}; solved by: {solved or 'nothing'}"),
-            ("network", f"{summary.vertices} vertices, {summary.arcs} arcs at the most"),
+            ("network", f"at most {summary.vertices} vertices and {summary.arcs} arcs"),
             ("faults", str(summary.faults)),
             ("digest", summary.digest),
         ]
@@ -247,7 +252,7 @@ def _tell(summary: Summary) -> None:
     table(columns, rows, right=columns[1:])
     if summary.passed_over:
         rows_of = ", ".join(f"{count} {what}" for what, count in sorted(summary.passed_over.items()))
-        say(f"rows of the trace that change nothing here: {rows_of}")
+        say(f"rows of the trace without an effect here: {rows_of}")
     for text in summary.fault_texts[:5]:
         say(f"fault: {text}")
     if summary.faults > 5:

@@ -1,7 +1,7 @@
-"""``dios solve``: the cheapest flow of a network in a file, with the solvers of the cluster scheduler.
+"""``dios solve``: solve a minimum-cost flow problem from a file with the scheduler's solvers.
 
-Not for: solving (``dios.firmament.solvers``), or a cluster's own network (``dios sched``). The solvers are
-loaded inside of the command alone: they need the extra ``cluster``.
+The solvers (``dios.firmament.solvers``) are imported inside the command, because they need the extra
+``cluster``. ``dios sched export`` writes the network of a cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXAMPLES: Final = (
 
 
 def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
-    """What the independent check has against the solution; empty when it holds."""
+    """Return the objection of the independent check to the solution, or an empty text."""
     from dios.firmament.solvers import CertificateError, certificate  # noqa: PLC0415 - needs an extra
 
     try:
@@ -48,7 +48,7 @@ def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
 
 
 def _write_flow(path: Path, problem: FlowProblem, solution: FlowSolution) -> None:
-    """The arcs that carry something, as DIMACS has it: ``s cost``, then ``f tail head flow``."""
+    """Write the arcs that carry flow as DIMACS does: ``s cost``, then ``f tail head flow``."""
     with path.open("w", encoding="ascii") as file:
         file.write(f"c the cheapest flow, by {solution.algorithm}; arcs without flow are left out\n")
         file.write(f"s {solution.cost}\n")
@@ -90,21 +90,21 @@ def _show(problem: FlowProblem, solution: FlowSolution, against: str, seconds: d
 def _solve(
     path: Path, algorithm: str, telling: Callable[[str], None]
 ) -> tuple[FlowProblem, FlowSolution, str, dict[str, float]]:
-    """Problem, solution, what is against it, and how long each step took."""
+    """Return the problem, its solution, the check's objection, and the duration of each step in seconds."""
     with needing_cluster("the solvers"):
         from dios.firmament.solvers import FlowProblem, algorithms, solve  # noqa: PLC0415 - needs an extra
         from dios.firmament.solvers.errors import UnknownAlgorithmError  # noqa: PLC0415 - the same
         from dios.firmament.solvers.portfolio import race  # noqa: PLC0415 - the same
 
-        # Before a large file is read: a name that is wrong is known at once.
+        # Check the name before reading a large file.
         if algorithm not in algorithms():
-            raise UnknownAlgorithmError(f"no algorithm '{algorithm}'; there are {', '.join(algorithms())}")
+            raise UnknownAlgorithmError(f"no algorithm '{algorithm}'; choose from {', '.join(algorithms())}")
         marks = [time.perf_counter()]
         telling("reading")
         problem = FlowProblem.from_dimacs(path)
         marks.append(time.perf_counter())
-        telling(f"{problem.vertices} vertices, {problem.arcs} arcs; the first time it compiles for a while")
-        # In a thread of its own: Ctrl-C does not reach the main one inside of a kernel.
+        telling(f"{problem.vertices} vertices, {problem.arcs} arcs; the first run also compiles the solver")
+        # Ctrl-C cannot interrupt a kernel in the main thread, so the solver runs in another thread.
         solution = race(problem, {algorithm: lambda network, _: solve(network, algorithm)})
         marks.append(time.perf_counter())
         telling("checking")
@@ -126,21 +126,19 @@ def solve(
             "--algorithm",
             metavar="NAME",
             help="auto, auction, cost_scaling, relaxation, successive_shortest, race, or ortools; "
-            "auto chooses by the network's shape.",
+            "auto chooses by the shape of the network.",
         ),
     ] = "auto",
     flow: Annotated[
         Path | None,
-        typer.Option(
-            "--flow", metavar="OUT", help="Write the flow of each arc that carries any to this file."
-        ),
+        typer.Option("--flow", metavar="OUT", help="Write the arcs that carry flow to this file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the cheapest flow of a network, and check it independently.
 
-    Needs no node. Exit status 0 when there is an optimal flow and its certificate holds, 1 otherwise: also
-    when the network is infeasible or its cost has no lower end, which the output says with the reason.
+    Needs no node. Exits with 0 if there is an optimal flow and its certificate holds, and with 1 otherwise,
+    including when the network is infeasible or its cost is unbounded; the output gives the reason.
     """
     with reporting("dios solve", as_json=as_json):
         with progress(f"solving {plain(file.name)}") as telling:
@@ -152,7 +150,7 @@ def solve(
         if flow is not None and solution.status == "optimal":
             _write_flow(flow, problem, solution)
         elif flow is not None:
-            say(f"no flow was written to {flow}: there is no optimal one")
+            say(f"wrote no flow to {flow}: the network has no optimal one")
         sys.stdout.flush()
         if against or solution.status != "optimal":
             raise typer.Exit(FAILED)

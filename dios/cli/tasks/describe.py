@@ -32,10 +32,10 @@ from dios.cli.nodes.limits import usage_json, usage_rows
 from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
 from dios.client.ops.attributes import rights_text
-from dios.client.ops.usage import Description, Given
+from dios.client.ops.usage import Description, GivenReference
 from dios.client.sync.node import Task
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
-from dios.host.audit.reader import Entry
+from dios.host.audit.reader import AuditEntry
 from dios.node.limit_text import NONE
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Permission
@@ -46,7 +46,7 @@ RECORDS: Final = 8
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
-def _given_line(given: Given) -> str:
+def _given_line(given: GivenReference) -> str:
     rights = rights_text(Permission(given.permissions))
     state = "  GONE" if given.gone else "  changed since" if given.changed else ""
     kind = given.type.name.lower()
@@ -54,7 +54,7 @@ def _given_line(given: Given) -> str:
     return f"  {given.fingerprint}  {rights}  {label}{kind}, {size_text(given.size)}{state}"
 
 
-def _given_json(given: Given) -> dict[str, object]:
+def _given_json(given: GivenReference) -> dict[str, object]:
     return {
         "fingerprint": given.fingerprint,
         "label": given.label,
@@ -77,7 +77,7 @@ def console_tail(task: Task) -> tuple[list[str], bool]:
     return lines[-LAST_LINES:], len(lines) > LAST_LINES
 
 
-def _records(data: Path | None, node: str | None, task: str) -> list[Entry] | None:
+def _records(data: Path | None, node: str | None, task: str) -> list[AuditEntry] | None:
     """The audit log's last records about a task; None where this person may not read the log."""
     try:
         return list(deque(records_about(log_folder(data, node), task), maxlen=RECORDS))
@@ -193,7 +193,7 @@ def describe(
             say(line)
 
 
-def _as_json(found: Description, lines: list[str], records: list[Entry] | None) -> dict[str, object]:
+def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | None) -> dict[str, object]:
     return {
         **described(found.status),
         "why": reason_lines(found.status),

@@ -109,7 +109,7 @@ def described(file: Path) -> str:
 
 
 def _begin(
-    job: Reservation, member: reservations.Member, program: _Program, options: Options, at: Place
+    job: Reservation, member: reservations.JobMember, program: _Program, options: Options, at: Place
 ) -> Task:
     return at.node.run(
         program.path,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Rights: TypeAlias = "str | Permission"
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """The connection that a face drives operations over."""
 
     @property
@@ -33,7 +33,7 @@ class HasLink(Protocol):
     """Whatever operations belong to."""
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientLink:
         """The connection that their calls go over."""
 
 

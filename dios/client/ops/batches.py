@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, ParamSpec, TypeVar, cast
 
-from dios.client.ops.attributes import Link
+from dios.client.ops.attributes import ClientLink
 from dios.client.session import Answer, Operation, vector
 from dios.errors import DiosError, InvalidError
 from dios.wire.messages import AnyCall, PlainCall, Vector
@@ -48,7 +48,7 @@ class Pending(Generic[T]):
 class BatchOps:
     """Collects operations; a face runs them all at the end of a ``with``."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ClientLink) -> None:
         self.link: Final = link
         self._collected: Final[list[tuple[Operation[object], Pending[object]]]] = []
 

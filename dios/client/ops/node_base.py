@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final
 
-from dios.client.ops.attributes import Handle, Link
+from dios.client.ops.attributes import ClientLink, Handle
 from dios.transport.rings.end import RingEnd
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
@@ -17,7 +17,7 @@ from dios.wire.nametext import fingerprint
 class NodeBase(ABC):
     """Who this task is and what it was handed at its start (§4.5.2)."""
 
-    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+    def __init__(self, link: ClientLink, welcome: messages.Welcome, *, ambient: bool = False) -> None:
         self.link: Final = link
         self.ambient: Final = ambient
         """Whether this is the task's own node, which is not closed before the task ends."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.buffers import memory_of
-from dios.client.ops.attributes import Handed, Handle, Link
+from dios.client.ops.attributes import ClientLink, Handed, Handle
 from dios.client.ops.cluster import ClusterOps, Gathered
 from dios.client.ops.handles import Data, nanoseconds, write_whole
 from dios.client.ops.requests import WriteOps
@@ -51,7 +51,7 @@ HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
 class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
 
-    def __init__(self, link: Link, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+    def __init__(self, link: ClientLink, welcome: messages.Welcome, *, ambient: bool = False) -> None:
         super().__init__(link, welcome, ambient=ambient)
         self.self: Final = cast("T", self.handle(welcome.self_ref, welcome.name))
         """This task itself: read it for events, delegate it to who shall delegate to this task."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from dios.client.buffers import Memory, memory_of
+from dios.client.buffers import MappedMemory, memory_of
 from dios.client.session import Operation, all_held, expect, expect_buffer, vector
 from dios.errors import Busy, InvalidError
 from dios.wire import messages
@@ -50,7 +50,7 @@ class RequestOps(ABC):
         self.v_r = 0
         self.v_w = 0
         self._buffer = 0
-        self._memory: Memory | None = None
+        self._memory: MappedMemory | None = None
         self._active = False
         self._released = False
 
@@ -63,7 +63,7 @@ class RequestOps(ABC):
         """The request's bytes, with no copy; gone once the request is released."""
         return self._held().view()
 
-    def _held(self) -> Memory:
+    def _held(self) -> MappedMemory:
         if self._memory is None:
             raise InvalidError("the request was released, or never acquired; its bytes are gone")
         return self._memory
@@ -220,7 +220,7 @@ class WriteOps(RequestOps):
             self.reference.ref, self._buffer, 0 if data is not None else size, flags=flags, data=data
         )
 
-    def _inline(self, memory: Memory, size: int) -> bytes | None:
+    def _inline(self, memory: MappedMemory, size: int) -> bytes | None:
         """What travels in the commit, None when the node has the memory already."""
         if not 0 <= size <= self.size:
             raise InvalidError(f"the buffer has {self.size} bytes, not {size}")

@@ -36,7 +36,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenReference:
     """One reference as a task was handed it at its start.
 
     ``gone`` says that the object is no more, ``changed`` that it was written since.
@@ -66,8 +66,8 @@ class Description:
     cpu_ms: int
     memory_bytes: int
     groups: tuple[str, ...]
-    inputs: tuple[Given, ...]
-    outputs: tuple[Given, ...]
+    inputs: tuple[GivenReference, ...]
+    outputs: tuple[GivenReference, ...]
     arguments: tuple[str, ...]
     executable: str
     not_repeatable: str
@@ -138,9 +138,9 @@ def usage_of(row: messages.LimitRow) -> Usage:
     )
 
 
-def _given(rows: tuple[messages.HandedRow, ...]) -> tuple[Given, ...]:
+def _given(rows: tuple[messages.HandedRow, ...]) -> tuple[GivenReference, ...]:
     return tuple(
-        Given(row.fingerprint, row.label, row.type, row.permissions, row.size, row.gone, row.changed)
+        GivenReference(row.fingerprint, row.label, row.type, row.permissions, row.size, row.gone, row.changed)
         for row in rows
     )
 

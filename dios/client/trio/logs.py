@@ -19,10 +19,19 @@ class AsyncLog(LogOps, AsyncReference):
     append = awaited(LogOps.append_op)
     append_all = awaited(LogOps.append_all_op)
 
-    async def read_entries(self, position: int = 0, *, wait: bool = False) -> list[Entry]:
-        """The entries from ``position`` on, as many as one message holds; none at the end, but where
-        ``wait`` is given the next one, whenever it comes.
+    async def read_entries(
+        self,
+        position: int = 0,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the blocking client's argument
+    ) -> list[Entry]:
+        """The entries from ``position`` on, as many as one message holds; none at the end.
+
+        With ``wait`` it waits there for the next one, at most ``timeout`` seconds (TimeLimitError).
         """
+        if wait and timeout is not None:
+            return await drive(self, self.next_op(position, timeout))
         return await drive(self, self.read_op(position, wait=wait))
 
     async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:

@@ -21,17 +21,19 @@ class AsyncTcpConnection(TcpOps, AsyncStreamEnds):
 
     send_eof = awaited(TcpOps.send_eof_op)
 
-    async def send(self, data: Data) -> None:
-        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone."""
-        await waiting_trio.write(await self.writer(), data)
+    async def send(self, data: Data, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
+        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone,
+        TimeLimitError when nothing moved for so long: some of it may have been sent.
+        """
+        await waiting_trio.write(await self.writer(), data, timeout)
 
-    async def receive(self, size: int = 0) -> bytes:
+    async def receive(self, size: int = 0, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the blocking client's argument
         """Wait for bytes: at least one, at most ``size`` (0: all that are here).
 
         EndOfStreamError when the peer has sent its last, ClosedError when the connection broke.
         """
         try:
-            return await waiting_trio.read(await self.reader(), size)
+            return await waiting_trio.read(await self.reader(), size, timeout)
         except EndOfStreamError as error:
             raise self.end_of(error) from None
 
@@ -48,13 +50,13 @@ class AsyncDatagrams(UdpOps, AsyncStreamEnds):
 
     __slots__ = ()
 
-    async def send(self, data: Data, address: str) -> None:
+    async def send(self, data: Data, address: str, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
         """Send one datagram to "HOST:PORT"; it may be lost on the way, as on any network."""
-        await waiting_trio.send(await self.writer(), datagram(data, address))
+        await waiting_trio.send(await self.writer(), datagram(data, address), timeout)
 
-    async def receive(self) -> tuple[bytes, str]:
+    async def receive(self, timeout: float | None = None) -> tuple[bytes, str]:  # noqa: ASYNC109 - the blocking client's argument
         """Wait for a datagram: its bytes, and where it came from."""
-        return taken_apart(await waiting_trio.receive(await self.reader()))
+        return taken_apart(await waiting_trio.receive(await self.reader(), timeout))
 
     async def __aiter__(self) -> AsyncIterator[tuple[bytes, str]]:
         while True:

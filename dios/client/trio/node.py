@@ -26,7 +26,14 @@ from dios.client.ops.streams import ends_op
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import ambient
 from dios.client.trio.connection import AsyncConnection
-from dios.client.trio.handles import AsyncReference, AsyncStreamEnds, awaited, drive
+from dios.client.trio.handles import (
+    AsyncReadRequest,
+    AsyncReference,
+    AsyncStreamEnds,
+    AsyncWriteRequest,
+    awaited,
+    drive,
+)
 from dios.client.trio.logs import AsyncLog
 from dios.client.trio.network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
 from dios.errors import DiosError, EndOfStreamError
@@ -49,10 +56,12 @@ __all__ = [
     "AsyncGroup",
     "AsyncLog",
     "AsyncNode",
+    "AsyncReadRequest",
     "AsyncReference",
     "AsyncStream",
     "AsyncTask",
     "AsyncTcpConnection",
+    "AsyncWriteRequest",
     "open_node",
 ]
 
@@ -106,13 +115,13 @@ class AsyncStream(AsyncStreamEnds):
 
     __slots__ = ()
 
-    async def send(self, data: Data) -> None:
+    async def send(self, data: Data, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
         """Send one message; waits while there is no room. ClosedError when the reader is gone."""
-        await waiting_trio.send(await self.writer(), data)
+        await waiting_trio.send(await self.writer(), data, timeout)
 
-    async def receive(self) -> bytes:
+    async def receive(self, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the blocking client's argument
         """Wait for the next message; EndOfStreamError when the writer is gone and everything was read."""
-        return await waiting_trio.receive(await self.reader())
+        return await waiting_trio.receive(await self.reader(), timeout)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -226,6 +235,20 @@ class AsyncNode(
         if failed and not found:
             raise failed[0]
         return found[0] if found else None
+
+    async def close(self) -> None:
+        """Close the connection; in a task, whose connection is the task's life, nothing."""
+        if not self.ambient:
+            self.close_ends()
+            await cast("AsyncConnection", self.link).close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class AsyncBatch(BatchOps):

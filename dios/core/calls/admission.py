@@ -14,7 +14,7 @@ from dios.core.model.records import (
 )
 from dios.core.step import Step
 from dios.errors import (
-    OutOfMemoryError,
+    LimitError,
 )
 from dios.wire.messages import Bound, Limits
 from dios.wire.types import Resource, Scope
@@ -35,7 +35,7 @@ class Budget(Struct, frozen=True):
 def admit(step: Step, task: Holder, order: Order) -> Budget:
     """What the child may use, if it and those above it have room for everything it is started with."""
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
-        raise OutOfMemoryError(
+        raise LimitError(
             f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
             " further up start this one"
         )

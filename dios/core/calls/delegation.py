@@ -17,7 +17,7 @@ from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, narrowed
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import notices, proxies, remote_calls, remote_tasks, replication, requests
-from dios.core.remote.continuations import FitCopied, HandedOver, ReplyTo
+from dios.core.remote.continuations import AnswerRequest, FitCopied, HandedOver
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import (
@@ -145,7 +145,7 @@ def delegate_away(
     call: messages.Copy,
     node: NodeId,
     receiver: dcp.Caller,
-    then: ReplyTo | FitCopied,
+    then: AnswerRequest | FitCopied,
     *,
     asker: NodeId,
 ) -> None:

@@ -13,7 +13,7 @@ from dios.core.model.records import Holder, PhysicalObject, Session
 from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
-from dios.errors import NotPermittedError, OutOfMemoryError
+from dios.errors import LimitError, NotPermittedError
 from dios.ids import Name, ObjectId, Principal
 from dios.limits import NAME_BYTES
 from dios.wire import dcp
@@ -127,15 +127,13 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 def known(step: Step, told: GroupName) -> PhysicalObject | None:
     """The group of this name, made known here if it was not: a group is its name, wherever it is.
 
-    None for one that was destroyed: who speaks of it has not heard of that yet. ENOMEM over their bound.
+    None for one that was destroyed: who speaks of it has not heard of that yet. EDQUOT over their bound.
     """
     group = step.state.groups.get(told.name)
     if group is None and _is_disbanded(step, told.name):
         return None
     if group is None and len(step.state.groups) >= limits.GROUPS_TOLD_OF_MAX:
-        raise OutOfMemoryError(
-            f"this node knows {len(step.state.groups)} groups, and takes no more of others"
-        )
+        raise LimitError(f"this node knows {len(step.state.groups)} groups, and takes no more of others")
     if group is None:
         group = PhysicalObject(
             ObjectId(step.state.fresh_id()),

@@ -15,7 +15,7 @@ from dios.core.model.io_requests import abort, associate, give_back, holds
 from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
-from dios.errors import InvalidError, OutOfMemoryError, TooLargeError
+from dios.errors import InvalidError, LimitError, TooLargeError
 from dios.wire import messages
 from dios.wire.types import (
     AcquireIov,
@@ -112,7 +112,7 @@ def _require_room(
     """One more buffer fits the task's table, and every account that it would be counted with."""
     task, target = reference.task, reference.object
     if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
-        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
     if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
         require_bytes((task.account,), _length_to_write(target, call), volatile=True)

@@ -20,7 +20,7 @@ from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance,
 from dios.core.model.state import State
 from dios.core.model.type_states import AcceptState, NetworkState, SocketState
 from dios.core.step import Step
-from dios.errors import Code, InvalidError, NotPermittedError, WouldBlockError
+from dios.errors import Code, InvalidError, NotPermittedError
 from dios.ids import ObjectId
 from dios.wire import messages
 from dios.wire.types import Deletion, ObjectType, Permission, Resource
@@ -60,7 +60,7 @@ def require_right(step: Step, task: Holder, call: messages.Create) -> None:
             raise InvalidError(f"a {call.object_type.name} has no network address")
         return
     if step.parts is not None:
-        raise WouldBlockError("a network stream is waited for until it is open, which no vector can")
+        raise InvalidError("cannot create a network stream in a vector: it has to wait. Send it alone.")
     own = () if step.state.network is None else step.state.network.references.values()
     if not any(one.task is task and one.permissions & Permission.WRITE for one in own):
         raise NotPermittedError(

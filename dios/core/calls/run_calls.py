@@ -118,7 +118,7 @@ def start(
     task.table.require_room()
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
-            raise WouldBlockError("inside a vector, run needs NON_BLOCKING")
+            raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
     child = starting.begin(step, task, order, admission.admit(step, task, order), chosen)
     starting.welcome_child(step, child, order, ends)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dios import limits
 from dios.core.model.records import CallId, Holder, Pending
-from dios.errors import InvalidError, OutOfMemoryError
+from dios.errors import InvalidError, LimitError
 from dios.wire.types import Resource
 
 
@@ -72,7 +72,7 @@ class PendingTable:
         """Refuse one more waiting call; for calls that change something before they wait."""
         task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
-            raise OutOfMemoryError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
+            raise LimitError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
 
     def remove(self, row: Pending) -> None:
         """Forget a call that is answered or given up."""

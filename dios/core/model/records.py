@@ -21,7 +21,7 @@ from dios.core.events import ObjectRecord
 from dios.core.model.accounts import Account, Version, charge_all
 from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import TypeState
-from dios.errors import BadReferenceError, OutOfMemoryError
+from dios.errors import BadReferenceError, LimitError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import messages
 from dios.wire.messages import AnyCall, Bound, Limits, Work
@@ -436,7 +436,7 @@ class ReferenceTable:
     def require_room(self, count: int = 1) -> None:
         """Refuse before anything changes when ``count`` more references would not fit."""
         if len(self._references) + count > limits.REFERENCES_PER_TASK_MAX:
-            raise OutOfMemoryError(
+            raise LimitError(
                 f"the task holds {len(self._references)} of at most {limits.REFERENCES_PER_TASK_MAX}"
                 " references; delete some first"
             )

@@ -52,7 +52,7 @@ class FitCopied(Struct, frozen=True, tag=True):
     call: CallId
 
 
-class PassBack(Struct, frozen=True, tag=True):
+class AnswerCaller(Struct, frozen=True, tag=True):
     """Answer a call about another node with that node's answer."""
 
     call: CallId
@@ -110,7 +110,7 @@ class ReconcileAnswer(Struct, frozen=True, tag=True):
     round: int
 
 
-class ReplyTo(Struct, frozen=True, tag=True):
+class AnswerRequest(Struct, frozen=True, tag=True):
     """Answer request ``number`` of the start ``epoch`` of a node."""
 
     node: NodeId
@@ -123,10 +123,10 @@ class HandedOver(Struct, frozen=True, tag=True):
 
     task: TaskId
     ref: RefId
-    then: ReplyTo | FitCopied
+    then: AnswerRequest | FitCopied
 
 
-CallContinuation: TypeAlias = FitAnswer | FitAttached | FitCreated | FitDelegated | FitCopied | PassBack
+CallContinuation: TypeAlias = FitAnswer | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
 Continuation: TypeAlias = (
     CallContinuation
     | GatherAnswer
@@ -136,7 +136,7 @@ Continuation: TypeAlias = (
     | StartAnswer
     | ConfirmNotice
     | ReconcileAnswer
-    | ReplyTo
+    | AnswerRequest
     | HandedOver
 )
 

@@ -16,14 +16,14 @@ from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_bytes, shadow
 from dios.core.model.records import AwayBuffer, Holder, Pending, Provenance, Reference
 from dios.core.remote import proxies, requests
-from dios.core.remote.continuations import FitAnswer, FitAttached, PassBack
+from dios.core.remote.continuations import AnswerCaller, FitAnswer, FitAttached
 from dios.core.remote.peers import Peer, Proxy
 from dios.core.step import Step
 from dios.errors import (
     BadReferenceError,
     Code,
     InvalidError,
-    OutOfMemoryError,
+    LimitError,
     ProtocolError,
     StaleError,
 )
@@ -174,10 +174,10 @@ def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: 
     there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
     row = wait(step, task, seq, call, peer.node)
     body = dcp.Forward(caller_of(task), there)
-    requests.ask_for_call(step, row, peer.node, body, PassBack(row.id))
+    requests.ask_for_call(step, row, peer.node, body, AnswerCaller(row.id))
 
 
-def pass_back(step: Step, row: Pending, then: PassBack, answer: dcp.Answer) -> None:
+def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answer) -> None:
     """Answer a call that was passed on."""
     del then
     if not isinstance(answer, _PASSED_BACK):
@@ -225,7 +225,7 @@ def away_buffer(task: Holder, buffer_id: int) -> AwayBuffer:
 
 def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
     if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
-        raise OutOfMemoryError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
     if call.size:
         require_bytes((task.account,), call.size, volatile=True)

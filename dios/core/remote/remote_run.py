@@ -69,7 +69,7 @@ def run_offered(
     With ``chosen``, the identity of the child is settled: the scheduler has placed it.
     """
     if step.parts is not None:
-        raise WouldBlockError("a run that concerns other nodes stands alone; no vector")
+        raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
     if call.like:
         raise InvalidError("a run is repeated on the node that had it")
     task.table.require_room()

@@ -15,7 +15,7 @@ from dios.core.model.records import PhysicalObject, Provenance, Reference, Remot
 from dios.core.model.state import State
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
-from dios.errors import DiosError, OutOfMemoryError, ProtocolError, UnreachableError
+from dios.errors import DiosError, LimitError, ProtocolError, UnreachableError
 from dios.ids import NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
@@ -83,11 +83,9 @@ def _recognise(step: Step, deputy: RemoteTask, caller: dcp.Caller) -> None:
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:
     if len(peer.deputies) >= limits.DEPUTIES_PER_NODE_MAX:
-        raise OutOfMemoryError(
-            f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some"
-        )
+        raise LimitError(f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some")
     if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
-        raise OutOfMemoryError(f"this node knows {len(state.principals)} principals, and takes no more")
+        raise LimitError(f"this node knows {len(state.principals)} principals, and takes no more")
 
 
 def home_of(cluster: Cluster, node: NodeId) -> Peer:

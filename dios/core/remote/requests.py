@@ -17,7 +17,7 @@ from dios.core.model.records import Pending, RequestId
 from dios.core.model.state import State
 from dios.core.remote import validation
 from dios.core.remote.cached_replies import READS
-from dios.core.remote.continuations import ConfirmNotice, Continuation, GatherProgress, ReplyTo
+from dios.core.remote.continuations import AnswerRequest, ConfirmNotice, Continuation, GatherProgress
 from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest
 from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
@@ -337,7 +337,7 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     step.emit(effect)
 
 
-def reply_to(step: Step, then: ReplyTo, result: dcp.Answer) -> None:
+def answer_request(step: Step, then: AnswerRequest, result: dcp.Answer) -> None:
     """Answer a request whose answer depended on another node."""
     peer = cluster_of(step).peer(then.node)
     if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none

@@ -31,7 +31,7 @@ Handler: TypeAlias = Callable[[Step, Never, dcp.Answer], None]
 _CALL_HANDLERS: Final[dict[type, CallHandler]] = {
     types.FitAnswer: forwarding.fit_answer,
     types.FitAttached: forwarding.fit_attached,
-    types.PassBack: forwarding.pass_back,
+    types.AnswerCaller: forwarding.answer_caller,
     types.FitCreated: remote_calls.fit_created,
     types.FitDelegated: remote_calls.fit_delegated,
     types.FitCopied: delegation.fit_copied,
@@ -46,7 +46,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     types.StartAnswer: remote_run.take_started,
     types.ConfirmNotice: requests.confirm,
     types.ReconcileAnswer: reconciliation.reconcile_answered,
-    types.ReplyTo: requests.reply_to,
+    types.AnswerRequest: requests.answer_request,
     types.HandedOver: delegation.handed_over,
 }
 

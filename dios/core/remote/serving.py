@@ -24,7 +24,7 @@ from dios.core.remote import (
     requests,
     validation,
 )
-from dios.core.remote.continuations import ReplyTo
+from dios.core.remote.continuations import AnswerRequest
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import DiosError, NoSuchTaskError, ProtocolError, StaleError
@@ -112,7 +112,7 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
     giver = remote_tasks.deputy_of(step, peer, body.caller)
-    then = ReplyTo(peer.node, number, peer.epoch)
+    then = AnswerRequest(peer.node, number, peer.epoch)
     delegation.delegate_away(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 

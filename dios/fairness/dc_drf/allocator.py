@@ -1,7 +1,4 @@
-"""DC-DRF: nearly exact extended DRF before a deadline, one control interval after the other.
-
-Not for: exact shares (`edrf.py`), measuring demands or enforcing amounts.
-"""
+"""DC-DRF: an allocation that is nearly EDRF, before a deadline, in every control interval."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.fairness.allocation import Allocation, array_of
-from dios.fairness.dc_drf.columns import TILED_MIN, Table, Workers, table_of, tiles_of
+from dios.fairness.allocation import Allocation, as_number_array
+from dios.fairness.dc_drf.columns import TILED_MIN, DemandTable, TileWorkers, build_table, tiles_of
 from dios.fairness.dc_drf.epsilon import EPSILON_MAX, EpsilonSearch
 from dios.fairness.dc_drf.kernels import (
     BEFORE,
@@ -26,28 +23,32 @@ from dios.fairness.dc_drf.kernels import (
     MU,
     allocate_rows,
     gather_rows,
-    mend_sums,
-    some_rounds,
+    recompute_sums,
+    run_rounds,
     subtract_tiles,
 )
 from dios.fairness.sparse_demands import Demands, Reals
 
-LOOK_AGAIN: Final = 50_000
-"""Entries of rows touched between two looks at the clock: below a millisecond."""
+CLOCK_CHECK_ENTRIES: Final = 50_000
+"""Row entries that are touched between two readings of the clock: less than a millisecond."""
 
 
 class DcDrf:
-    """Algorithm 2 of the DC-DRF paper: an allocation each control interval, before its deadline.
+    """Algorithm 2 of the DC-DRF paper: one allocation for each control interval, before its deadline.
 
-    ``demands``: (n, m) dense, or CSR ``(indptr, indices, values, m)``: what tenant i asks of resource r as a
-    fraction of r. Only their proportions within a tenant count. ``deadline_s``: seconds after which the
-    rounds of an interval end. ``weights``: (n,) or (n, m), positive. ``threads``: at most so many tiles at a
-    time, default the CPUs of this process; the allocation does not depend on it. ``dtype``: the precision
-    of the rows, "float32" or "float64"; sums over tenants, residuals, amounts and shares are always double.
-    ``epsilon``: where the search begins (0: exact; a value that was kept, after a restart). ``clock``:
-    seconds, never running back.
+    Arguments:
+    - ``demands``: dense (n, m), or CSR ``(indptr, indices, values, m)``: the demand of tenant i for resource
+      r as a fraction of r. Only the proportions within a tenant count.
+    - ``deadline_s``: seconds after which the rounds of an interval end.
+    - ``weights``: (n,) or (n, m), positive; None means 1 for all.
+    - ``threads``: the largest number of tiles at a time; by default the CPUs of this process. The allocation
+      does not depend on it.
+    - ``dtype``: the precision of the rows, "float32" or "float64". Sums over tenants, residuals, amounts and
+      shares are always double.
+    - ``epsilon``: the first value of the search: 0 is exact; after a restart, pass the last value.
+    - ``clock``: returns seconds and never runs backwards.
 
-    ``ValueError`` names the index at fault; nothing has changed then. One call at a time.
+    Raises ``ValueError`` with the index at fault; the allocator is then unchanged. Not thread-safe.
     """
 
     def __init__(
@@ -64,44 +65,44 @@ class DcDrf:
         if not (math.isfinite(deadline_s) and deadline_s > 0):
             raise ValueError(f"deadline_s is {deadline_s}; it must be a finite number of seconds above 0")
         if threads is not None and threads < 1:
-            raise ValueError(f"threads is {threads}; at least 1 is needed")
+            raise ValueError(f"threads is {threads}; it must be at least 1")
         if not 0.0 <= epsilon <= EPSILON_MAX:
             raise ValueError(f"epsilon is {epsilon}; it must lie between 0 and {EPSILON_MAX}")
         self._threads = threads or len(os.sched_getaffinity(0))
         self._dtype = _precision(dtype)
         self._deadline_s = float(deadline_s)
-        self._weights = None if weights is None else array_of("weights", weights).copy()
+        self._weights = None if weights is None else as_number_array("weights", weights).copy()
         self._clock = clock
         self._search = EpsilonSearch(float(epsilon))
-        with Workers(self._threads) as workers:
-            self._table = table_of(demands, self._weights, self._dtype, workers, None)
+        with TileWorkers(self._threads) as workers:
+            self._table = build_table(demands, self._weights, self._dtype, workers, None)
             self._spare: Reals | None = None
-            _compile(self._dtype, workers)
+            _warm_up(self._dtype, workers)
 
     @property
     def epsilon(self) -> float:
-        """What the next interval will throw away of a resource at most, as a fraction of it."""
+        """The fraction of a resource that the next interval may leave unallocated."""
         return self._search.epsilon
 
     def interval(self, demands: Demands | None = None) -> Allocation:
-        """The allocation of one control interval; ``demands`` replace the last ones, None keeps them.
+        """Return the allocation of one control interval; ``demands`` replace the last ones, None keeps them.
 
         ``amounts`` are fractions of the resources in the demands' shape (CSR: one for each value), ``share``
-        is z (the dominant share where weights are 1), ``bottleneck`` the resource that ended a tenant's rise.
-        ``epsilon`` is the one that was used. When completed, every tenant with demands wants some resource
-        of which at least 1 - epsilon is allocated, and epsilon 0 is EDRF. When the deadline comes first
-        (``completed`` is False), the last complete round counts: those still rising keep the level they have
-        reached (line 21), and nothing is over capacity. At least one round is always made.
+        is z (the dominant share if weights are 1), ``bottleneck`` is the resource that stopped a tenant, and
+        ``epsilon`` is the value that was used. If ``completed``, every tenant with demands needs some
+        resource of which at least 1 - epsilon is allocated; with epsilon 0 the result is EDRF. If the
+        deadline came first, the last complete round counts: tenants that still rise keep the level they have
+        reached (line 21), and no resource is over capacity. At least one round is always made.
 
-        The time for taking in new demands counts towards the deadline; the one pass that writes the amounts
-        comes after it. Paper: section 3, Algorithm 2; tiles of Table 2.
+        Reading new demands counts towards the deadline; the final pass that writes the amounts does not.
+        Paper: section 3, Algorithm 2; tiles of Table 2.
         """
         began = self._clock()
-        with Workers(self._threads) as workers:
+        with TileWorkers(self._threads) as workers:
             table = self._table
             if demands is not None:
                 spare, self._spare = self._spare, None
-                table = table_of(demands, self._weights, self._dtype, workers, self._table, spare)
+                table = build_table(demands, self._weights, self._dtype, workers, self._table, spare)
             rounds = _Rounds(table, self._search.epsilon, workers)
             used = 0.0
             while rounds.active and used <= self._deadline_s:
@@ -109,9 +110,9 @@ class DcDrf:
                 used = self._clock() - began
             allocation = rounds.allocation()
         if table is not self._table:
-            # What is written once more need not be asked of the system, which takes longer than the writing.
+            # Reusing this memory is faster than asking the system for new pages.
             self._table, self._spare = table, self._table.rows.values
-        self._search.ended(late=used > self._deadline_s, used=used / self._deadline_s)
+        self._search.record_interval(late=used > self._deadline_s, used=used / self._deadline_s)
         return allocation
 
 
@@ -122,17 +123,17 @@ def _precision(dtype: str) -> type[np.float32 | np.float64]:
     raise ValueError(f"dtype is {dtype!r}; it must be float32 or float64")
 
 
-def _compile(dtype: type[np.float32 | np.float64], workers: Workers) -> None:
-    """Run every kernel once on next to nothing: an interval that waits for the compiler would be late."""
-    rounds = _Rounds(table_of([[1.0]], None, dtype, workers, None), 0.0, workers)
+def _warm_up(dtype: type[np.float32 | np.float64], workers: TileWorkers) -> None:
+    """Run every kernel once on a tiny case, so that no interval has to wait for the compiler."""
+    rounds = _Rounds(build_table([[1.0]], None, dtype, workers, None), 0.0, workers)
     rounds.advance()
     rounds.subtract(np.zeros(0, np.int32))
     rounds.allocation()
 
 
 @dataclass(frozen=True)
-class _Marks:
-    """What a round writes down: who left and why, and lists that are used anew in every round."""
+class _RoundBuffers:
+    """Arrays that the rounds write to: each tenant's state, and lists that every round fills again."""
 
     active: NDArray[np.uint8]
     reached: NDArray[np.float64]
@@ -143,9 +144,9 @@ class _Marks:
 
 
 class _Rounds:
-    """The inner loop of one interval: lines 5 to 23 of Algorithm 2."""
+    """The rounds of one interval: lines 5 to 23 of Algorithm 2."""
 
-    def __init__(self, table: Table, epsilon: float, workers: Workers) -> None:
+    def __init__(self, table: DemandTable, epsilon: float, workers: TileWorkers) -> None:
         tenants, resources = table.rows.shape
         self._table = table
         self._epsilon = epsilon
@@ -157,7 +158,7 @@ class _Rounds:
         self._state[:, COUNT] = table.counts
         self._taken = np.empty((0, resources, 2))
         self._soonest = np.zeros(-(-resources // BLOCK))
-        self._marks = _Marks(
+        self._buffers = _RoundBuffers(
             active=np.ones(tenants, np.uint8),
             reached=np.zeros(tenants),
             bottleneck=np.full(tenants, -1, np.int32),
@@ -166,12 +167,12 @@ class _Rounds:
             worn=np.empty(resources, np.int32),
         )
         self.active = table.active
-        """Tenants that still rise."""
+        """The number of tenants that still rise."""
 
     def advance(self) -> None:
-        """Some rounds, at least one: lines 13 to 18."""
-        table, marks = self._table, self._marks
-        rounds, self._level, self.active, pending = some_rounds(
+        """Run at least one round: lines 13 to 18."""
+        table, buffers = self._table, self._buffers
+        rounds, self._level, self.active, pending = run_rounds(
             self._level,
             self._epsilon,
             self.active,
@@ -182,25 +183,25 @@ class _Rounds:
             table.column_tenants,
             self._state,
             self._soonest,
-            marks.active,
-            marks.reached,
-            marks.bottleneck,
-            marks.dry,
-            marks.leaving,
-            marks.worn,
-            LOOK_AGAIN,
-            # Less is not worth the tiles' own sums; which of the two it is depends on the case alone.
+            buffers.active,
+            buffers.reached,
+            buffers.bottleneck,
+            buffers.dry,
+            buffers.leaving,
+            buffers.worn,
+            CLOCK_CHECK_ENTRIES,
+            # Below this size separate sums per tile do not pay; the choice depends on the case alone.
             max(TILED_MIN, 4 * table.rows.shape[1]),
         )
         if rounds < 0:
-            raise AssertionError(f"{self.active} tenants rise and no resource has a demand")
+            raise AssertionError(f"{self.active} tenants still rise, but no resource has a demand")
         self._count += rounds
         if pending and self.active:
-            self.subtract(np.sort(marks.leaving[:pending]))
+            self.subtract(np.sort(buffers.leaving[:pending]))
 
     def subtract(self, leaving: NDArray[np.int32]) -> None:
-        """Line 17 in tiles, where much leaves at once."""
-        table, marks = self._table, self._marks
+        """Subtract many leaving tenants from the sums, in tiles (line 17)."""
+        table, buffers = self._table, self._buffers
         ends = np.zeros(leaving.size + 1, np.int64)
         np.cumsum(table.rows.offsets[leaving + 1] - table.rows.offsets[leaving], out=ends[1:])
         tiles = tiles_of(ends)
@@ -222,9 +223,9 @@ class _Rounds:
                 for tile, (first, last) in enumerate(tiles)
             ]
         )
-        worn = subtract_tiles(self._level, taken, self._state, marks.worn)
+        worn = subtract_tiles(self._level, taken, self._state, buffers.worn)
         if worn:
-            mend_sums(
+            recompute_sums(
                 *(
                     table.rows.offsets,
                     table.rows.resources,
@@ -232,28 +233,28 @@ class _Rounds:
                     table.column_offsets,
                     table.column_tenants,
                 ),
-                *(marks.active, marks.worn[:worn], self._state),
+                *(buffers.active, buffers.worn[:worn], self._state),
             )
 
     def allocation(self) -> Allocation:
-        """Lines 20 to 23: who still rises keeps the level of the last round."""
-        table, marks = self._table, self._marks
+        """Return the amounts (lines 20 to 23); tenants that still rise keep the level of the last round."""
+        table, buffers = self._table, self._buffers
         rows = table.rows
         amounts = np.empty(rows.values.size)
         self._workers.run(
             [
                 partial(
                     allocate_rows,
-                    *(self._level, rows.offsets, rows.values, marks.active),
-                    *(marks.reached, first, last, amounts),
+                    *(self._level, rows.offsets, rows.values, buffers.active),
+                    *(buffers.reached, first, last, amounts),
                 )
                 for first, last in table.tiles
             ]
         )
         return Allocation(
-            amounts=rows.spread(amounts),
-            share=marks.reached,
-            bottleneck=marks.bottleneck.astype(np.int64),
+            amounts=rows.in_input_shape(amounts),
+            share=buffers.reached,
+            bottleneck=buffers.bottleneck.astype(np.int64),
             rounds=self._count,
             epsilon=self._epsilon,
             completed=self.active == 0,

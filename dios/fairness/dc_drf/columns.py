@@ -1,6 +1,6 @@
-"""Demands as DC-DRF works on them: checked, scaled to v = rho d, and indexed by resource too.
+"""Demands in the form that DC-DRF works on: checked, scaled to v = rho d, and indexed by resource.
 
-Not for: allocating. What is made here is never changed; the rounds of an interval work on copies.
+A table is never changed after it was built; the rounds of an interval work on copies.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from numpy.typing import ArrayLike
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.dc_drf.kernels import scale_rows
 from dios.fairness.sparse_demands import (
+    DemandRows,
     Demands,
-    Places,
+    Int32s,
     Reals,
-    Rows,
+    as_rows,
     check_entries,
-    place_columns,
-    rows_of,
-    weights_of,
+    checked_weights,
+    fill_columns,
 )
 
 _T = TypeVar("_T")
 
 TILES: Final = 16
-"""Tiles of tenants in a large case. The number of threads does not change it, nor any sum's order."""
+"""The number of tiles of tenants in a large case, whatever the number of threads, so that sums never vary."""
 
 TILED_MIN: Final = 1 << 16
-"""Non-zero demands from which tiles pay for the hand-over to a thread, some 50 microseconds each."""
+"""The least number of non-zero demands for tiles; handing one to a thread takes about 50 microseconds."""
 
 
-class Workers:
-    """Runs the tiles of a step, on ``threads`` threads; use it as a context, it leaves no thread behind."""
+class TileWorkers:
+    """A thread pool for the tiles of a step, or none if ``threads`` is 1. Use it in a ``with`` block."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "dc-drf") if threads > 1 else None
@@ -51,30 +51,30 @@ class Workers:
             self._pool.shutdown()
 
     def run(self, tiles: Sequence[Callable[[], _T]]) -> list[_T]:
-        """The answers of all tiles, in order."""
+        """Run all tiles; return their results in order."""
         if self._pool is None or len(tiles) == 1:
             return [tile() for tile in tiles]
         return [future.result() for future in [self._pool.submit(tile) for tile in tiles]]
 
 
 @dataclass(frozen=True)
-class Table:
-    """Demands of n tenants for m resources: rows of v, columns of tenants, and mu and counts at the start."""
+class DemandTable:
+    """Demands of n tenants for m resources: rows of v, tenants by resource, and initial mu and counts."""
 
-    rows: Rows
-    """Whose values are the v."""
+    rows: DemandRows
+    """The rows; their values are v."""
     column_offsets: Ints
-    column_tenants: Places
+    column_tenants: Int32s
     sums: Floats
     counts: Ints
     active: int
     tiles: tuple[tuple[int, int], ...]
     zeros: bool
-    """Whether some v may be 0."""
+    """True if some v may be 0."""
 
 
 def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
-    """Stripes of tenants with about equally many entries; one for a small case."""
+    """Return ranges of tenants with about equally many entries; a single range for a small case."""
     tenants, entries = offsets.size - 1, int(offsets[-1])
     if entries < TILED_MIN:
         return ((0, tenants),)
@@ -83,20 +83,20 @@ def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
     return tuple((a, b) for a, b in pairwise(bounds) if a < b)
 
 
-def table_of(
+def build_table(
     demands: Demands,
     weights: ArrayLike | None,
     dtype: type[np.float32 | np.float64],
-    workers: Workers,
-    last: Table | None,
+    workers: TileWorkers,
+    last: DemandTable | None,
     spare: Reals | None = None,
-) -> Table:
-    """The checked, scaled and indexed demands; columns of ``last`` are kept where the same are demanded.
+) -> DemandTable:
+    """Return the demands checked, scaled and indexed; reuse the columns of ``last`` if they are the same.
 
-    ``spare`` is memory that the v may be written to, if it has the right size. No other memory is anybody
-    else's: demands are copied.
+    ``spare`` is memory for the v if it has the right size and type. Demands are copied, so the table shares
+    no memory with the caller.
     """
-    rows = rows_of(demands, single=True)
+    rows = as_rows(demands, single=True)
     least = float(rows.values.min(initial=np.inf))
     sound = least >= 0.0 and bool(rows.values.max(initial=0.0) < np.inf)
     tiles = tiles_of(rows.offsets)
@@ -106,7 +106,7 @@ def table_of(
     else:
         workers.run([partial(check_entries, rows, first, end) for first, end in tiles])
         rows = replace(rows, offsets=rows.offsets.copy(), resources=rows.resources.copy())
-    shares, per_entry = weights_of(weights, rows, dtype)
+    shares, per_entry = checked_weights(weights, rows, dtype)
     fits = spare is not None and spare.size == rows.values.size and spare.dtype == dtype
     scaled = spare if spare is not None and fits else np.empty(rows.values.size, dtype)
     sums = [np.zeros(rows.shape[1]) for _ in tiles]
@@ -126,7 +126,7 @@ def table_of(
         column_offsets, column_tenants = last.column_offsets, last.column_tenants
     else:
         column_offsets, column_tenants = _columns(rows, tiles, counts, workers)
-    return Table(
+    return DemandTable(
         rows=rows,
         column_offsets=column_offsets,
         column_tenants=column_tenants,
@@ -138,8 +138,8 @@ def table_of(
     )
 
 
-def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
-    """Whether the same tenants demand the same resources; ``zeros``: some of the new values are 0."""
+def _same_columns(rows: DemandRows, last: DemandTable, *, zeros: bool) -> bool:
+    """Return True if the same tenants demand the same resources; ``zeros``: some of the new values are 0."""
     return (
         rows.shape == last.rows.shape
         and np.array_equal(rows.offsets, last.rows.offsets)
@@ -149,9 +149,9 @@ def _same_columns(rows: Rows, last: Table, *, zeros: bool) -> bool:
 
 
 def _columns(
-    rows: Rows, tiles: tuple[tuple[int, int], ...], counts: list[Ints], workers: Workers
-) -> tuple[Ints, Places]:
-    """Tenants by resource, in order. Each tile knows its places beforehand, and writes there alone."""
+    rows: DemandRows, tiles: tuple[tuple[int, int], ...], counts: list[Ints], workers: TileWorkers
+) -> tuple[Ints, Int32s]:
+    """Return the tenants by resource, in order. Each tile writes only to its own places."""
     total = np.sum(counts, axis=0)
     offsets = np.zeros(rows.shape[1] + 1, np.int64)
     np.cumsum(total, out=offsets[1:])
@@ -163,7 +163,7 @@ def _columns(
     workers.run(
         [
             partial(
-                place_columns,
+                fill_columns,
                 *(rows.offsets, rows.resources, rows.values, True),
                 *(first, end, places[tile], tenants),
             )

@@ -1,8 +1,7 @@
-"""The inner loops of DC-DRF: rows scaled, columns placed, rounds, tenants taken out of the sums.
+"""The inner loops of DC-DRF: scaling rows, running rounds, removing tenants from the sums, writing amounts.
 
-Not for: demands that nobody has checked, deadlines, threads; `dios.fairness.dc_drf.allocator` has those.
-Every
-kernel works on one tile of tenants or on some rounds, and lets Python's lock go while it runs.
+Arguments must have been checked before; deadlines and threads are in ``dios.fairness.dc_drf.allocator``.
+Every kernel works on one tile of tenants or on some rounds and releases Python's lock while it runs.
 """
 
 from __future__ import annotations
@@ -12,30 +11,38 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.compiled import compiled
 from dios.fairness.allocation import Floats, Ints
-from dios.fairness.sparse_demands import SCALE_MAX, SCALE_MIN, TOUCHED, Places, Reals, rho_of, touch_rows
+from dios.fairness.sparse_demands import (
+    PREFETCH_ROWS,
+    SCALE_MAX,
+    SCALE_MIN,
+    Int32s,
+    Reals,
+    prefetch_rows,
+    rho_of,
+)
+from dios.kernels import kernel
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
 ROUNDING: Final = 1e-14
-"""A resource with less than this left is dry: so much the residuals lose over the rounds of a large case."""
+"""A resource with less than this left counts as exhausted: residuals lose this much in a large case."""
 
-WORN: Final = 1e-4
-"""A sum that fell below this part of what it was has lost digits to its subtractions and is made anew."""
+RECOMPUTE_BELOW: Final = 1e-4
+"""A sum below this fraction of its last computed value has lost precision and is computed again."""
 
 MU, KEPT, COUNT, BEFORE = 0, 1, 2, 3
-"""A resource's state, side by side in memory: mu, what those who left keep, how many are active, and mu when
-it was last added up. What is left of it at level y is 1 - kept - mu y (line 15)."""
+"""Columns of a resource's state: mu, the amount kept by tenants that stopped, the number of active tenants,
+and the last mu computed from scratch. At level y, the rest is 1 - kept - mu y (line 15)."""
 
 BLOCK: Final = 128
-"""Resources that share a lower bound for when the first of them runs dry."""
+"""The number of resources that share a lower bound for the level at which the first of them is exhausted."""
 
 
-@compiled
+@kernel
 def scale_rows(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     values: Reals,
     weights: Floats,
     per_entry: bool,  # noqa: FBT001 - a kernel is called by position
@@ -45,9 +52,9 @@ def scale_rows(
     sums: Floats,
     counts: Ints,
 ) -> int:
-    """Scale to v = rho d tenants ``first`` to ``last``, and what they add to mu and to the resources' counts.
+    """Scale tenants ``first`` to ``last`` to v = rho d, and add them to mu and to the resources' counts.
 
-    The paper's d, rho and line 8 of Algorithm 2. Returns how many of the tenants demand something.
+    The paper's d and rho, and line 8 of Algorithm 2. Return the number of tenants that demand something.
     """
     active = 0
     for tenant in range(first, last):
@@ -69,11 +76,11 @@ def scale_rows(
     return active
 
 
-@compiled
-def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
-    """The level at which the first resource of a block has nothing left, and that resource; -1 for none.
+@kernel
+def scan_block(state: Floats, soonest: Floats, block: int, spared: float) -> tuple[float, int]:
+    """Return (level, resource) of the first exhaustion in a block, with resource -1 if there is none.
 
-    ``soonest`` of the block becomes the level at which one of them has no more than ``spared`` left.
+    Set ``soonest`` of the block to the level at which one of its resources has at most ``spared`` left.
     """
     level, resource, soft = np.inf, -1, np.inf
     for r in range(block * BLOCK, min(state.shape[0], (block + 1) * BLOCK)):
@@ -86,21 +93,21 @@ def look_at_block(state: Floats, soonest: Floats, block: int, spared: float) -> 
     return level, resource
 
 
-@compiled
-def dry_resources(
-    level: float, spared: float, state: Floats, soonest: Floats, dry: Places
+@kernel
+def exhausted_resources(
+    level: float, spared: float, state: Floats, soonest: Floats, dry: Int32s
 ) -> tuple[int, float]:
-    """Lines 13 to 16: how many resources the next round ends (into ``dry``), and its y; -1 for none left.
+    """Fill ``dry`` with the resources that the next round exhausts (lines 13-16); return their number and y.
 
-    The resource that sets the round comes first, and is dry by decree: every round ends at least one,
-    whatever the rounding. A level of ``soonest`` may be too low, for tenants left since; it is never too
-    high, so that a block whose level was not reached need not be looked at.
+    The number is -1 if no resource is left. The resource that determines the round comes first and always
+    counts as exhausted, so every round ends at least one despite rounding. A level of ``soonest`` may be too
+    low because of tenants that left since, but is never too high; blocks above the level can be skipped.
     """
     start = int(np.argmin(soonest))
-    best, first = look_at_block(state, soonest, start, spared)
+    best, first = scan_block(state, soonest, start, spared)
     for block in range(soonest.size):
         if soonest[block] <= best and block != start:
-            empty, r = look_at_block(state, soonest, block, spared)
+            empty, r = scan_block(state, soonest, block, spared)
             if empty < best:
                 best, first = empty, r
     if first < 0:
@@ -121,19 +128,19 @@ def dry_resources(
     return dried, level
 
 
-@compiled
-def send_away(
+@kernel
+def stop_tenants(
     level: float,
-    dry: Places,
+    dry: Int32s,
     offsets: Ints,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     active: Bytes,
     reached: Floats,
-    bottleneck: Places,
-    leaving: Places,
+    bottleneck: Int32s,
+    leaving: Int32s,
 ) -> tuple[int, int]:
-    """Lines 16 and 18: how many tenants leave (into ``leaving``), and how many entries their rows have."""
+    """Stop tenants of exhausted resources (lines 16, 18); return the numbers of tenants and row entries."""
     gone, entries = 0, 0
     for k in range(dry.size):
         for place in range(column_offsets[dry[k]], column_offsets[dry[k] + 1]):
@@ -148,25 +155,25 @@ def send_away(
     return gone, entries
 
 
-@compiled
+@kernel
 def subtract_rows(
     level: float,
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
-    leaving: Places,
+    leaving: Int32s,
     state: Floats,
-    worn: Places,
+    worn: Int32s,
 ) -> int:
-    """Line 17: tenants leave mu for what is kept. Returns how many entries of ``worn`` it filled."""
-    found, bounds, first = 0, np.empty(2 * TOUCHED, np.int64), 0
+    """Move leaving tenants from mu to the kept amounts (line 17); return the number of ``worn`` resources."""
+    found, bounds, first = 0, np.empty(2 * PREFETCH_ROWS, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
+        some = prefetch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:
                     r = resources[k]
-                    mu, bound = state[r, MU], WORN * state[r, BEFORE]
+                    mu, bound = state[r, MU], RECOMPUTE_BELOW * state[r, BEFORE]
                     state[r, MU] = mu - scaled[k]
                     state[r, KEPT] += scaled[k] * level
                     state[r, COUNT] -= 1.0
@@ -177,13 +184,13 @@ def subtract_rows(
     return found
 
 
-@compiled
-def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places, taken: Floats) -> None:
-    """What a tile of leaving tenants takes from mu and from the counts, added up apart."""
+@kernel
+def gather_rows(offsets: Ints, resources: Int32s, scaled: Reals, leaving: Int32s, taken: Floats) -> None:
+    """Sum separately what a tile of leaving tenants takes from mu and from the counts."""
     taken[:] = 0.0
-    bounds, first = np.empty(2 * TOUCHED, np.int64), 0
+    bounds, first = np.empty(2 * PREFETCH_ROWS, np.int64), 0
     while first < leaving.size:
-        some = touch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
+        some = prefetch_rows(offsets, resources, scaled, leaving, first, leaving.size, bounds)
         for row in range(some):
             for k in range(bounds[2 * row], bounds[2 * row + 1]):
                 if scaled[k] > 0.0:
@@ -192,33 +199,33 @@ def gather_rows(offsets: Ints, resources: Places, scaled: Reals, leaving: Places
         first += some
 
 
-@compiled
-def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Places) -> int:
-    """Line 17, from what the tiles have gathered. Returns as :func:`subtract_rows`."""
+@kernel
+def subtract_tiles(level: float, taken: Floats, state: Floats, worn: Int32s) -> int:
+    """Subtract the sums of all tiles (line 17). Return the same as :func:`subtract_rows`."""
     found = 0
     for r in range(state.shape[0]):
         for tile in range(taken.shape[0]):
             state[r, MU] -= taken[tile, r, MU]
             state[r, KEPT] += taken[tile, r, MU] * level
             state[r, COUNT] -= taken[tile, r, 1]
-        if state[r, MU] < WORN * state[r, BEFORE]:
+        if state[r, MU] < RECOMPUTE_BELOW * state[r, BEFORE]:
             worn[found] = r
             found += 1
     return found
 
 
-@compiled
-def mend_sums(
+@kernel
+def recompute_sums(
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     active: Bytes,
-    worn: Places,
+    worn: Int32s,
     state: Floats,
 ) -> None:
-    """Add up mu of the worn resources anew, over the tenants that are still active."""
+    """Compute mu of the worn resources again, over the tenants that are still active."""
     for at in range(worn.size):
         r = worn[at]
         total = 0.0
@@ -233,38 +240,39 @@ def mend_sums(
         state[r, BEFORE] = total
 
 
-@compiled
-def some_rounds(
+@kernel
+def run_rounds(
     level: float,
     epsilon: float,
     still: int,
     offsets: Ints,
-    resources: Places,
+    resources: Int32s,
     scaled: Reals,
     column_offsets: Ints,
-    column_tenants: Places,
+    column_tenants: Int32s,
     state: Floats,
     soonest: Floats,
     active: Bytes,
     reached: Floats,
-    bottleneck: Places,
-    dry: Places,
-    leaving: Places,
-    worn: Places,
+    bottleneck: Int32s,
+    dry: Int32s,
+    leaving: Int32s,
+    worn: Int32s,
     work: int,
     large: int,
 ) -> tuple[int, float, int, int]:
-    """Rounds of Algorithm 2, until they cost ``work`` or none is left of the ``still`` active tenants.
+    """Run rounds of Algorithm 2 until they cost ``work`` or none of the ``still`` active tenants is left.
 
-    Returns how many rounds, y, how many tenants are active, and how many of ``leaving`` the caller has yet
-    to subtract: those of a last round whose rows have ``large`` entries or more.
+    Return the number of rounds (-1 if no resource has a demand), y, the number of active tenants, and the
+    number of tenants in ``leaving`` that the caller must still subtract: those of a last round whose rows
+    have ``large`` entries or more.
     """
     rounds, done = 0, 0
     while still > 0 and done < work:
-        dried, level = dry_resources(level, max(epsilon, ROUNDING), state, soonest, dry)
+        dried, level = exhausted_resources(level, max(epsilon, ROUNDING), state, soonest, dry)
         if dried < 0:
             return -1, level, still, 0
-        gone, entries = send_away(
+        gone, entries = stop_tenants(
             level, dry[:dried], offsets, column_offsets, column_tenants, active, reached, bottleneck, leaving
         )
         rounds += 1
@@ -273,12 +281,14 @@ def some_rounds(
             return rounds, level, still, gone
         found = subtract_rows(level, offsets, resources, scaled, leaving[:gone], state, worn)
         if found > 0:
-            mend_sums(offsets, resources, scaled, column_offsets, column_tenants, active, worn[:found], state)
+            recompute_sums(
+                offsets, resources, scaled, column_offsets, column_tenants, active, worn[:found], state
+            )
         done += entries + soonest.size + BLOCK
     return rounds, level, still, 0
 
 
-@compiled
+@kernel
 def allocate_rows(
     level: float,
     offsets: Ints,
@@ -289,7 +299,7 @@ def allocate_rows(
     last: int,
     amounts: Floats,
 ) -> None:
-    """Lines 21 and 23: A = v z of tenants ``first`` to ``last``; who still rises reached ``level``."""
+    """Compute A = v z of tenants ``first`` to ``last`` (lines 21 and 23); active ones reached ``level``."""
     for tenant in range(first, last):
         for k in range(offsets[tenant], offsets[tenant + 1]):
             if active[tenant] and scaled[k] > 0.0:

@@ -1,7 +1,4 @@
-"""What SDRF's scheduler and simulation accept, checked in one place.
-
-Not for: the divisible mechanisms, whose demands are fractions.
-"""
+"""Checks of the arguments of SDRF's scheduler and simulation."""
 
 from __future__ import annotations
 
@@ -12,58 +9,58 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dios.fairness.allocation import Floats, numbers, positive
+from dios.fairness.allocation import Floats, check_positive, checked_numbers
 from dios.fairness.stateful.kernels import DOMINANT, PLAIN, SUM
 
 MODES: Final = {"dominant": DOMINANT, "sum": SUM}
 
 
 def checked_capacity(capacity: ArrayLike) -> Floats:
-    """Capacity (m,) as a copy of its own, positive and finite; ``ValueError`` names the resource."""
-    made = numbers("capacity", capacity, (None,)).copy()
+    """Return the capacity (m,) as a new array, positive and finite; ``ValueError`` names the resource."""
+    made = checked_numbers("capacity", capacity, (None,)).copy()
     if not made.size:
         message = "capacity is empty; give one number for each resource"
         raise ValueError(message)
-    positive("capacity", made)
+    check_positive("capacity", made)
     return made
 
 
 def checked_rule(delta: float | None, interval_s: float, priority: str) -> tuple[int, float]:
-    """(mode, tau in seconds) for a discount factor; plain DRF for None."""
+    """Return (mode, tau in seconds) for a discount factor; None is plain DRF."""
     if priority not in MODES:
         message = f"priority is {priority!r}; choose one of {', '.join(sorted(MODES))}"
         raise ValueError(message)
     if not (math.isfinite(interval_s) and interval_s > 0):
-        message = f"interval_s is {interval_s}; an interval is positive and finite"
+        message = f"interval_s is {interval_s}; it must be positive and finite"
         raise ValueError(message)
     if delta is None:
         return PLAIN, math.inf
     if not 0.0 < delta < 1.0:
-        message = f"delta is {delta}; it lies between 0 and 1, or is None for plain DRF"
+        message = f"delta is {delta}; it must be between 0 and 1, or None for plain DRF"
         raise ValueError(message)
     return MODES[priority], -interval_s / math.log(delta)
 
 
 def checked_population(users: int | Collection[Hashable] | None) -> tuple[int, frozenset[Hashable] | None]:
-    """(how many share, or 0 for those seen so far; who they are, or None for anybody)."""
+    """Return (number of users or 0 for all seen so far, the users or None if any user is allowed)."""
     if users is None:
         return 0, None
     if isinstance(users, int | np.integer):
         if users < 1:
-            message = f"users is {users}; at least one shares"
+            message = f"users is {users}; it must be at least 1"
             raise ValueError(message)
         return int(users), None
     try:
         named = frozenset(users.tolist() if isinstance(users, np.ndarray) else users)
     except TypeError as error:
-        message = f"users is {users!r}; give how many share, or who"
+        message = f"users is {users!r}; it must be a number or a collection of users"
         raise ValueError(message) from error
     if not named:
-        message = "users is empty; name those who share, or give None for everyone seen so far"
+        message = "users is empty; give the users that share, or None for all users seen so far"
         raise ValueError(message)
     return len(named), named
 
 
 def checked_demand(demand: ArrayLike, resources: int) -> Floats:
-    """One task's demand (m,) as a copy of its own; ``ValueError`` names the resource at fault."""
-    return numbers("demand", demand, (resources,)).copy()
+    """Return one task's demand (m,) as a new array; ``ValueError`` names the resource at fault."""
+    return checked_numbers("demand", demand, (resources,)).copy()

@@ -1,6 +1,6 @@
-"""SDRF's priority for the live tree: equations 13 and 14 in continuous time, for one user at a time.
+"""SDRF's priority for the live tree, in plain Python: equations 13 and 14 in continuous time.
 
-Not for: many decisions a second, which ``dios.fairness.stateful.kernels`` takes with the same formulas.
+``dios.fairness.stateful.kernels`` has the same formulas compiled, for many decisions a second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Commitment:
-    """The paper's kappa: what a user holds and owes from ``t`` on, until its allocation changes.
+    """The paper's kappa: a user's shares and commitments from ``t`` on, until its allocation changes.
 
     ``share`` (m,), ``over`` (m,), its part beyond 1/n, and ``owed`` (m,), the commitment at ``t``, are
-    fractions; ``t`` and ``tau`` have one unit, and ``tau`` is the same for all who are compared. Make a new
-    one where something changes.
+    fractions. ``t`` and ``tau`` have the same unit, and all users that are compared have the same ``tau``.
+    Create a new object when the allocation changes.
     """
 
     t: float
@@ -24,10 +24,10 @@ class Commitment:
     over: tuple[float, ...]
     owed: tuple[float, ...]
     lines: tuple[tuple[float, float], ...] = field(init=False, repr=False)
-    """What each resource's share plus commitment tends to, and how far from that it is at ``t``."""
+    """For each resource, the limit of share plus commitment, and the distance from it at ``t``."""
 
     def __post_init__(self) -> None:
-        """Add up once what is compared many times."""
+        """Compute the sums once that are compared many times."""
         self.lines = tuple(
             (share + over, owed - over)
             for share, over, owed in zip(self.share, self.over, self.owed, strict=True)
@@ -35,20 +35,20 @@ class Commitment:
 
 
 def priority(t: float, user: Commitment) -> float:
-    """Equation 13: the largest share plus commitment at ``t``, which is not before the user's own time."""
+    """Equation 13: return the largest share plus commitment at ``t``, which must not be before ``user.t``."""
     fade = math.exp((user.t - t) / user.tau)
     most = -math.inf
     for end, distance in user.lines:
         value = end + distance * fade
-        if value > most:  # noqa: PLR1730 - a call of max takes longer than all the rest
+        if value > most:  # noqa: PLR1730 - a call of max would dominate the running time
             most = value
     return most
 
 
 def intersection(t: float, a: Commitment, b: Commitment) -> float | None:
-    """Equation 14: how long after ``t`` any resource of ``a`` next meets any of ``b``; None for never.
+    """Equation 14: return the time after ``t`` until a resource of ``a`` next meets one of ``b``, or None.
 
-    Two that meet need not be the largest; such an event changes no order.
+    The two resources that meet need not be the largest ones; such an event does not change the order.
     """
     fade_a, fade_b = math.exp((a.t - t) / a.tau), math.exp((b.t - t) / b.tau)
     met = 0.0

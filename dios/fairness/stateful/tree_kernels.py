@@ -1,17 +1,16 @@
-"""The live tree of SDRF's users, compiled: kept in order by watching neighbours cross.
+"""The compiled live tree of SDRF's users, which keeps them in order by handling crossings of neighbours.
 
-Not for: any other priority (``dios.fairness.live_tree``), nor the books it reads (``sdrf_books``).
+``dios.fairness.live_tree`` is the tree for any other priority.
 
-SDRF paper, section VI-C, over the lines of the books: time runs as ``g`` falls. A treap whose nodes know
-their neighbours, and a heap of the pairs that will meet, the next one on top. When a user's line changes,
-:func:`replay` follows before anything else happens to the tree.
+SDRF paper, section VI-C, over the lines of the user table: time advances as ``g`` falls. The tree is a treap
+whose nodes link to their neighbours, with a heap of the pairs that will meet, the next one on top. When a
+user's line changes, :func:`reposition` must follow before anything else happens to the tree.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dios.compiled import borrowing, inlined
 from dios.fairness.stateful.user_table import (
     ABOVE,
     AFTER,
@@ -22,76 +21,77 @@ from dios.fairness.stateful.user_table import (
     RIGHT,
     ROOT,
     SIZE,
-    Books,
-    Tree,
+    OrderTree,
+    UserTable,
     crossing,
-    standing,
+    priority_and_slope,
 )
+from dios.kernels import inlined_kernel, no_refcount_kernel
 
 SCATTER: Final = 2654435761
-"""Times this, modulo 2^32, no two users have one rank, and ranks have no order: that balances the treap."""
+"""A multiplier modulo 2^32 that gives every user a distinct, scattered rank, which balances the treap."""
 
 
-@inlined
-def precedes(books: Books, a: int, b: int, g: float) -> bool:
-    """Whether user ``a`` is before ``b``: by priority, by its derivative, by index."""
-    first, falls = standing(books, a, g)
-    second, falling = standing(books, b, g)
+@inlined_kernel
+def precedes(table: UserTable, a: int, b: int, g: float) -> bool:
+    """Return True if user ``a`` precedes ``b``: by priority, by its derivative, by index."""
+    first, falls = priority_and_slope(table, a, g)
+    second, falling = priority_and_slope(table, b, g)
     if first != second:
         return bool(first < second)
     return bool(falls > falling) if falls != falling else a < b
 
 
-@borrowing
-def seated(tree: Tree, user: int, seat: int) -> None:
-    """Put a user on a seat of the heap, or as far up or down from it as its meeting belongs."""
+@no_refcount_kernel
+def sift(tree: OrderTree, user: int, slot: int) -> None:
+    """Put a user into a slot of the heap, or move it up or down to its place from there."""
     heap, meets = tree.heap, tree.meets
-    while seat > 0 and meets[heap[(seat - 1) >> 1]] < meets[user]:
-        heap[seat] = heap[(seat - 1) >> 1]
-        tree.seat[heap[seat]] = seat
-        seat = (seat - 1) >> 1
-    while 2 * seat + 1 < tree.state[SIZE]:
-        below = 2 * seat + 1
+    while slot > 0 and meets[heap[(slot - 1) >> 1]] < meets[user]:
+        heap[slot] = heap[(slot - 1) >> 1]
+        tree.slot[heap[slot]] = slot
+        slot = (slot - 1) >> 1
+    while 2 * slot + 1 < tree.state[SIZE]:
+        below = 2 * slot + 1
         if below + 1 < tree.state[SIZE] and meets[heap[below + 1]] > meets[heap[below]]:
             below += 1
         if meets[heap[below]] <= meets[user]:
             break
-        heap[seat] = heap[below]
-        tree.seat[heap[seat]] = seat
-        seat = below
-    heap[seat] = user
-    tree.seat[user] = seat
+        heap[slot] = heap[below]
+        tree.slot[heap[slot]] = slot
+        slot = below
+    heap[slot] = user
+    tree.slot[user] = slot
 
 
-@inlined
-def unwatch(tree: Tree, user: int) -> None:
-    """Forget the meeting of a user with the one after it."""
-    seat = tree.seat[user]
-    if seat >= 0:
-        tree.seat[user] = -1
+@inlined_kernel
+def clear_meeting(tree: OrderTree, user: int) -> None:
+    """Remove the meeting of a user with its successor from the heap."""
+    slot = tree.slot[user]
+    if slot >= 0:
+        tree.slot[user] = -1
         tree.state[SIZE] -= 1
         last = tree.heap[tree.state[SIZE]]
         if last != user:
-            seated(tree, last, seat)
+            sift(tree, last, slot)
 
 
-@inlined
-def watch(books: Books, user: int) -> None:
-    """UPDATEEVENT: note when a user may meet the one after it."""
-    tree = books.tree
-    unwatch(tree, user)
+@inlined_kernel
+def set_meeting(table: UserTable, user: int) -> None:
+    """UPDATEEVENT: record the ``g`` at which a user may meet its successor."""
+    tree = table.tree
+    clear_meeting(tree, user)
     after = tree.link[user, AFTER]
     if after >= 0:
-        met = crossing(books, user, after, tree.since[0])
+        met = crossing(table, user, after, tree.since[0])
         if met > 0.0:
             tree.meets[user] = met
             tree.state[SIZE] += 1
-            seated(tree, user, tree.state[SIZE] - 1)
+            sift(tree, user, tree.state[SIZE] - 1)
 
 
-@inlined
-def hang(tree: Tree, above: int, old: int, new: int) -> None:
-    """Put ``new`` where ``old`` hung."""
+@inlined_kernel
+def replace_child(tree: OrderTree, above: int, old: int, new: int) -> None:
+    """Replace ``old`` as a child of ``above`` by ``new``."""
     if above < 0:
         tree.state[ROOT] = new
     elif tree.link[above, LEFT] == old:
@@ -102,9 +102,9 @@ def hang(tree: Tree, above: int, old: int, new: int) -> None:
         tree.link[new, ABOVE] = above
 
 
-@borrowing
-def lift(tree: Tree, user: int) -> None:
-    """Rotate a user over the one above."""
+@no_refcount_kernel
+def rotate_up(tree: OrderTree, user: int) -> None:
+    """Rotate a user above its parent."""
     link = tree.link
     above = link[user, ABOVE]
     side, other = (LEFT, RIGHT) if link[above, LEFT] == user else (RIGHT, LEFT)
@@ -112,24 +112,24 @@ def lift(tree: Tree, user: int) -> None:
     link[above, side] = inner
     if inner >= 0:
         link[inner, ABOVE] = above
-    hang(tree, link[above, ABOVE], above, user)
+    replace_child(tree, link[above, ABOVE], above, user)
     link[user, other] = above
     link[above, ABOVE] = user
 
 
-@inlined
+@inlined_kernel
 def rank(user: int) -> int:
-    """What balances the treap: the lower ones are nearer to the root."""
+    """Return a user's rank in the treap; lower ranks are nearer to the root."""
     return (user * SCATTER) & 0xFFFFFFFF
 
 
-@borrowing
-def put(books: Books, user: int, g: float) -> None:
-    """INSERT: a user comes in where it belongs at ``g``, which is that of the whole tree."""
-    tree, link = books.tree, books.tree.link
+@no_refcount_kernel
+def insert(table: UserTable, user: int, g: float) -> None:
+    """INSERT: add a user at its place in the order at ``g``, for which the whole tree must be correct."""
+    tree, link = table.tree, table.tree.link
     above, below, first = -1, tree.state[ROOT], True
     while below >= 0:
-        above, first = below, precedes(books, user, below, g)
+        above, first = below, precedes(table, user, below, g)
         below = link[below, LEFT if first else RIGHT]
     before = above if above >= 0 and not first else (link[above, BEFORE] if above >= 0 else -1)
     after = above if above >= 0 and first else (link[above, AFTER] if above >= 0 else -1)
@@ -141,78 +141,78 @@ def put(books: Books, user: int, g: float) -> None:
     else:
         link[above, LEFT if first else RIGHT] = user
     while link[user, ABOVE] >= 0 and rank(link[user, ABOVE]) > rank(user):
-        lift(tree, user)
+        rotate_up(tree, user)
     if after >= 0:
         link[after, BEFORE] = user
     if before >= 0:
         link[before, AFTER] = user
-        watch(books, before)
+        set_meeting(table, before)
     else:
         tree.state[FIRST] = user
-    watch(books, user)
+    set_meeting(table, user)
 
 
-@borrowing
-def take(books: Books, user: int) -> None:
-    """DELETE: a user goes; those who become neighbours are watched from when the order was true last."""
-    tree, link = books.tree, books.tree.link
-    unwatch(tree, user)
+@no_refcount_kernel
+def remove(table: UserTable, user: int) -> None:
+    """DELETE: remove a user; its neighbours are compared from the time of the last correct order on."""
+    tree, link = table.tree, table.tree.link
+    clear_meeting(tree, user)
     while link[user, LEFT] >= 0 or link[user, RIGHT] >= 0:
         left, right = link[user, LEFT], link[user, RIGHT]
-        lift(tree, left if right < 0 or (left >= 0 and rank(left) < rank(right)) else right)
-    hang(tree, link[user, ABOVE], user, -1)
+        rotate_up(tree, left if right < 0 or (left >= 0 and rank(left) < rank(right)) else right)
+    replace_child(tree, link[user, ABOVE], user, -1)
     before, after = link[user, BEFORE], link[user, AFTER]
     tree.inside[user] = 0
     if after >= 0:
         link[after, BEFORE] = before
     if before >= 0:
         link[before, AFTER] = after
-        watch(books, before)
+        set_meeting(table, before)
     else:
         tree.state[FIRST] = after
 
 
-@borrowing
-def advance(books: Books, g: float) -> None:
-    """UPDATE: bring the order to ``g``. Those who may have met come out, and in again at their places."""
-    tree, loose = books.tree, -1
+@no_refcount_kernel
+def advance_order(table: UserTable, g: float) -> None:
+    """UPDATE: bring the order to ``g``. Users that may have met are removed and inserted again."""
+    tree, loose = table.tree, -1
     while tree.state[SIZE] > 0 and tree.meets[tree.heap[0]] >= g:
         user = tree.heap[0]
         tree.state[EVENTS] += 1
         after = tree.link[user, AFTER]
-        take(books, user)
-        take(books, after)
-        # Outside of the tree a link above is free: it chains those who wait to be put in.
+        remove(table, user)
+        remove(table, after)
+        # The parent link of a removed user is free: use it to chain the users to insert again.
         tree.link[user, ABOVE], tree.link[after, ABOVE] = loose, user
         loose = after
     tree.since[0] = g
     while loose >= 0:
         following = tree.link[loose, ABOVE]
-        put(books, loose, g)
+        insert(table, loose, g)
         loose = following
 
 
-@inlined
-def replay(books: Books, user: int, g: float) -> None:
-    """Put a user whose line has changed, or who became active or inactive, where it belongs."""
-    if books.tree.inside.size:
-        if books.tree.inside[user]:
-            take(books, user)
-        advance(books, g)
-        if books.place[user] >= 0:
-            put(books, user, g)
+@inlined_kernel
+def reposition(table: UserTable, user: int, g: float) -> None:
+    """Move a user to its place after its line changed, or after it became active or inactive."""
+    if table.tree.inside.size:
+        if table.tree.inside[user]:
+            remove(table, user)
+        advance_order(table, g)
+        if table.place[user] >= 0:
+            insert(table, user, g)
 
 
-@borrowing
-def replay_all(books: Books, seen: int, g: float) -> None:
-    """Make the tree anew: every line has changed."""
-    tree = books.tree
+@no_refcount_kernel
+def rebuild(table: UserTable, seen: int, g: float) -> None:
+    """Build the tree again, because every line has changed."""
+    tree = table.tree
     if tree.inside.size:
         tree.inside[:] = 0
-        tree.seat[:] = -1
+        tree.slot[:] = -1
         tree.state[ROOT] = tree.state[FIRST] = -1
         tree.state[SIZE] = 0
         tree.since[0] = g
         for user in range(seen):
-            if books.place[user] >= 0:
-                put(books, user, g)
+            if table.place[user] >= 0:
+                insert(table, user, g)

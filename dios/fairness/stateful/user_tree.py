@@ -1,6 +1,6 @@
-"""The live tree of SDRF's users, compiled, as a thing to hold: beside ``LiveTree``, for one priority.
+"""The compiled live tree of SDRF's users as a class: the interface of ``LiveTree`` for one priority.
 
-Not for: whole traces (``simulate_by_tree``), where nothing goes through Python between two decisions.
+``simulate_by_tree`` runs whole traces faster, without Python between two decisions.
 """
 
 from __future__ import annotations
@@ -11,49 +11,56 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dios.fairness.allocation import numbers
+from dios.fairness.allocation import checked_numbers
 from dios.fairness.live_tree import MissingElementError
 from dios.fairness.stateful.input_checks import MODES
-from dios.fairness.stateful.kernels import SUM, decay, grown_books, join, leave, pick
+from dios.fairness.stateful.kernels import (
+    SUM,
+    activate,
+    advance_clock,
+    deactivate,
+    grown_user_table,
+    next_user,
+)
 from dios.fairness.stateful.priority import Commitment
-from dios.fairness.stateful.user_table import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_books
+from dios.fairness.stateful.user_table import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_user_table
 
 _Id = TypeVar("_Id", bound=Hashable)
 
-ROOM = 16
-"""Users to make room for at first; it doubles."""
+INITIAL_ROOM = 16
+"""The initial number of users with room; it doubles when needed."""
 
 
 class SdrfTree(Generic[_Id]):
-    """Users in order of SDRF's priority, lowest first, while time moves on; see ``LiveTree``.
+    """Users in the order of SDRF's priority, lowest first, while time advances; see ``LiveTree``.
 
-    ``resources`` is how many each :class:`Commitment` has, ``tau`` the time constant of all of them.
-    ``priority`` "dominant" is dominant share plus dominant commitment (equation 10), "sum" the largest sum
-    of a share and its commitment (equation 13). Users whose priorities are equal stand as they will shortly
-    after; who stays equal, in no order that means anything.
+    ``resources`` is the number of resources of each :class:`Commitment`, ``tau`` the common time constant.
+    ``priority`` "dominant" is the dominant share plus the dominant commitment (equation 10), "sum" the
+    largest sum of a share and its commitment (equation 13). Users with equal priorities have the order that
+    follows shortly afterwards; users whose priorities stay equal have an arbitrary order.
     """
 
     def __init__(self, resources: int, tau: float, *, priority: str = "dominant", now: float = 0.0) -> None:
         if resources < 1:
-            raise ValueError(f"resources is {resources}; at least 1 is needed")
+            raise ValueError(f"resources is {resources}; it must be at least 1")
         if not (math.isfinite(tau) and tau > 0):
-            raise ValueError(f"tau is {tau}; a time constant is positive and finite")
+            raise ValueError(f"tau is {tau}; it must be positive and finite")
         if priority not in MODES:
             raise ValueError(f"priority is {priority!r}; choose one of {', '.join(sorted(MODES))}")
         if not math.isfinite(now):
-            raise ValueError(f"now is {now}; a tree begins at a finite time")
+            raise ValueError(f"now is {now}; it must be finite")
         self.now = now
         self._tau, self._mode = tau, MODES[priority]
         self._clock = np.array([now, 1.0])
-        self._books = empty_books(np.ones(resources), ROOM, 0)
+        self._table = empty_user_table(np.ones(resources), INITIAL_ROOM, 0)
         self._ids: dict[int, _Id] = {}
-        self._free = list(range(ROOM))[::-1]
+        self._free = list(range(INITIAL_ROOM))[::-1]
         self._rows: dict[_Id, int] = {}
 
     @property
     def events(self) -> int:
-        """Events that were handled until now, false ones among them."""
-        return int(self._books.tree.state[EVENTS])
+        """The number of events handled so far, including false ones."""
+        return int(self._table.tree.state[EVENTS])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,74 +69,74 @@ class SdrfTree(Generic[_Id]):
         return ident in self._rows
 
     def __iter__(self) -> Iterator[_Id]:
-        row = int(self._books.tree.state[FIRST])
+        row = int(self._table.tree.state[FIRST])
         while row >= 0:
-            yield self._named(row)
-            row = int(self._books.tree.link[row, AFTER])
+            yield self._id_of(row)
+            row = int(self._table.tree.link[row, AFTER])
 
     def minimum(self) -> _Id:
-        """The user with the lowest priority; ``ValueError`` where there is none."""
-        return self._named(int(self._books.tree.state[FIRST]))
+        """Return the user with the lowest priority; ``ValueError`` if the tree is empty."""
+        return self._id_of(int(self._table.tree.state[FIRST]))
 
     def maximum(self) -> _Id:
-        """The user with the highest priority; ``ValueError`` where there is none."""
-        row = below = int(self._books.tree.state[ROOT])
+        """Return the user with the highest priority; ``ValueError`` if the tree is empty."""
+        row = below = int(self._table.tree.state[ROOT])
         while below >= 0:
-            row, below = below, int(self._books.tree.link[below, RIGHT])
-        return self._named(row)
+            row, below = below, int(self._table.tree.link[below, RIGHT])
+        return self._id_of(row)
 
     def insert(self, id: _Id, attribute: Commitment) -> None:  # noqa: A002 - as LiveTree has it
-        """INSERT: put a user in at the current time, which is not before its own ``t``.
+        """INSERT: add a user at the current time, which must not be before the commitment's ``t``.
 
-        ``ValueError`` where the id is in already, or the commitment is of other resources, of another tau,
-        of a later time or holds what is no amount. Nothing has changed then.
+        Raise ``ValueError`` if the id is already in the tree, or if the commitment has another number of
+        resources, another tau, a later time or an invalid amount. The tree is then unchanged.
         """
         if id in self._rows:
-            raise ValueError(f"element {id!r} is in the tree already; delete it first")
+            raise ValueError(f"element {id!r} is already in the tree; delete it first")
         if attribute.tau != self._tau or not attribute.t <= self.now:
             raise ValueError(
-                f"attribute has tau {attribute.tau} and t {attribute.t}: "
-                f"tau {self._tau} and no later time than {self.now} are needed"
+                f"attribute has tau {attribute.tau} and t {attribute.t}; "
+                f"tau must be {self._tau} and t must not be after {self.now}"
             )
-        shape = (self._books.capacity.size,)
+        shape = (self._table.capacity.size,)
         share, over, owed = (
-            numbers(name, getattr(attribute, name), shape) for name in ("share", "over", "owed")
+            checked_numbers(name, getattr(attribute, name), shape) for name in ("share", "over", "owed")
         )
         if not self._free:
             self._grow()
         row = self._free.pop()
-        books, g = self._books, float(self._clock[1])
+        table, g = self._table, float(self._clock[1])
         fade = math.exp(-(self.now - attribute.t) / self._tau)
-        books.lead[row] = 0.0 if self._mode == SUM else share.max()
-        books.over[row] = over
-        books.level[row] = share + over if self._mode == SUM else over
-        books.slope[row] = (owed - over) * fade / g
+        table.lead[row] = 0.0 if self._mode == SUM else share.max()
+        table.over[row] = over
+        table.level[row] = share + over if self._mode == SUM else over
+        table.slope[row] = (owed - over) * fade / g
         self._ids[row], self._rows[id] = id, row
-        join(books, len(self._rows) - 1, row, share, g)
+        activate(table, len(self._rows) - 1, row, share, g)
 
     def delete(self, id: _Id) -> None:  # noqa: A002 - as LiveTree has it
-        """DELETE: take a user out; :class:`MissingElementError` where there is none."""
+        """DELETE: remove a user; raise :class:`MissingElementError` if it is not in the tree."""
         if id not in self._rows:
             raise MissingElementError(f"no element {id!r} is in the tree")
         row = self._rows.pop(id)
-        leave(self._books, len(self._rows) + 1, row, float(self._clock[1]))
+        deactivate(self._table, len(self._rows) + 1, row, float(self._clock[1]))
         del self._ids[row]
         self._free.append(row)
 
     def update(self, t: float) -> None:
-        """UPDATE: move the current time to ``t``; ``ValueError`` where it would run back."""
+        """UPDATE: advance the current time to ``t``; ``ValueError`` if ``t`` is before it."""
         if not (math.isfinite(t) and t >= self.now):
-            raise ValueError(f"time runs on: {t} after {self.now}")
+            raise ValueError(f"t is {t}; it must be finite and not before {self.now}")
         self.now = t
-        decay(self._books, self._books.lead.size, self._clock, float(t), self._tau)
-        pick(self._books, len(self._rows), float(self._clock[1]))
+        advance_clock(self._table, self._table.lead.size, self._clock, float(t), self._tau)
+        next_user(self._table, len(self._rows), float(self._clock[1]))
 
-    def _named(self, row: int) -> _Id:
+    def _id_of(self, row: int) -> _Id:
         if row < 0:
             raise ValueError("the tree is empty")
         return self._ids[row]
 
     def _grow(self) -> None:
-        before = self._books.lead.size
-        self._books = grown_books(self._books, 2 * before, float(self._clock[1]))
+        before = self._table.lead.size
+        self._table = grown_user_table(self._table, 2 * before, float(self._clock[1]))
         self._free = list(range(before, 2 * before))[::-1]

@@ -1,8 +1,8 @@
-"""Which machines hold which blocks of input, as far as coordinators have told: Quincy's data (appendix C.3).
+"""The machines that hold blocks of input, as reported by coordinators: Quincy's data (appendix C.3).
 
-For: the data terms of cost models, one day: a task's inputs come with its submission (``--near``) until a
-coordinator tells of blocks. Not for: finding or moving an object, which the node's core does; what stands
-here may be out of date, and then costs a transfer.
+The data terms of cost models are meant to read it; until coordinators report blocks, a task's inputs come
+with its submission (``--near``). The node's core finds and moves objects. An outdated entry here costs no more
+than a transfer.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from dios import limits
-from dios.firmament.knowledge.samples import Entry, Placing
+from dios.firmament.knowledge.samples import KnowledgeEntry, Placing
 
 GONE = -1
-"""The size of a block that is there no longer."""
+"""The size in a report that a machine no longer holds a block."""
 
 
 class Places:
-    """For each block its holders; of what a machine says of one block the newest statement counts."""
+    """The machines that hold each block; of several reports of a machine about one block the newest counts."""
 
     def __init__(self) -> None:
-        self.blocks: OrderedDict[bytes, dict[str, Entry]] = OrderedDict()
+        self.blocks: OrderedDict[bytes, dict[str, KnowledgeEntry]] = OrderedDict()
 
-    def take(self, entry: Entry, placing: Placing) -> None:
-        """Take in one statement.
+    def take(self, entry: KnowledgeEntry, placing: Placing) -> None:
+        """Record one report.
 
-        Statements that a block is gone are kept like others: an older one may come after them.
+        Reports that a block is gone are kept like the others, because an older report may arrive after them.
         """
         holders = self.blocks.setdefault(placing.block, {})
         self.blocks.move_to_end(placing.block)
@@ -34,7 +34,7 @@ class Places:
         if known is None or known.identity < entry.identity:
             holders[placing.machine] = entry
         if len(holders) > limits.KNOWLEDGE_HOLDERS_MAX:
-            # First those that are gone, then the oldest.
+            # Drop a report that a block is gone first, then the oldest.
             del holders[
                 min(holders, key=lambda machine: (_size(holders[machine]) >= 0, holders[machine].identity))
             ]
@@ -42,12 +42,12 @@ class Places:
             self.blocks.popitem(last=False)
 
     def of(self, block: bytes) -> dict[str, int]:
-        """Bytes of a block by machine; empty when nobody is known to hold it."""
+        """Return the bytes of a block by machine; empty if no machine is known to hold it."""
         holders = self.blocks.get(block, {})
         return {machine: size for machine, entry in holders.items() if (size := _size(entry)) >= 0}
 
     def local(self, blocks: Iterable[bytes]) -> dict[str, int]:
-        """Bytes of these blocks by machine, summed up: what a task would not have to fetch there."""
+        """Return the bytes of these blocks by machine, summed: what a task need not fetch there."""
         found: dict[str, int] = {}
         for block in blocks:
             for machine, size in self.of(block).items():
@@ -55,17 +55,17 @@ class Places:
         return found
 
     def forget(self, machine: str) -> None:
-        """The machine is gone for good, with all that it held."""
+        """Drop all reports of a machine that has left."""
         for block in [block for block, holders in self.blocks.items() if machine in holders]:
             holders = self.blocks[block]
             del holders[machine]
             if not holders:
                 del self.blocks[block]
 
-    def entries(self) -> list[Entry]:
-        """All statements, the blocks touched last at the end."""
+    def entries(self) -> list[KnowledgeEntry]:
+        """Return all reports, those of the most recently reported blocks last."""
         return [entry for holders in self.blocks.values() for entry in holders.values()]
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: KnowledgeEntry) -> int:
     return entry.what.size if isinstance(entry.what, Placing) else GONE

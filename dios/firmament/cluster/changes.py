@@ -1,6 +1,6 @@
-"""Changes to the cluster's tables: tasks come, start, stop and go, with every sum kept right.
+"""Changes to the cluster's tables: adding, starting, stopping and removing tasks, with all sums kept right.
 
-For: the scheduler alone. Not for: deciding anything.
+Only the scheduler calls these functions; they decide nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dios.firmament.descriptors import COUNT_MAX, JobDescriptor, TaskDescriptor
 
 
 def add_job(state: ClusterState, job: JobDescriptor) -> int:
-    """A row for a job that has no task yet."""
+    """Add a job without tasks and return its row."""
     jobs = state.jobs
     row = jobs.add(job.job)
     jobs.principal[row] = state.principal(job.principal)
@@ -29,13 +29,13 @@ def add_job(state: ClusterState, job: JobDescriptor) -> int:
 
 
 def remove_job(state: ClusterState, row: int) -> None:
-    """A job without tasks goes."""
+    """Remove a job that has no tasks."""
     del state.jobs.descriptors[row]
     state.jobs.remove(int(state.jobs.id[row]))
 
 
 def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) -> Ints:
-    """Rows for tasks that wait from now on; ``job`` is the job's row."""
+    """Add waiting tasks to the job at row ``job`` and return their rows."""
     table, name = state.tasks, state.jobs.descriptors[job].name
     rows = table.add_many([each.task for each in tasks])
     table.job[rows], table.status[rows] = job, WAITING
@@ -56,7 +56,7 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
 
 
 def remove_task(state: ClusterState, row: int, *, completed: bool) -> None:
-    """A waiting task goes; a running one has to stop before."""
+    """Remove a waiting task; a running one must be stopped first."""
     table = state.tasks
     job = int(table.job[row])
     state.jobs.tasks[job] -= 1
@@ -66,7 +66,7 @@ def remove_task(state: ClusterState, row: int, *, completed: bool) -> None:
 
 
 def start(state: ClusterState, rows: Ints, leaves: Ints) -> None:
-    """Waiting tasks run from now on, each at its leaf."""
+    """Start waiting tasks, each at its leaf."""
     table = state.tasks
     table.waited[rows] += state.now - table.since[rows]
     table.status[rows], table.since[rows] = RUNNING, state.now
@@ -77,7 +77,7 @@ def start(state: ClusterState, rows: Ints, leaves: Ints) -> None:
 
 
 def stop(state: ClusterState, rows: Ints) -> None:
-    """Running tasks wait from now on."""
+    """Stop running tasks, which wait from now on."""
     table = state.tasks
     leaves = table.leaf[rows].copy()
     table.ran[rows] += state.now - table.since[rows]
@@ -90,7 +90,7 @@ def stop(state: ClusterState, rows: Ints) -> None:
 
 
 def stop_one(state: ClusterState, row: int) -> None:
-    """The same for one running task: events come one by one, and columns of one entry are slow."""
+    """Stop one running task. Events concern one task, and columns of one entry are slow."""
     table, tree = state.tasks, state.resources
     table.ran[row] += state.now - table.since[row]
     table.status[row], table.since[row] = WAITING, state.now
@@ -114,16 +114,16 @@ def stop_one(state: ClusterState, row: int) -> None:
 
 
 def shift(state: ClusterState, rows: Ints, leaves: Ints) -> None:
-    """Running tasks go to other leaves of their machines, without being stopped."""
+    """Move running tasks to other leaves of their machines without stopping them."""
     _count(state, rows, state.tasks.leaf[rows], -1)
     state.tasks.leaf[rows] = leaves
     _count(state, rows, leaves, 1)
 
 
 def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
-    """Leaves for tasks that are to run on machines (n,): the wanted ones where there is room.
+    """Return leaves for tasks that are to run on machines (n,): the wanted ones where there is room.
 
-    What was held back needs its old leaf again, which the solution may have given to another task.
+    A task that was held back needs its old leaf again, which the solution may have given to another task.
     """
     tree = state.resources
     found = leaf.copy()
@@ -146,11 +146,11 @@ def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
 
 
 def _hold(state: ClusterState, rows: Ints, sign: int) -> None:
-    """Count what principals hold."""
+    """Add tasks to the amounts that their principals hold, or subtract them (``sign``)."""
     owner = state.jobs.principal[state.tasks.job[rows]]
     np.add.at(state.held[:, 0], owner, sign)
     np.add.at(state.held[:, 1:], owner, sign * state.tasks.demand[rows])
-    # As below.
+    # Sums of floating-point numbers drift, as below.
     idle = owner[state.held[owner, 0] == state.promised[owner, 0]]
     state.held[idle] = state.promised[idle]
 
@@ -162,7 +162,7 @@ def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
     while len(at):
         np.add.at(tree.running, at, sign)
         np.add.at(tree.reserved, at, sign * demand)
-        # Sums of floating-point numbers drift; where nothing runs, nothing is reserved but what is withheld.
+        # Sums of floating-point numbers drift; where no task runs, only the withheld amounts are reserved.
         idle = at[tree.running[at] == 0]
         tree.reserved[idle] = tree.withheld[idle]
         above = tree.parent[at]
@@ -170,7 +170,7 @@ def _count(state: ClusterState, rows: Ints, leaves: Ints, sign: int) -> None:
 
 
 def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
-    """Keep so much of a machine (DIMENSIONS,) from tasks, instead of what was kept before."""
+    """Reserve amounts of a machine (DIMENSIONS,) for other uses than tasks, instead of those before."""
     tree = state.resources
     more = amounts - tree.withheld[machine]
     at = machine
@@ -182,13 +182,13 @@ def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
 
 
 def promise(state: ClusterState, principal: int, amounts: Floats) -> None:
-    """Count so much (1 + DIMENSIONS,) as held by a principal beside its tasks, instead of what was before."""
+    """Count amounts (1 + DIMENSIONS,) that a principal holds beyond its tasks, instead of those before."""
     state.held[principal] += amounts - state.promised[principal]
     state.promised[principal] = amounts
 
 
 def emptiest_leaf(state: ClusterState, machine: int) -> int:
-    """The leaf of a machine with the most free slots, for a task that runs there already."""
+    """Return the leaf of a machine with the most free slots, for a task that runs there already."""
     tree = state.resources
     leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == machine))
     free = tree.slots[leaves] - tree.running[leaves]

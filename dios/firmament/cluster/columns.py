@@ -1,9 +1,8 @@
-"""Tables whose columns are numpy arrays, with rows that come and go: how Firmament keeps a cluster.
+"""Tables whose columns are numpy arrays, and whose rows are added and removed.
 
-For: a round's work over all tasks at once. Not for: what the columns mean (``state``).
-
-A row number stays the same while its element lives; a freed row is used again later. Columns grow by
-doubling, so that a reference to a column's array is good only until the next ``add``.
+They let a round work on all tasks at once. The columns' meaning is in ``state``. The row number of an element
+stays the same while the element exists; a freed row is used again later. Columns double in length when they
+are full, so a reference to a column's array is valid only until the next ``add``.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 ABSENT = -1
-"""In a column of row numbers or identifiers: none."""
+"""The value for "none" in a column of row numbers or identifiers."""
 
 FIRST_ROWS = 16
 """The length of every column of a new table."""
 
 
 class Rows:
-    """Row numbers by identifier: which are in use, and which are free to use again."""
+    """Row numbers by identifier: the rows in use, and the free ones."""
 
     def __init__(self) -> None:
         self.alive: Flags = np.zeros(FIRST_ROWS, np.bool_)
@@ -41,23 +40,27 @@ class Rows:
         return identifier in self._row_of
 
     def row(self, identifier: int) -> int:
-        """The row of an element; KeyError when there is none."""
+        """Return the row of an element; raise KeyError if it does not exist."""
         return self._row_of[identifier]
 
     def find(self, identifier: int) -> int:
-        """The row of an element, or ABSENT."""
+        """Return the row of an element, or ABSENT."""
         return self._row_of.get(identifier, ABSENT)
 
     def all(self) -> Ints:
-        """The rows in use, ascending."""
+        """Return the rows in use, ascending."""
         return np.flatnonzero(self.alive)
 
     def add(self, identifier: int) -> int:
-        """A row for a new element; ValueError when it is there already."""
+        """Return a row for a new element; raise ValueError if the identifier is in use."""
         return int(self.add_many([identifier])[0])
 
     def add_many(self, identifiers: Iterable[int]) -> Ints:
-        """Rows for new elements, in their order; ValueError, and nothing changed, when one is there."""
+        """Return rows for new elements, in their order.
+
+        Raises:
+            ValueError: an identifier is in use; nothing has changed.
+        """
         wanted = list(identifiers)
         if len(set(wanted)) != len(wanted) or any(one in self._row_of for one in wanted):
             twice = [one for one in wanted if one in self._row_of or wanted.count(one) > 1]
@@ -75,7 +78,7 @@ class Rows:
         return found
 
     def remove(self, identifier: int) -> int:
-        """Free an element's row and return its number; KeyError when there is none."""
+        """Free an element's row and return its number; raise KeyError if it does not exist."""
         row = self._row_of.pop(identifier)
         self.alive[row] = False
         self.id[row] = ABSENT
@@ -92,7 +95,7 @@ class Rows:
 
 
 class Names:
-    """Small integers for strings, such as equivalence classes and machine types; never forgotten."""
+    """Small integers for strings, such as equivalence classes and machine types. They are kept for ever."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
@@ -102,7 +105,7 @@ class Names:
         return len(self.names)
 
     def number(self, name: str) -> int:
-        """The number of a name, given at its first use."""
+        """Return the number of a name; a new name gets the next number."""
         found = self._number.get(name)
         if found is None:
             found = self._number[name] = len(self.names)

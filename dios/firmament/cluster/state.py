@@ -1,10 +1,10 @@
-"""The cluster as a cost model and the flow network see it: tables of tasks, jobs and resources.
+"""The cluster as cost models and the flow network see it: tables of tasks, jobs and resources.
 
-For: reading in vectors. Changing it is the scheduler's part alone (``scheduler``); a cost model reads.
-Not for: what a solver works on, which is the flow network made from this (``network``).
+Cost models read the tables as vectors; only the scheduler changes them (``changes``). The solvers work on a
+flow network that is made from them (``network``).
 
-All row numbers are those of the tables here; ABSENT (-1) stands for none. Times are the scheduler's
-clock in seconds. See ``descriptors`` for the units of resources.
+All row numbers are those of the tables here; ABSENT (-1) means none. Times are in seconds of the scheduler's
+clock. The units of resources are in ``descriptors``.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ class TaskTable(Rows):
     def __init__(self) -> None:
         super().__init__()
         self.job: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
-        """Row in the table of jobs."""
+        """Row in the job table."""
         self.status: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
-        """Row of the machine where it runs, in the table of resources; ABSENT while it waits."""
+        """Row of the machine on which it runs, in the resource table; ABSENT while it waits."""
         self.leaf: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the leaf (a core, a thread, or the machine itself) through which its flow goes."""
         self.submitted: Floats = np.zeros(FIRST_ROWS)
         self.waited: Floats = np.zeros(FIRST_ROWS)
-        """Seconds spent waiting before the present time of waiting began."""
+        """Seconds spent waiting before the present status began."""
         self.since: Floats = np.zeros(FIRST_ROWS)
-        """When the present status began."""
+        """The time at which the present status began."""
         self.ran: Floats = np.zeros(FIRST_ROWS)
-        """Seconds run before the present run: the work of earlier placements."""
+        """Seconds spent running before the present status began, in earlier placements."""
         self.demand: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         self.usage: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
-        """What was measured last; 0 when nothing was."""
+        """The last measured usage; 0 if there is none."""
         self.priority: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.deadline: Floats = np.zeros(FIRST_ROWS)
-        """Infinity when there is none."""
+        """Infinity if there is none."""
         self.equivalence: Ints = np.zeros(FIRST_ROWS, np.int64)
         """Number in ``ClusterState.equivalences``."""
         self.interference: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.restartable: Flags = np.zeros(FIRST_ROWS, np.bool_)
         self.descriptors: dict[int, TaskDescriptor] = {}
-        """By row: what does not fit into a column (blocks, constraints)."""
+        """By row: the descriptions, for what does not fit a column (blocks, constraints)."""
 
     def waiting_time(self, rows: Ints, now: float) -> Floats:
-        """Seconds spent waiting in all, the present time included; shape (len(rows),)."""
+        """Return the total seconds of waiting, shape (len(rows),)."""
         present = np.where(self.status[rows] == WAITING, now - self.since[rows], 0.0)
         return self.waited[rows] + present
 
     def running_time(self, rows: Ints, now: float) -> Floats:
-        """Seconds run in all, earlier placements included; shape (len(rows),)."""
+        """Return the total seconds of running, earlier placements included, shape (len(rows),)."""
         present = np.where(self.status[rows] == RUNNING, now - self.since[rows], 0.0)
         return self.ran[rows] + present
 
@@ -82,13 +82,13 @@ class JobTable(Rows):
         self.principal: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.kind: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.tasks: Ints = np.zeros(FIRST_ROWS, np.int64)
-        """N_j: how many wait or run."""
+        """N_j: the number of tasks that wait or run."""
         self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.finished: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.minimum: Ints = np.zeros(FIRST_ROWS, np.int64)
-        """E_j as given; the network takes no more than N_j."""
+        """E_j as submitted; the network uses at most N_j."""
         self.maximum: Ints = np.zeros(FIRST_ROWS, np.int64)
-        """F_j as given; ``COUNT_MAX`` when there is no limit."""
+        """F_j as submitted; ``COUNT_MAX`` if there is no limit."""
         self.gang: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.affinity: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.submitted: Floats = np.zeros(FIRST_ROWS)
@@ -96,7 +96,7 @@ class JobTable(Rows):
 
 
 class ResourceTable(Rows):
-    """The tree of resources: cluster, racks, machines and what is inside of them."""
+    """The tree of resources: the cluster, racks, machines and their parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,39 +104,39 @@ class ResourceTable(Rows):
         self.level: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.is_leaf: Flags = np.zeros(FIRST_ROWS, np.bool_)
         self.machine: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
-        """Row of the machine to which it belongs (itself for a machine); ABSENT above machines."""
+        """Row of the machine that it belongs to (itself for a machine); ABSENT above machines."""
         self.rack: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         """Row of the rack above; ABSENT for the cluster."""
         self.slots: Ints = np.zeros(FIRST_ROWS, np.int64)
-        """K at machines; its share of K at leaves; the sum below at racks and the cluster."""
+        """K at machines; a share of K at leaves; the sum of the machines' at racks and the cluster."""
         self.running: Ints = np.zeros(FIRST_ROWS, np.int64)
-        """Tasks that run at or below it."""
+        """The number of tasks that run at it or below it."""
         self.capacity: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """At machines, and summed at racks and the cluster; a share at leaves. 0: not known."""
         self.reserved: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
-        """The sum of the demands of the tasks that run there, and what is withheld."""
+        """The demands of the tasks that run there, plus the withheld amounts."""
         self.withheld: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
-        """At machines, and summed above: kept for jobs that were admitted over time (Packer)."""
+        """Reserved for jobs that were admitted over time (Packer), at machines and summed above them."""
         self.machine_type: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         self.usable: Flags = np.zeros(FIRST_ROWS, np.bool_)
-        """False while a machine is drained: what runs stays, nothing comes."""
+        """False while a machine is drained: its tasks stay, and it takes no new ones."""
         self.names: dict[int, str] = {}
         self.labels: dict[int, dict[str, str]] = {}
         """By a machine's row."""
         self.children: dict[int, list[int]] = {}
 
     def at(self, level: Level) -> Ints:
-        """The rows of one level, ascending."""
+        """Return the rows of one level, ascending."""
         return np.flatnonzero(self.alive & (self.level == level))
 
     def leaves(self) -> Ints:
-        """The rows through which flow leaves for the sink."""
+        """Return the rows from which flow leaves to the sink."""
         return np.flatnonzero(self.alive & self.is_leaf)
 
 
 @dataclass
 class ClusterState:
-    """Everything that a cost model may look at."""
+    """Everything that a cost model may read."""
 
     now: float = 0.0
     tasks: TaskTable = field(default_factory=TaskTable)
@@ -145,17 +145,17 @@ class ClusterState:
     equivalences: Names = field(default_factory=Names)
     principals: Names = field(default_factory=Names)
     held: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
-    """By principal, at least as many rows as there are: its running tasks, the sum of their demands, and both
-    of its jobs that were admitted over time."""
+    """By principal, with at least as many rows as principals: the number of its running tasks and the sums of
+    their demands, each plus those of its jobs that were admitted over time."""
     promised: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
-    """The same of those jobs alone."""
+    """The same of its jobs that were admitted over time alone."""
     machine_types: Names = field(default_factory=Names)
     knowledge: KnowledgeBase | None = None
-    """Profiles measured so far; None where nobody measures."""
+    """The profiles measured so far; None if nothing is measured."""
     cluster: int = field(init=False)
     """Row of the cluster vertex X."""
     machine_ids: dict[int, int] = field(default_factory=dict)
-    """The identifier of the machine at a row."""
+    """The identifiers of machines by row."""
     _machine_rows: dict[int, int] = field(default_factory=dict)
     _rack_rows: dict[str, int] = field(default_factory=dict)
     _next_resource: int = 0
@@ -166,10 +166,10 @@ class ClusterState:
     # The tree -------------------------------------------------------------------------------------
 
     def add_machine(self, machine: MachineDescriptor) -> int:
-        """Put a machine, its inner tree and if need be its rack into the tree; returns its row.
+        """Add a machine, its parts, and its rack if it is new; return the machine's row.
 
         Raises:
-            ValueError: a machine of this identifier is there.
+            ValueError: the identifier is in use.
         """
         if machine.machine in self._machine_rows:
             raise ValueError(f"machine {machine.name} ({machine.machine}) is there already")
@@ -194,9 +194,9 @@ class ClusterState:
         return row
 
     def remove_machine(self, machine: int) -> list[int]:
-        """Take a machine out; returns the rows that were freed, its own last.
+        """Remove a machine, on which no task runs; return the freed rows, the machine's own last.
 
-        No task may run there any more. A rack that is empty stays until the cluster is gone.
+        An empty rack stays.
         """
         row = self._machine_rows.pop(machine)
         del self.machine_ids[row]
@@ -214,7 +214,7 @@ class ClusterState:
         return freed
 
     def principal(self, name: str) -> int:
-        """The number of a principal, given at its first use."""
+        """Return the number of a principal; a new principal gets the next number."""
         number = self.principals.number(name)
         if number >= len(self.held):
             self.held = np.concatenate([self.held, np.zeros_like(self.held)])
@@ -222,11 +222,11 @@ class ClusterState:
         return number
 
     def machine_row(self, machine: int) -> int:
-        """The row of a machine by its identifier, or ABSENT."""
+        """Return the row of the machine with this identifier, or ABSENT."""
         return self._machine_rows.get(machine, ABSENT)
 
     def below(self, row: int) -> list[int]:
-        """The rows of the subtree, children before their parents, ``row`` itself last."""
+        """Return the rows of the subtree, children before parents, ``row`` itself last."""
         found = [each for child in self.resources.children.get(row, ()) for each in self.below(child)]
         return [*found, row]
 
@@ -257,14 +257,14 @@ class ClusterState:
         return row
 
     def available(self, rows: Ints) -> Floats:
-        """What is not reserved there, shape (n, DIMENSIONS); infinity where nothing is known."""
+        """Return the unreserved resources, shape (n, DIMENSIONS); infinity where the capacity is not known."""
         table = self.resources
         capacity = table.capacity[rows]
         return np.where(capacity > 0, capacity - table.reserved[rows], np.inf)
 
 
 def _share_out(table: ResourceTable, machine: int, leaves: list[int], given: MachineDescriptor) -> None:
-    """Divide a machine's slots and resources evenly between its leaves, and sum up in between."""
+    """Divide a machine's slots and resources evenly between its leaves, and sum them for the parts above."""
     table.slots[machine] = given.slots
     table.capacity[machine] = given.capacity
     for number, leaf in enumerate(leaves):

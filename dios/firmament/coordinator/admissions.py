@@ -1,11 +1,10 @@
-"""Jobs over time at the coordinator: who asks for them, who runs of them, what nodes guarantee to them.
+"""Jobs over time in the coordinator: questions about them, the members that run, and guarantees (Packer).
 
-For: ``coordinator.office`` and the desk (`dios run JOB.toml`, `dios pack`). Not for: admitting, which is
-``policies.packing``'s, nor for keeping to rates, which is the nodes' daemons'.
+Finding places and accounting for room are in ``policies.packing``.
 
-The question is ``{"ask": "pack", "do": "admit", "job": DESCRIPTION}``, where the description is TOML,
-compressed by zlib, in base64; ``check`` takes the same, ``renew`` and ``release`` a ``number``, and ``list``
-nothing.
+A question is ``{"ask": "pack", "do": "admit", "job": DESCRIPTION}``, where the description is TOML,
+compressed by zlib, in base64. ``check`` takes the same, ``renew`` and ``release`` take a ``number``, and
+``list`` nothing.
 """
 
 from __future__ import annotations
@@ -20,26 +19,27 @@ from typing import NamedTuple
 import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
+from dios.firmament.cluster.state import ClusterState
 from dios.firmament.coordinator.assignment import SetUp
-from dios.firmament.coordinator.cluster_state import Books, Entry, Phase
+from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.rate_control import RateControl
-from dios.firmament.policies.ledger import Ledger, Rule
 from dios.firmament.policies.packed_jobs import MBIT, MIB, Booking, Machine
-from dios.firmament.policies.packing import Admitted, Packing, Runner
+from dios.firmament.policies.packing import AdmittedJob, AdmittedJobs, RunningMember
+from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX
 from dios.packer import Edge
 from dios.wire.messages import Asked, Guarantee
 from dios.wire.types import Traffic
 
 
-class _Question(msgspec.Struct):
+class _JobQuestion(msgspec.Struct):
     do: str
     job: str = ""
     number: int = 0
 
 
-class Promise(NamedTuple):
-    """What one edge of a job has been promised, and between which nodes."""
+class EdgeGuarantee(NamedTuple):
+    """The bandwidth that one edge of a job is guaranteed, and the nodes of its ends."""
 
     source: str
     target: str
@@ -47,7 +47,7 @@ class Promise(NamedTuple):
 
     @property
     def bytes_s(self) -> int:
-        """What it is now."""
+        """The guaranteed bandwidth at this time, in bytes per second."""
         return self.guarantee.steps[0][1] if self.guarantee.steps[0][0] == 0 else 0
 
 
@@ -55,170 +55,194 @@ class Admissions:
     """The jobs over time of one coordinator."""
 
     def __init__(
-        self, books: Books, packing: Packing, ledger: Ledger, rates: RateControl, set_up: str
+        self,
+        cluster: TrackedCluster,
+        state: ClusterState,
+        jobs: AdmittedJobs,
+        accounts: PrincipalAccounts,
+        rates: RateControl,
+        set_up: str,
     ) -> None:
-        self._books = books
-        self._packing = packing
-        self._ledger = ledger
+        self._cluster = cluster
+        self._state = state
+        self._jobs = jobs
+        self._accounts = accounts
         self._rates = rates
         self._set_up = set_up
-        self._unkept: list[int] = []
+        self._unstored: list[int] = []
         """Jobs that were admitted and are not stored yet."""
 
     # Each round -----------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> tuple[bool, list[Runner]]:
-        """Take in who runs; whether guarantees have changed by that, and who has to stop."""
-        packing = self._packing
-        if not (packing.jobs or packing.over):
-            return False, []
-        packing.machines_are(self._machines(), now)
-        late: list[Runner] = []
-        running: dict[int, dict[str, Runner]] = {}
-        for task, entry in self._books.tasks.items():
-            work = entry.row.work
-            if not work.reservation or entry.phase is not Phase.RUNNING:
-                continue
-            job = packing.jobs.get(work.reservation)
-            if job is not None and entry.row.principal == job.principal:
-                running.setdefault(work.reservation, {})[work.member] = Runner(task, entry.host)
-            elif job is None and work.reservation in packing.over:
-                late.append(Runner(task, entry.host))
-        news = packing.seen(running, now)
-        late += packing.overdue(now)
-        packing.update(now)
-        return news or bool(late), late
+    def update(self, now: float) -> tuple[bool, list[RunningMember]]:
+        """Record which members run.
 
-    def promises(self, now: float, span_s: float) -> list[Promise]:
-        """What edges between nodes may send at least, now and in the next ``span_s`` seconds."""
-        found: list[Promise] = []
-        for job in self._packing.jobs.values():
+        Returns:
+            Whether guarantees have changed, and the members that have to stop.
+        """
+        jobs = self._jobs
+        if not (jobs.jobs or jobs.over):
+            return False, []
+        jobs.machines_are(self._machines(), now)
+        late: list[RunningMember] = []
+        running: dict[int, dict[str, RunningMember]] = {}
+        for task, tracked in self._cluster.tasks.items():
+            work = tracked.row.work
+            if not work.reservation or tracked.phase is not Phase.RUNNING:
+                continue
+            job = jobs.jobs.get(work.reservation)
+            if job is not None and tracked.row.principal == job.principal:
+                running.setdefault(work.reservation, {})[work.member] = RunningMember(task, tracked.host)
+            elif job is None and work.reservation in jobs.over:
+                late.append(RunningMember(task, tracked.host))
+        changed = jobs.seen(running, now)
+        late += jobs.overdue(now)
+        jobs.update(now)
+        return changed or bool(late), late
+
+    def guarantees(self, now: float, span_s: float) -> list[EdgeGuarantee]:
+        """Return the guarantees of edges between different nodes, for the next ``span_s`` seconds."""
+        found: list[EdgeGuarantee] = []
+        for job in self._jobs.jobs.values():
             weight = round(job.booking.job.weight * 1000)
             for at, edge in enumerate(job.booking.job.edges):
                 ends = self._ends(job, edge)
                 if ends is None or ends[0].node == ends[1].node:
                     continue
                 source, target = ends
-                steps = _steps(job.booking, at, self._packing.elapsed(job, now), span_s)
+                steps = _steps(job.booking, at, self._jobs.elapsed(job, now), span_s)
                 if any(bytes_s for _, bytes_s in steps):
-                    told = Guarantee(job.principal, source.task, target.task, weight, steps)
-                    found.append(Promise(source.node, target.node, told))
+                    guarantee = Guarantee(job.principal, source.task, target.task, weight, steps)
+                    found.append(EdgeGuarantee(source.node, target.node, guarantee))
         return found
 
-    def _ends(self, job: Admitted, edge: Edge) -> tuple[Runner, Runner] | None:
-        """Who sends and who is sent to; None while one of them does not run, or neither is a task."""
+    def _ends(self, job: AdmittedJob, edge: Edge) -> tuple[RunningMember, RunningMember] | None:
+        """Return the sender and the receiver of an edge.
+
+        Return None if a task at one of its ends does not run, or if neither end is a task.
+        """
         found = []
         for node in (edge.source, edge.target):
             if node in job.running:
                 found.append(job.running[node])
             elif job.booking.is_service(node):
-                found.append(Runner(0, job.booking.places[node]))
+                found.append(RunningMember(0, job.booking.places[node]))
             else:
                 return None
         return (found[0], found[1]) if found[0].task or found[1].task else None
 
-    def explained(self, entry: Entry) -> str:
-        """Why a member of a job is where it is; empty for any other task."""
-        work = entry.row.work
-        job = self._packing.jobs.get(work.reservation)
-        if job is None or entry.row.principal != job.principal:
+    def explain(self, tracked: TrackedTask) -> str:
+        """Return why a member of a job is where it is; empty for any other task."""
+        work = tracked.row.work
+        job = self._jobs.jobs.get(work.reservation)
+        if job is None or tracked.row.principal != job.principal:
             return ""
         return (
             f"it is {work.member} of the job {job.booking.job.name}, which was admitted as a whole: Packer "
             f"chose {job.booking.places.get(work.member, 'no place')} for it; `dios pack ls` shows the job"
         )
 
-    def unkept(self, now: float) -> bool:
-        """What was admitted last could not be stored, and is so no longer; whether there was any."""
-        lost = [number for number in self._unkept if number in self._packing.jobs]
+    def drop_unstored(self, now: float) -> bool:
+        """Release the jobs that could not be stored; return True if there was any."""
+        lost = [number for number in self._unstored if number in self._jobs.jobs]
         for number in lost:
-            self._packing.release(number, now)
-        self._unkept.clear()
+            self._jobs.release(number, now)
+        self._unstored.clear()
         return bool(lost)
 
-    def kept(self) -> None:
-        """All jobs are stored."""
-        self._unkept.clear()
-        self._packing.changed = False
+    def mark_stored(self) -> None:
+        """Record that all jobs are stored."""
+        self._unstored.clear()
+        self._jobs.changed = False
 
-    # The desk -------------------------------------------------------------------------------------------
+    # Questions ------------------------------------------------------------------------------------------
 
     def answer(self, asked: Asked, question: dict[str, object], now: float) -> dict[str, object]:
-        """One question."""
+        """Return the answer to one question.
+
+        Raises:
+            InvalidError: the question or the description is invalid, or the job is unknown.
+            NotPermittedError: the job has no place, or it exceeds its principal's share, or the set-up
+                admits no jobs.
+        """
         try:
-            told = msgspec.convert(question, type=_Question)
+            request = msgspec.convert(question, type=_JobQuestion)
         except msgspec.ValidationError as error:
-            raise InvalidError(f"a question about jobs that makes no sense: {error}") from None
+            raise InvalidError(f"invalid question about jobs: {error}") from None
         if self._set_up != SetUp.CENTRALISED:
             raise NotPermittedError(
-                f"jobs over time need one coordinator for all nodes: scheduling is {self._set_up!r} here"
+                "jobs over time need one coordinator for all nodes, and the setting `scheduling` is "
+                f"{self._set_up!r} here. Set it to {SetUp.CENTRALISED.value!r} on all nodes."
             )
-        if told.do in {"admit", "check"}:
-            return self._brought(asked, told, now)
-        if told.do == "list":
-            shown = [one for one in self._packing.jobs.values() if _may_see(asked, one)]
+        if request.do in {"admit", "check"}:
+            return self._check_or_admit(asked, request, now)
+        if request.do == "list":
+            shown = [one for one in self._jobs.jobs.values() if _may_see(asked, one)]
             return {"ok": True, "jobs": [self._row(one, now) for one in shown]}
-        if told.do not in {"renew", "release"}:
-            raise InvalidError(f"no such question about jobs: {told.do!r}")
-        admitted = self._packing.jobs.get(told.number)
+        if request.do not in {"renew", "release"}:
+            raise InvalidError(f"unknown question about jobs: {request.do!r}")
+        admitted = self._jobs.jobs.get(request.number)
         if admitted is None or not _may_see(asked, admitted):
             raise InvalidError("no such job is admitted here: its time is over, or it was released")
-        if told.do == "renew":
-            self._packing.renew(told.number, now)
+        if request.do == "renew":
+            self._jobs.renew(request.number, now)
         else:
-            self._packing.release(told.number, now)
+            self._jobs.release(request.number, now)
         return {"ok": True}
 
-    def _brought(self, asked: Asked, told: _Question, now: float) -> dict[str, object]:
-        text = _text(told.job)
-        found = self._packing.check(text, self._machines(), now)
-        self._check_terms(asked.principal, found, now)
+    def _check_or_admit(self, asked: Asked, request: _JobQuestion, now: float) -> dict[str, object]:
+        text = _text(request.job)
+        found = self._jobs.check(text, self._machines(), now)
+        self._check_share(asked.principal, found, now)
         answer: dict[str, object] = {"ok": True}
-        if told.do == "admit":
-            admitted = self._packing.admit(asked.principal, found, now)
-            self._unkept.append(admitted.number)
+        if request.do == "admit":
+            admitted = self._jobs.admit(asked.principal, found, now)
+            self._unstored.append(admitted.number)
             answer |= {"number": admitted.number, "lease_s": PACKED_LEASE_S}
-        return answer | _described(found)
+        return answer | _description(found)
 
-    def _check_terms(self, principal: str, booking: Booking, now: float) -> None:
-        """Quotas hold; and while others wait nobody takes more than its right by such jobs."""
-        state = self._books.scheduler.state
+    def _check_share(self, principal: str, booking: Booking, now: float) -> None:
+        """Raise NotPermittedError for a job over the quota, or over the entitlement while others wait."""
+        state = self._state
         state.now = max(state.now, now)
         tasks = sum(not booking.is_service(member) for member in booking.places)
-        wanted = (tasks, *self._packing.peak(booking))
-        waits = any(
-            entry.phase is Phase.WAITING and entry.row.principal != principal
-            for entry in self._books.tasks.values()
+        wanted = (tasks, *self._jobs.peak(booking))
+        others_wait = any(
+            tracked.phase is Phase.WAITING and tracked.row.principal != principal
+            for tracked in self._cluster.tasks.values()
         )
-        why = self._ledger.over(
-            state, principal, wanted, rightful=waits and self._ledger.rule is not Rule.FIFO
+        reason = self._accounts.over(
+            state,
+            principal,
+            wanted,
+            rightful=others_wait and self._accounts.rule is not FairnessRule.FIFO,
         )
-        if why:
-            raise NotPermittedError(f"{booking.job.name!r} is not admitted: {why}")
+        if reason:
+            raise NotPermittedError(f"cannot admit {booking.job.name!r}: {reason}")
 
     def _machines(self) -> tuple[Machine, ...]:
-        """The nodes that take tasks, as Packer sees them."""
-        able = self._rates.capacities()
+        """Return the nodes that take tasks, as Packer describes machines."""
+        capacities = self._rates.capacities()
         return tuple(
             Machine(
-                board.node,
+                queue.node,
                 name,
-                board.rack,
-                float(board.cpus),
-                float(board.memory_bytes),
-                float(able.get(name, (0, 0, 0))[Traffic.OUT]),
-                float(able.get(name, (0, 0, 0))[Traffic.STORE]),
-                name in able,
+                queue.rack,
+                float(queue.cpus),
+                float(queue.memory_bytes),
+                float(capacities.get(name, (0, 0, 0))[Traffic.OUT]),
+                float(capacities.get(name, (0, 0, 0))[Traffic.STORE]),
+                name in capacities,
             )
-            for name, board in sorted(self._books.nodes.items())
+            for name, queue in sorted(self._cluster.nodes.items())
         )
 
-    def _row(self, one: Admitted, now: float) -> dict[str, object]:
-        """One job, for people."""
-        elapsed = self._packing.elapsed(one, now)
-        found = _described(one.booking)
+    def _row(self, one: AdmittedJob, now: float) -> dict[str, object]:
+        """Return one job as JSON."""
+        elapsed = self._jobs.elapsed(one, now)
+        found = _description(one.booking)
         members = found.pop("members")
-        assert isinstance(members, list)  # noqa: S101 - as made above
+        assert isinstance(members, list)  # noqa: S101 - _description makes it
         for member in members:
             runner = one.running.get(member["member"])
             member["running"] = runner is not None
@@ -227,18 +251,18 @@ class Admissions:
             "principal": one.principal,
             **found,
             "age_s": elapsed,
-            "problem": self._packing.problems.get(one.number, ""),
+            "problem": self._jobs.problems.get(one.number, ""),
             "members": members,
             "edges": list(self._edges(one, elapsed)),
         }
 
-    def _edges(self, one: Admitted, elapsed: float) -> Iterator[dict[str, object]]:
-        """What is guaranteed to each edge now, and what goes for its ends; in bytes a second."""
+    def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[dict[str, object]]:
+        """Yield each edge as JSON: its present guarantee and its traffic, in bytes per second."""
         for at, edge in enumerate(one.booking.job.edges):
             ends = self._ends(one, edge)
             moves = 0.0
             if ends is not None:
-                moves = sum(self._rates.moves(ends[0].node, end.task) for end in ends if end.task)
+                moves = sum(self._rates.sent_for(ends[0].node, end.task) for end in ends if end.task)
             steps = _steps(one.booking, at, elapsed, 0.0)
             yield {
                 "from": edge.source,
@@ -250,25 +274,28 @@ class Admissions:
             }
 
 
-def _may_see(asked: Asked, admitted: Admitted) -> bool:
+def _may_see(asked: Asked, admitted: AdmittedJob) -> bool:
     return asked.ruler or asked.principal == admitted.principal
 
 
 def _text(packed: str) -> str:
+    """Return a job's description, unpacked."""
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(base64.b64decode(packed, validate=True), PACKED_TEXT_BYTES_MAX)
         if unpacker.unconsumed_tail:
-            raise InvalidError(f"a description of a job has at most {PACKED_TEXT_BYTES_MAX} bytes")
+            raise InvalidError(
+                f"the description of the job is too long: it may have at most {PACKED_TEXT_BYTES_MAX} bytes"
+            )
         if not unpacker.eof:
-            raise InvalidError("a description of a job that cannot be read: it breaks off")
+            raise InvalidError("cannot read the description of the job: its end is missing")
         return text.decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
-        raise InvalidError(f"a description of a job that cannot be read: {error}") from None
+        raise InvalidError(f"cannot read the description of the job: {error}") from None
 
 
-def _described(booking: Booking) -> dict[str, object]:
-    """A job with its places."""
+def _description(booking: Booking) -> dict[str, object]:
+    """Return a job and the places of its members, as JSON."""
     job = booking.job
     members = []
     for at, node in enumerate(job.nodes):
@@ -289,7 +316,7 @@ def _described(booking: Booking) -> dict[str, object]:
 
 
 def _steps(booking: Booking, edge: int, elapsed: float, span_s: float) -> tuple[tuple[int, int], ...]:
-    """An edge's bandwidth from now on for so many seconds, where it changes."""
+    """Return an edge's bandwidth for the next ``span_s`` seconds, as changes: (in ms from now, bytes/s)."""
     job = booking.job
     flow = job.bandwidth[edge]
     if booking.endless:

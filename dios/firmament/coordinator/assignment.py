@@ -24,7 +24,7 @@ class SetUp(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateNode:
     """A node that lives, as a coordinator sees it."""
 
     node: int
@@ -35,7 +35,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class Assignment:
     """What one coordinator has to do; names of nodes."""
 
     attend: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Duty:
     """Whose links and stores it divides; all nodes, or none."""
 
 
-def duty_of(own: int, nodes: Sequence[Candidate], set_up: SetUp, delegation_s: float) -> Duty:
+def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegation_s: float) -> Assignment:
     """What the coordinator of node ``own`` does, with these nodes living.
 
     The first by identifier of those with a coordinator leads; so a leader changes only when it dies or a
@@ -61,23 +61,23 @@ def duty_of(own: int, nodes: Sequence[Candidate], set_up: SetUp, delegation_s: f
     able = sorted((one for one in nodes if one.coordinated), key=lambda one: one.node)
     me = next((one for one in able if one.node == own), None)
     if me is None:
-        return Duty()
+        return Assignment()
     everybody = frozenset(one.name for one in nodes)
     root = able[0]
     if set_up is SetUp.DISTRIBUTED:
         governs = everybody if me is root else frozenset[str]()
-        return Duty(frozenset({me.name}), everybody, leader=me.name, governs=governs)
+        return Assignment(frozenset({me.name}), everybody, leader=me.name, governs=governs)
     if set_up is SetUp.CENTRALISED:
         if me is root:
-            return Duty(everybody, everybody, leader=root.name, governs=everybody)
-        return Duty(leader=root.name)
+            return Assignment(everybody, everybody, leader=root.name, governs=everybody)
+        return Assignment(leader=root.name)
     first = next(one for one in able if one.rack == me.rack)
     rack = frozenset(one.name for one in nodes if one.rack == me.rack)
     if me is root:
         # It is its own rack's first, too; other racks with a coordinator come first with theirs.
         racks = {one.rack for one in able} - {me.rack}
         below = frozenset(one.name for one in nodes if one.rack in racks)
-        return Duty(everybody, everybody, delegation_s, below, root.name, everybody)
+        return Assignment(everybody, everybody, delegation_s, below, root.name, everybody)
     if me is first:
-        return Duty(rack, rack, leader=me.name)
-    return Duty(leader=first.name)
+        return Assignment(rack, rack, leader=me.name)
+    return Assignment(leader=first.name)

@@ -1,265 +1,317 @@
-"""What a coordinator believes of the cluster: boards of nodes turned into events for the scheduler (§6.5.1).
+"""The cluster as one coordinator knows it: nodes' queues, turned into events for a scheduler (§6.5.1).
 
-For: the coordinator's loop. Not for: talking to nodes (``coordinator.boards``) or deciding (``scheduler``).
-
-A board is the truth about its node, and old by the time it is read. Three things may be under way: a
-placement that was sent, a task that was started there and is on no board yet, and one that came back
-because its node had no room. ``Books`` tells them apart by the versions of boards, so that nothing is
-taken for new twice and nothing for lost that is only late.
+The rows of a node's queue are the truth about that node, but they are old by the time they are read. Three
+changes may be under way: a placement that was sent, a task that was started and is in no queue yet, and a
+placement that came back because its node had no room. ``TrackedCluster`` tells these apart by the versions of
+the queues, so that no task is submitted twice, and no task counts as lost when it is only late.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
-from dios.firmament.cluster.state import RUNNING
 from dios.firmament.coordinator.translate import described_job, described_machine, described_task, job_of
-from dios.firmament.descriptors import BadDescriptorError, FinalReport, MachineDescriptor
-from dios.firmament.scheduler import FlowScheduler
-from dios.wire.messages import QueueRows, Occupant, Placed, Submission
+from dios.firmament.descriptors import (
+    BadDescriptorError,
+    FinalReport,
+    JobDescriptor,
+    MachineDescriptor,
+    TaskDescriptor,
+)
+from dios.wire.messages import Occupant, Placed, QueueRows, Submission
 from dios.wire.types import TaskState
 
-_LATE_S = 10.0
-"""A task that was placed and is on no board after so long was never started, or has ended unseen."""
+_PLACED_S_MAX = 10.0
+"""A placed task that is in no queue after this time was never started, or it ended unseen."""
+
+
+class TaskScheduler(Protocol):
+    """The events that a scheduler receives, and the questions that a tracked cluster asks it.
+
+    ``FlowScheduler`` and ``FirstFitScheduler`` have these methods. Times are in seconds.
+    """
+
+    def add_machine(self, machine: MachineDescriptor, now: float) -> None:
+        """Add a machine."""
+
+    def remove_machine(self, machine: int, now: float) -> list[int]:
+        """Remove a machine; return the tasks that ran there, which wait again."""
+
+    def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - as FlowScheduler has it
+        """Place nothing new on a machine, or allow that again."""
+
+    def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
+        """Add waiting tasks of a job; raise BadDescriptorError for tasks that can never be placed."""
+
+    def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
+        """Remove a task."""
+
+    def started(self, task: int, machine: int, now: float) -> None:
+        """Record that a waiting task runs on a machine."""
+
+    def rejected(self, task: int, now: float) -> None:
+        """Record that the machine refused the task, which waits again."""
+
+    def job(self, job: int) -> JobDescriptor | None:
+        """Return a known job's description."""
+
+    def is_running(self, task: int) -> bool:
+        """Return True if the scheduler knows the task and has placed it."""
 
 
 class Phase(Enum):
-    """Where a task is, as far as is known."""
+    """Where a task is, as far as the coordinator knows."""
 
     WAITING = 0
     SENT = 1
     """Its placement is on the way to its caller's node."""
     PLACED = 2
-    """Its caller's node has taken it off its board."""
+    """Its caller's node has removed it from its queue."""
     RUNNING = 3
     LEAVING = 4
-    """It was told to stop; for the scheduler it is gone already."""
+    """It was asked to stop. The scheduler has removed it already."""
 
 
 @dataclass(slots=True)
-class Entry:
-    """One task."""
+class TrackedTask:
+    """One task that waits or runs."""
 
     row: Submission | Occupant
     host: str
-    """The node of its caller while it waits; where it runs afterwards."""
+    """The node of its caller while it waits; the node that runs it afterwards."""
     phase: Phase
     job: int
     target: str = ""
+    """The node where it was placed, in the phases SENT and PLACED."""
     since: float = 0.0
-    """When it came to its phase."""
+    """The time at which its phase began."""
     version: int = 0
-    """Of its caller's board when it was taken off it."""
+    """The version of its caller's queue when the task was removed from it."""
+
+    @property
+    def place(self) -> str:
+        """The node that runs it or will run it; empty while it waits or leaves."""
+        return {Phase.RUNNING: self.host, Phase.SENT: self.target, Phase.PLACED: self.target}.get(
+            self.phase, ""
+        )
 
 
-class Books:
-    """The tasks and nodes that one coordinator knows, and the scheduler that is kept in step with them."""
+class TrackedCluster:
+    """The tasks and nodes that one coordinator knows, and the scheduler that receives their changes."""
 
-    def __init__(self, scheduler: FlowScheduler) -> None:
-        self.scheduler = scheduler
-        self.tasks: dict[int, Entry] = {}
+    def __init__(self, scheduler: TaskScheduler) -> None:
+        self._scheduler = scheduler
+        self.tasks: dict[int, TrackedTask] = {}
         self.nodes: dict[str, QueueRows] = {}
-        """The last board of each node that is a machine here."""
-        self._gangs: dict[int, dict[int, Entry]] = {}
+        """The last queue of each node on which tasks may be placed, by name."""
+        self._gangs: dict[int, dict[int, TrackedTask]] = {}
         """Tasks of gangs that are not complete yet, by job."""
         self._machines: dict[str, MachineDescriptor] = {}
-        self.types: dict[str, str] = {}
+        self.machine_types: dict[str, str] = {}
         """Machine types by node, as their coordinators report them."""
         self.problems: dict[int, str] = {}
-        """Why a task was not taken by the scheduler; it is told again when a machine comes."""
+        """Why the scheduler refused a task; it is submitted again when a machine joins."""
 
-    # Boards -------------------------------------------------------------------------------------------
+    def adopt(self, other: TrackedCluster, now: float) -> None:
+        """Continue with all that another tracked cluster knows, and submit it to this one's scheduler.
+
+        ``other`` must not be used afterwards. A placement under way counts as running on its target, so that
+        its room stays taken and the task is not placed a second time.
+        """
+        self.tasks, self.nodes, self._gangs = other.tasks, other.nodes, other._gangs
+        self._machines, self.machine_types = other._machines, other.machine_types
+        for name, queue in self.nodes.items():
+            self._scheduler.add_machine(self._machines[name], now)
+            if queue.draining:
+                self._scheduler.drain(queue.node, True)
+        incomplete = {task for gang in self._gangs.values() for task in gang}
+        jobs: dict[int, list[TrackedTask]] = {}
+        for task, tracked in self.tasks.items():
+            if tracked.phase is not Phase.LEAVING and task not in incomplete:
+                jobs.setdefault(tracked.job, []).append(tracked)
+        for tasks in jobs.values():
+            # A gang of which some tasks run already has started: the others need not wait for each other.
+            self._submit(tasks, now, started=any(tracked.place for tracked in tasks))
+            for tracked in tasks:
+                if tracked.place in self.nodes:
+                    self._mark_started(tracked.row.id, self.nodes[tracked.place], now)
+
+    # Queues -------------------------------------------------------------------------------------------
 
     def read(
-        self, board: QueueRows, now: float, *, attend: bool, machine: bool, after_s: float = 0.0
+        self, queue: QueueRows, now: float, *, attend: bool, machine: bool, after_s: float = 0.0
     ) -> None:
-        """Take in a node's board: ``attend`` its submissions, and as a ``machine`` what runs there.
+        """Record a node's queue: with ``attend`` its submissions, with ``machine`` the tasks that run there.
 
-        Of its submissions only those count that have waited for ``after_s`` seconds.
+        Submissions that have waited for less than ``after_s`` seconds are skipped.
         """
         if machine:
-            self._keep_machine(board, now)
-            self._read_tasks(board, now)
+            self._update_machine(queue, now)
+            self._read_tasks(queue, now)
         if attend:
-            self._read_submissions(board, after_s, now)
+            self._read_submissions(queue, after_s, now)
 
-    def lost(self, name: str, now: float) -> None:
-        """A node is dead, or no longer this coordinator's: what is known of it goes."""
-        board = self.nodes.pop(name, None)
+    def remove_node(self, name: str, now: float) -> None:
+        """Forget a node that is dead or that another coordinator is responsible for, and its tasks."""
+        queue = self.nodes.pop(name, None)
         self._machines.pop(name, None)
-        for task, entry in list(self.tasks.items()):
-            there = entry.target == name and entry.phase is Phase.PLACED
-            # What is on its way to another node is told of by its answer.
-            if there or (entry.host == name and entry.phase is not Phase.PLACED):
+        for task, tracked in list(self.tasks.items()):
+            there = tracked.target == name and tracked.phase is Phase.PLACED
+            # A task on its way to another node is settled by that node's answer.
+            if there or (tracked.host == name and tracked.phase is not Phase.PLACED):
                 self._forget(task, now, completed=False)
-        if board is not None:
-            self.scheduler.remove_machine(board.node, now)
+        if queue is not None:
+            self._scheduler.remove_machine(queue.node, now)
 
-    def expire(self, now: float) -> None:
-        """Forget what was placed and is on no board after so long: it was never started there."""
-        for task, entry in list(self.tasks.items()):
-            if entry.phase is Phase.PLACED and now - entry.since > _LATE_S:
-                self._forget(task, now, completed=False)
-
-    def left(self, name: str, now: float) -> None:
-        """A node's submissions are no longer this coordinator's to place."""
-        for task, entry in list(self.tasks.items()):
-            if entry.host == name and entry.phase is Phase.WAITING:
+    def expire_placements(self, now: float) -> None:
+        """Forget tasks that were placed and have been in no queue for 10 seconds: they were never started."""
+        for task, tracked in list(self.tasks.items()):
+            if tracked.phase is Phase.PLACED and now - tracked.since > _PLACED_S_MAX:
                 self._forget(task, now, completed=False)
 
-    def _keep_machine(self, board: QueueRows, now: float) -> None:
-        known = self.nodes.get(board.name)
-        wanted = described_machine(board, self.types.get(board.name, ""))
-        if known is not None and (known.node != board.node or self._machines[board.name] != wanted):
-            self.lost(board.name, now)
+    def release_submissions(self, name: str, now: float) -> None:
+        """Forget a node's submissions, which another coordinator places from now on."""
+        for task, tracked in list(self.tasks.items()):
+            if tracked.host == name and tracked.phase is Phase.WAITING:
+                self._forget(task, now, completed=False)
+
+    def _update_machine(self, queue: QueueRows, now: float) -> None:
+        known = self.nodes.get(queue.name)
+        wanted = described_machine(queue, self.machine_types.get(queue.name, ""))
+        if known is not None and (known.node != queue.node or self._machines[queue.name] != wanted):
+            self.remove_node(queue.name, now)
             known = None
         if known is None:
-            self.scheduler.add_machine(wanted, now)
-            self._machines[board.name] = wanted
-            again = [self.tasks[task] for task in self.problems]
+            self._scheduler.add_machine(wanted, now)
+            self._machines[queue.name] = wanted
+            refused = [self.tasks[task] for task in self.problems]
             self.problems.clear()
-            for job in {entry.job: None for entry in again}:
-                self._enter([entry for entry in again if entry.job == job], now)
-        if known is None or known.draining != board.draining:
-            self.scheduler.drain(board.node, board.draining)
-        self.nodes[board.name] = board
+            for job in {tracked.job: None for tracked in refused}:
+                self._submit([tracked for tracked in refused if tracked.job == job], now)
+        if known is None or known.draining != queue.draining:
+            self._scheduler.drain(queue.node, queue.draining)
+        self.nodes[queue.name] = queue
 
-    def _read_tasks(self, board: QueueRows, now: float) -> None:
-        alive = {row.id for row in board.tasks if row.state is not TaskState.ENDED}
-        ended = {row.id: row for row in board.tasks if row.state is TaskState.ENDED}
-        for row in board.tasks:
+    def _read_tasks(self, queue: QueueRows, now: float) -> None:
+        alive = {row.id for row in queue.tasks if row.state is not TaskState.ENDED}
+        ended = {row.id: row for row in queue.tasks if row.state is TaskState.ENDED}
+        for row in queue.tasks:
             if row.state is not TaskState.ENDED:
-                self._runs(board, row, now)
-        for task, entry in list(self.tasks.items()):
+                self._read_running(queue, row, now)
+        for task, tracked in list(self.tasks.items()):
             if task in alive:
                 continue
-            here = entry.host == board.name and entry.phase in {Phase.RUNNING, Phase.LEAVING}
-            coming = entry.target == board.name and entry.phase is Phase.PLACED
+            here = tracked.host == queue.name and tracked.phase in {Phase.RUNNING, Phase.LEAVING}
+            coming = tracked.target == queue.name and tracked.phase is Phase.PLACED
             if here or (coming and task in ended):
                 self._forget(task, now, ended=ended.get(task))
 
-    def _runs(self, board: QueueRows, row: Occupant, now: float) -> None:
-        entry = self.tasks.get(row.id)
-        if entry is None:
-            entry = Entry(row, board.name, Phase.RUNNING, job_of(row))
-            self._enter([entry], now)
-            self._started(row.id, board, now)
+    def _read_running(self, queue: QueueRows, row: Occupant, now: float) -> None:
+        tracked = self.tasks.get(row.id)
+        if tracked is None:
+            tracked = TrackedTask(row, queue.name, Phase.RUNNING, job_of(row))
+            self._submit([tracked], now)
+            self._mark_started(row.id, queue, now)
             return
-        if entry.phase is Phase.LEAVING:
+        if tracked.phase is Phase.LEAVING:
             return
-        if entry.phase is Phase.RUNNING and entry.host == board.name:
-            entry.row = row
+        if tracked.phase is Phase.RUNNING and tracked.host == queue.name:
+            tracked.row = row
             return
-        if entry.phase is Phase.WAITING or entry.target != board.name:
-            # Somebody else placed it.
-            self._waits_again(row.id, now)
-            self._leave_gang(row, entry, now)
-            self._started(row.id, board, now)
-        entry.row, entry.host, entry.phase, entry.since, entry.target = (
-            row,
-            board.name,
-            Phase.RUNNING,
-            now,
-            "",
-        )
+        if tracked.phase is Phase.WAITING or tracked.target != queue.name:
+            # Another coordinator placed it.
+            self._wait_again(row.id, now)
+            self._leave_gang(row, tracked, now)
+            self._mark_started(row.id, queue, now)
+        tracked.row, tracked.host, tracked.phase = row, queue.name, Phase.RUNNING
+        tracked.since, tracked.target = now, ""
 
-    def _read_submissions(self, board: QueueRows, after_s: float, now: float) -> None:
-        waiting = {row.id for row in board.waiting}
-        for row in board.waiting:
+    def _read_submissions(self, queue: QueueRows, after_s: float, now: float) -> None:
+        waiting = {row.id for row in queue.waiting}
+        for row in queue.waiting:
             if row.waited_ms < after_s * 1000:
                 continue
-            entry = self.tasks.get(row.id)
-            if entry is None:
-                self._submitted(board.name, row, now)
-            elif entry.phase is Phase.PLACED and board.version > entry.version:
-                self._came_back(row.id, entry, row, board.name, now)
-            elif entry.phase is Phase.WAITING:
-                entry.row = row
-        if board.partial:
+            tracked = self.tasks.get(row.id)
+            if tracked is None:
+                self._add_submission(queue.name, row, now)
+            elif tracked.phase is Phase.PLACED and queue.version > tracked.version:
+                self._wait_again(row.id, now)
+                tracked.row, tracked.host, tracked.phase = row, queue.name, Phase.WAITING
+                tracked.since, tracked.target = now, ""
+            elif tracked.phase is Phase.WAITING:
+                tracked.row = row
+        if queue.partial:
             return
-        for task, entry in list(self.tasks.items()):
-            gone = entry.host == board.name and entry.phase is Phase.WAITING and task not in waiting
-            if gone:
+        for task, tracked in list(self.tasks.items()):
+            if tracked.host == queue.name and tracked.phase is Phase.WAITING and task not in waiting:
                 self._forget(task, now, completed=False)
 
-    def _submitted(self, host: str, row: Submission, now: float) -> None:
-        entry = Entry(row, host, Phase.WAITING, job_of(row), since=now)
-        if row.work.gang and not self._known_job(entry.job):
-            together = self._gangs.setdefault(entry.job, {})
-            together[row.id] = entry
-            self.tasks[row.id] = entry
-            if len(together) >= max(row.work.tasks, row.work.gang):
-                self._complete_gang(entry, now)
+    def _add_submission(self, host: str, row: Submission, now: float) -> None:
+        tracked = TrackedTask(row, host, Phase.WAITING, job_of(row), since=now)
+        if row.work.gang and self._scheduler.job(tracked.job) is None:
+            gang = self._gangs.setdefault(tracked.job, {})
+            gang[row.id] = tracked
+            self.tasks[row.id] = tracked
+            if len(gang) >= max(row.work.tasks, row.work.gang):
+                del self._gangs[tracked.job]
+                self._submit(list(gang.values()), now)
             return
-        self._enter([entry], now)
+        self._submit([tracked], now)
 
     def gang_of(self, task: int) -> tuple[int, int] | None:
-        """How many tasks of its gang there are, and how many it will have; None once it is complete."""
-        entry = self.tasks[task]
-        together = self._gangs.get(entry.job)
-        if together is None:
+        """Return the present and the final number of tasks of its gang; None once the gang is complete."""
+        tracked = self.tasks[task]
+        gang = self._gangs.get(tracked.job)
+        if gang is None:
             return None
-        return len(together), max(entry.row.work.tasks, entry.row.work.gang)
+        return len(gang), max(tracked.row.work.tasks, tracked.row.work.gang)
 
-    def _complete_gang(self, entry: Entry, now: float) -> None:
-        together = self._gangs.pop(entry.job, None)
-        if together is not None:
-            self._enter(list(together.values()), now)
+    def _leave_gang(self, row: Occupant, tracked: TrackedTask, now: float) -> None:
+        """Submit a task of an incomplete gang that runs already, as a task of its own."""
+        gang = self._gangs.get(tracked.job)
+        if gang is not None and gang.pop(row.id, None) is not None:
+            if not gang:
+                del self._gangs[tracked.job]
+            tracked.row = row
+            self._submit([tracked], now)
 
-    def _leave_gang(self, row: Occupant, entry: Entry, now: float) -> None:
-        """One of an incomplete gang runs already: for itself, as far as the scheduler is concerned."""
-        together = self._gangs.get(entry.job)
-        if together is not None and together.pop(row.id, None) is not None:
-            if not together:
-                del self._gangs[entry.job]
-            entry.row = row
-            self._enter([entry], now)
-
-    def _known_job(self, job: int) -> bool:
-        return job in self.scheduler.state.jobs
-
-    def _came_back(self, task: int, entry: Entry, row: Submission, host: str, now: float) -> None:
-        self._waits_again(task, now)
-        entry.row, entry.host, entry.phase, entry.since, entry.target = row, host, Phase.WAITING, now, ""
-
-    def _enter(self, entries: list[Entry], now: float) -> None:
-        """Tell the scheduler of tasks of one job."""
-        places = {board.name: board.node for board in self.nodes.values()}
-        jobs = self.scheduler.state.jobs
-        known = jobs.find(entries[0].job)
+    def _submit(self, tasks: list[TrackedTask], now: float, *, started: bool = False) -> None:
+        """Submit tasks of one job to the scheduler; ``started`` says that its gang need not wait."""
+        places = {queue.name: queue.node for queue in self.nodes.values()}
+        first = tasks[0]
+        job = self._scheduler.job(first.job)
         try:
-            job = described_job(entries[0].row, entries[0].job) if known < 0 else jobs.descriptors[known]
-            self.scheduler.submit(job, [described_task(one.row, places, now) for one in entries], now)
+            if job is None:
+                job = described_job(first.row, first.job)
+                job = replace(job, gang=0) if started else job
+            self._scheduler.submit(job, [described_task(one.row, places, now) for one in tasks], now)
         except BadDescriptorError as error:
-            self.problems.update((one.row.id, error.message) for one in entries)
-        self.tasks.update((one.row.id, one) for one in entries)
+            self.problems.update((one.row.id, error.message) for one in tasks)
+        self.tasks.update((one.row.id, one) for one in tasks)
 
-    def _runs_already(self, task: int) -> bool:
-        table = self.scheduler.state.tasks
-        row = table.find(task)
-        return row >= 0 and table.status[row] == RUNNING
+    def _wait_again(self, task: int, now: float) -> None:
+        if self._scheduler.is_running(task):
+            self._scheduler.rejected(task, now)
 
-    def _waits_again(self, task: int, now: float) -> None:
-        if self._runs_already(task):
-            self.scheduler.rejected(task, now)
-
-    def _started(self, task: int, board: QueueRows, now: float) -> None:
-        if task not in self.problems and not self._runs_already(task):
-            self.scheduler.started(task, board.node, now)
+    def _mark_started(self, task: int, queue: QueueRows, now: float) -> None:
+        if task not in self.problems and not self._scheduler.is_running(task):
+            self._scheduler.started(task, queue.node, now)
 
     def _forget(
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True
     ) -> None:
-        entry = self.tasks.pop(task)
-        if entry.phase is Phase.LEAVING:
+        tracked = self.tasks.pop(task)
+        if tracked.phase is Phase.LEAVING:
             return
         if self.problems.pop(task, None) is not None:
             return
-        pending = self._gangs.get(entry.job)
-        if pending is not None and pending.pop(task, None) is not None:
-            if not pending:
-                del self._gangs[entry.job]
+        gang = self._gangs.get(tracked.job)
+        if gang is not None and gang.pop(task, None) is not None:
+            if not gang:
+                del self._gangs[tracked.job]
             return
         report = FinalReport(0.0, completed=completed)
         if ended is not None:
@@ -269,43 +321,43 @@ class Books:
                 memory_peak=ended.memory_bytes,
                 completed=ended.completed,
             )
-        self.scheduler.finished(task, now, report)
+        self._scheduler.finished(task, now, report)
 
     # Placements -----------------------------------------------------------------------------------------
 
-    def sent(self, task: int, target: str, now: float) -> Entry | None:
-        """A placement goes out; None when the task is no longer there to be placed."""
-        entry = self.tasks.get(task)
-        if entry is None or entry.phase is not Phase.WAITING:
+    def mark_sent(self, task: int, target: str, now: float) -> TrackedTask | None:
+        """Record that a placement is sent; return None if the task no longer waits."""
+        tracked = self.tasks.get(task)
+        if tracked is None or tracked.phase is not Phase.WAITING:
             return None
-        entry.phase, entry.target, entry.since = Phase.SENT, target, now
-        return entry
+        tracked.phase, tracked.target, tracked.since = Phase.SENT, target, now
+        return tracked
 
-    def leaves(self, task: int, host: str, now: float) -> None:
-        """A task is told to stop: whoever runs it submits it again, under another number."""
-        entry = self.tasks[task]
-        entry.phase, entry.host, entry.target = Phase.LEAVING, host, ""
-        self.scheduler.finished(task, now, FinalReport(0.0, completed=False))
+    def mark_leaving(self, task: int, host: str, now: float) -> None:
+        """Record that a task is asked to stop. Its caller submits it again under another number."""
+        tracked = self.tasks[task]
+        tracked.phase, tracked.host, tracked.target = Phase.LEAVING, host, ""
+        self._scheduler.finished(task, now, FinalReport(0.0, completed=False))
 
-    def stayed(self, task: int) -> None:
-        """It was not stopped: its node's board tells of it anew."""
-        entry = self.tasks.get(task)
-        if entry is not None and entry.phase is Phase.LEAVING:
+    def mark_not_stopped(self, task: int) -> None:
+        """Forget a task that its node did not stop; the node's next queue brings it back."""
+        tracked = self.tasks.get(task)
+        if tracked is not None and tracked.phase is Phase.LEAVING:
             del self.tasks[task]
 
-    def answered(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> list[str]:
-        """What a node said to placements; None: it did not answer. Gives the reasons of refusals."""
+    def record_answer(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> list[str]:
+        """Record a node's answer to placements, None for no answer; return the reasons of refusals."""
         refused = (
             dict(answer.refused) if answer is not None else dict.fromkeys(tasks, f"{host} does not answer")
         )
         for task in tasks:
-            entry = self.tasks.get(task)
-            if entry is None or entry.phase is not Phase.SENT:
+            tracked = self.tasks.get(task)
+            if tracked is None or tracked.phase is not Phase.SENT:
                 continue
             if task in refused:
-                entry.phase, entry.target, entry.since = Phase.WAITING, "", now
-                self._waits_again(task, now)
+                tracked.phase, tracked.target, tracked.since = Phase.WAITING, "", now
+                self._wait_again(task, now)
             else:
-                entry.phase, entry.since = Phase.PLACED, now
-                entry.version = answer.version if answer is not None else 0
+                tracked.phase, tracked.since = Phase.PLACED, now
+                tracked.version = answer.version if answer is not None else 0
         return [refused[task] for task in tasks if task in refused]

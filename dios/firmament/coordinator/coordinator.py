@@ -1,8 +1,7 @@
-"""A coordinator at work: reads boards, runs rounds, sends placements, answers questions (§6.5.1).
+"""The coordinator's loop: reads nodes' queues, runs rounds, sends placements, and answers questions (§6.5.1).
 
-For: ``coordinator.main``. Not for: what boards mean (``books``), who is responsible (``duty``), or any
-decision. Nothing here is worth keeping: a coordinator that is killed is replaced by one that reads the
-same boards.
+``assignment`` decides which coordinator is responsible, and the subclasses of ``ClusterService`` decide where
+runs go. A coordinator keeps nothing that is lost with it: the next one reads the same queues.
 """
 
 from __future__ import annotations
@@ -17,345 +16,427 @@ import msgspec
 import trio
 
 from dios.errors import DiosError
-from dios.firmament.coordinator.assignment import Candidate, Duty, duty_of
-from dios.firmament.coordinator.node_monitor import Eyes, told_or_said
-from dios.firmament.coordinator.observer import Report
-from dios.firmament.coordinator.share_storage import Sharing
+from dios.firmament.coordinator.assignment import Assignment, CandidateNode, assign_nodes
+from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
+from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
+from dios.firmament.coordinator.observer import MeasurementReport
+from dios.firmament.coordinator.share_storage import ShareStorage
+from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
     from dios.client.ops.cluster import Member
     from dios.client.trio.node import AsyncNode
-    from dios.firmament.coordinator.scheduler_service import Links, Office
-    from dios.firmament.coordinator.start_options import Orders
+    from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
+    from dios.firmament.coordinator.kernel_compilation import KernelCompiler
+    from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
+    from dios.firmament.coordinator.start_options import StartOptions
     from dios.wire.messages import Asked, QueueRows
 
-_LOADING: Final = (
-    "coordinator: loading the scheduler; the first time its kernels are compiled, which takes a minute, and "
-    "runs are placed without it meanwhile\n"
+_LOADING: Final = "coordinator: loading the scheduler\n"
+_COMPILING: Final = (
+    "coordinator: the scheduler's kernels are being compiled, which happens once after an installation and "
+    "takes some minutes; a simple rule places runs meanwhile\n"
 )
-_NOTHING_NEW: Final = 2**62
-"""A version that no board has: only its head is told."""
+_COMPILED: Final = "coordinator: the kernels are compiled; the flow scheduler places runs from now on\n"
+_HEAD_ONLY: Final = 2**62
+"""A version that no queue reaches: a node answers such a request without its rows."""
 
 _MEMBERS_S: Final = 0.25
 _HEAD_WAIT_MS: Final = 500
-_SETTLE_S: Final = 3.0
-"""So long a node that has come is waited for to say whether it has a coordinator."""
-_BOARD_WAIT_MS: Final = 1_000
-_AGAIN_S: Final = 0.5
-"""While anything waits, costs change with time: a round at least so often."""
+_JOIN_S: Final = 3.0
+"""The time within which a node that has joined reports whether it has a coordinator."""
+_QUEUE_WAIT_MS: Final = 1_000
+_ROUND_S_MAX: Final = 0.5
+"""The longest time between rounds while tasks wait, because costs change with time."""
 _CONTROL_S: Final = 1.0
 """The control interval of rates."""
-_HEAR_S: Final = 3.0
-"""So long a question about a job waits until all nodes were heard: that takes a control interval."""
+_CAPACITIES_S: Final = 3.0
+"""The longest time that a question about a job waits for all nodes to report their capacities."""
 _RATES_LEASE_MS: Final = 5_000
-"""Rates of a coordinator that is gone hold no longer."""
-_HAND_ON_S: Final = 10.0
-"""What was taken in the last seconds may be forgotten with a coordinator; what was set is not."""
+"""Rates of a coordinator that has ended are valid for this time."""
+_STORE_SHARES_S: Final = 10.0
+"""Commitments of the last seconds may be lost with a coordinator. Weights and quotas are stored at once."""
 
 
 class Coordinator:
-    """The coordinator of one node; ``run`` until cancelled, or the connection to the node ends."""
+    """The coordinator of one node.
+
+    Args:
+        node: the connection to the own node.
+        options: the settings of the node.
+        knowledge: what was measured before.
+        delegation_s: the time that a rack's coordinator has for the runs of its own nodes.
+        kernels: compiles the scheduler's kernels; tests pass a fake.
+    """
 
     def __init__(
-        self, node: AsyncNode, orders: Orders, *, knowledge: KnowledgeBase, delegation_s: float
+        self,
+        node: AsyncNode,
+        options: StartOptions,
+        *,
+        knowledge: KnowledgeBase,
+        delegation_s: float,
+        kernels: KernelCompiler | None = None,
     ) -> None:
         self._node = node
-        self._orders = orders
-        self._sharing = Sharing(node)
-        self._in_office_since = 0.0
+        self._options = options
+        self._storage = ShareStorage(node)
+        self._attending_since = 0.0
         self._knowledge = knowledge
         self._delegation_s = delegation_s
+        self._kernels = kernels or BackgroundCompiler()
+        self._compilation_ended = trio.Event()
         self._own = ""
         self._own_id = 0
-        self._living: dict[str, Member] = {}
+        self._members: dict[str, Member] = {}
+        """The usable nodes, by name."""
         self._followed: set[str] = set()
-        """The nodes whose boards are being read."""
-        self._living_since: dict[str, float] = {}
-        self._candidates: dict[str, Candidate] = {}
-        self._duty = Duty()
-        self._office: Office | None = None
+        """The nodes whose queues are being read."""
+        self._member_since: dict[str, float] = {}
+        self._candidates: dict[str, CandidateNode] = {}
+        self._assignment = Assignment()
+        self._service: ClusterService | None = None
+        self._flow: SchedulerService | None = None
+        """The same as ``_service`` once the flow scheduler places runs."""
         self._lock = trio.Lock()
-        self._eyes = Eyes(node, knowledge, self._lock)
-        self._considering = trio.Lock()
-        self._handing_on = trio.Lock()
-        """Held from when weights and quotas may change until that is stored."""
-        self._dirty = trio.Event()
-        self._links_changed = trio.Event()
-        self._heard = trio.Event()
-        """Set, and replaced, when a node has told what it moved and can do."""
+        """Held while the service or the knowledge base is used."""
+        self._monitor = NodeMonitor(node, knowledge, self._lock)
+        self._assigning = trio.Lock()
+        self._storing = trio.Lock()
+        """Held from the moment that weights and quotas may change until they are stored."""
+        self._changed = trio.Event()
+        self._guarantees_changed = trio.Event()
+        self._capacities_changed = trio.Event()
+        """Set, and replaced, when a node has reported its traffic and capacities."""
         self._answered: set[tuple[str, int]] = set()
-        """Questions that stand on boards and are, or are being, answered."""
+        """Questions in the nodes' queues that are, or are being, answered."""
         self._reported: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled, or until the connection to the node ends."""
         own = next(member for member in await self._node.nodes() if member.here)
         self._own, self._own_id = own.name, own.node
-        await self._sharing.begin()
+        await self._storage.begin()
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._compile_kernels)
                 nursery.start_soon(self._follow_members, nursery)
-                nursery.start_soon(self._eyes.run)
-                nursery.start_soon(self._rounds, nursery)
+                nursery.start_soon(self._monitor.run)
+                nursery.start_soon(self._run_rounds, nursery)
                 nursery.start_soon(self._share)
         finally:
-            self._eyes.close()
+            self._monitor.close()
 
-    # Who there is -------------------------------------------------------------------------------------
+    # The service ----------------------------------------------------------------------------------------
+
+    async def _compile_kernels(self) -> None:
+        """Compile the kernels in the background, also in a coordinator that schedules only later."""
+        if not await trio.to_thread.run_sync(self._kernels.is_ready):
+            try:
+                await self._kernels.compile()
+            except KernelCompilationError as error:
+                # The flow scheduler compiles them in this process then.
+                sys.stderr.write(f"coordinator: {error}\n")
+        self._compilation_ended.set()
+
+    async def _start_service(self, nursery: trio.Nursery) -> None:
+        """Start to schedule, by the flow scheduler if its kernels are compiled, else by the simple rule."""
+        if await trio.to_thread.run_sync(self._kernels.is_ready):
+            sys.stderr.write(_LOADING)
+            self._service = self._flow = await self._open_flow_service()
+        else:
+            sys.stderr.write(_COMPILING)
+            self._service = StartUpService(self._options, self._own, self._knowledge, self._kernels)
+            nursery.start_soon(self._switch_to_flow_service)
+        self._service.unmeasured = self._monitor.unmeasured
+
+    async def _open_flow_service(self) -> SchedulerService:
+        # Late, because the scheduler's libraries take seconds to load.
+        from dios.firmament.coordinator.scheduler_service import open_service  # noqa: PLC0415 - see above
+
+        wall = time.time() - trio.current_time()
+        return await trio.to_thread.run_sync(
+            partial(open_service, self._options, self._own, self._knowledge, wall)
+        )
+
+    async def _switch_to_flow_service(self) -> None:
+        """Replace the simple rule by the flow scheduler once the kernels are compiled."""
+        await self._compilation_ended.wait()
+        flow = await self._open_flow_service()
+        async with self._storing, self._lock:
+            assert self._service is not None  # noqa: S101 - it was set before this task was started
+            now = trio.current_time()
+            flow.take_over(self._service, self._assignment, now)
+            flow.unmeasured = self._monitor.unmeasured
+            self._service = self._flow = flow
+            self._attending_since = now
+            if self._storage.shares and self._assignment.attend:
+                flow.learn(self._storage.shares, now, commitments=True)
+        sys.stderr.write(_COMPILED)
+        self._changed.set()
+
+    # Nodes and their queues -------------------------------------------------------------------------------
 
     async def _follow_members(self, nursery: trio.Nursery) -> None:
         while True:
             members = {member.name: member for member in await self._node.nodes() if member.usable}
-            for name in [name for name in self._living if name not in members]:
+            for name in [name for name in self._members if name not in members]:
                 self._candidates.pop(name, None)
-                self._living_since.pop(name, None)
-            for name in [name for name in members if name not in self._living]:
-                self._living_since[name] = trio.current_time()
-            self._living = members
+                self._member_since.pop(name, None)
+            for name in [name for name in members if name not in self._members]:
+                self._member_since[name] = trio.current_time()
+            self._members = members
             for name in [name for name in members if name not in self._followed]:
                 self._followed.add(name)
-                nursery.start_soon(self._follow_board, name, nursery)
-            await self._consider()
+                nursery.start_soon(self._follow_queue, name, nursery)
+            await self._update_assignment(nursery)
             await trio.sleep(_MEMBERS_S)
 
-    async def _consider(self) -> None:
-        """Work out the duty anew, and take up or lay down what has changed."""
-        async with self._considering:
-            duty = self._duty_now()
-            if duty.attend and self._office is None:
-                # The scheduler's libraries take a second to load, and kernels their time to be compiled.
-                from dios.firmament.coordinator.scheduler_service import open_office  # noqa: PLC0415 - see above
-
-                sys.stderr.write(_LOADING)
-                wall = time.time() - trio.current_time()
-                make = partial(open_office, self._orders, self._own, self._knowledge, wall)
-                self._office = await trio.to_thread.run_sync(make)
-                self._office.unmeasured = self._eyes.unmeasured
-                duty = self._duty_now()
-            if duty == self._duty:
+    async def _update_assignment(self, nursery: trio.Nursery) -> None:
+        """Compute the assignment from the present nodes, and apply its changes."""
+        async with self._assigning:
+            assignment = self._current_assignment()
+            if assignment.attend and self._service is None:
+                await self._start_service(nursery)
+                assignment = self._current_assignment()
+            if assignment == self._assignment:
                 return
             async with self._lock:
-                before, self._duty = self._duty, duty
-                if self._office is not None:
+                before, self._assignment = self._assignment, assignment
+                if self._service is not None:
                     now = trio.current_time()
-                    self._office.changed_duty(before, duty, now)
-                    if duty.attend and not before.attend:
-                        self._in_office_since = now
-                        if self._sharing.shares:
-                            self._office.learn(self._sharing.shares, now, commitments=True)
+                    self._service.change_assignment(before, assignment, now)
+                    if assignment.attend and not before.attend:
+                        self._attending_since = now
+                        if self._storage.shares:
+                            self._service.learn(self._storage.shares, now, commitments=True)
 
-    def _duty_now(self) -> Duty:
+    def _current_assignment(self) -> Assignment:
         now = trio.current_time()
         unknown = [
             name
-            for name, since in self._living_since.items()
-            if now - since < _SETTLE_S
+            for name, since in self._member_since.items()
+            if now - since < _JOIN_S
             and (name not in self._candidates or not self._candidates[name].coordinated)
         ]
         if unknown:
-            # Who has just come may be the one to lead: its board, or its coordinator, is on the way.
-            return self._duty
-        nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._living]
-        return duty_of(self._own_id, nodes, self._orders.set_up, self._delegation_s)
+            # A node that has just joined may be the one to lead: its queue or its coordinator is on the way.
+            return self._assignment
+        nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._members]
+        return assign_nodes(self._own_id, nodes, self._options.set_up, self._delegation_s)
 
-    async def _follow_board(self, name: str, nursery: trio.Nursery) -> None:
-        """Read a node's board again and again while it lives."""
-        since, duty = 0, self._duty
-        while name in self._living:
-            if duty is not self._duty:
-                since, duty = 0, self._duty
+    async def _follow_queue(self, name: str, nursery: trio.Nursery) -> None:
+        """Read a node's queue again and again while the node is usable."""
+        since, assignment = 0, self._assignment
+        while name in self._members:
+            if assignment is not self._assignment:
+                since, assignment = 0, self._assignment
             try:
-                board = await self._board(name, since, duty)
+                queue = await self._read_queue(name, since, assignment)
             except DiosError as error:
-                if self._office is not None:
-                    self._office.note(f"{name}: {error}")
+                if self._service is not None:
+                    self._service.note(f"{name}: {error}")
                 await trio.sleep(_MEMBERS_S)
                 continue
-            if board.version < since:
-                # The node was started anew, and counts from the beginning.
+            if queue.version < since:
+                # The node has restarted and counts from the beginning.
                 since = 0
                 self._forget_numbers(name)
                 continue
-            if name == self._own and board.version > since:
-                self._eyes.heard(board)
-                await self._learn(board.shares_version, board.shares)
-            candidate = Candidate(board.node, board.name, board.rack, board.coordinated)
+            if name == self._own and queue.version > since:
+                self._monitor.use(queue)
+                await self._learn(queue.shares_version, queue.shares)
+            candidate = CandidateNode(queue.node, queue.name, queue.rack, queue.coordinated)
             if self._candidates.get(name) != candidate:
                 self._candidates[name] = candidate
-                await self._consider()
-            if duty is self._duty and board.version > since and self._wants(name, duty):
-                since = board.version
-                await self._take_in(name, board, nursery)
-            if name in duty.below:
-                # Others have these first, and how long they waited is no news: they are read anew.
+                await self._update_assignment(nursery)
+            if assignment is self._assignment and queue.version > since and self._needs(name, assignment):
+                since = queue.version
+                await self._process_queue(name, queue, nursery)
+            if name in assignment.below:
+                # The waiting times of these runs count, and they do not change the queue's version.
                 since = 0
-                await trio.sleep(_AGAIN_S)
+                await trio.sleep(_ROUND_S_MAX)
         self._followed.discard(name)
         self._forget_numbers(name)
 
-    def _wants(self, name: str, duty: Duty) -> bool:
-        return name in duty.attend or name in duty.machines or name == self._own
+    def _needs(self, name: str, assignment: Assignment) -> bool:
+        return name in assignment.attend or name in assignment.machines or name == self._own
 
-    async def _board(self, name: str, since: int, duty: Duty) -> QueueRows:
-        """A node's board once it is newer, or its head where nothing else is wanted of it."""
-        wanted = self._wants(name, duty)
-        wait_ms = _BOARD_WAIT_MS if wanted else _HEAD_WAIT_MS
-        own = name == self._own
+    async def _read_queue(self, name: str, since: int, assignment: Assignment) -> QueueRows:
+        """Wait for a newer queue of a node, or read only its head if its rows are not needed."""
+        needed = self._needs(name, assignment)
+        wait_ms = _QUEUE_WAIT_MS if needed else _HEAD_WAIT_MS
         return await self._node.board(
             self._host(name),
-            since=since if wanted else _NOTHING_NEW,
-            wait_ms=0 if name in duty.below else wait_ms,
-            attend=name in duty.attend and self._office is not None,
-            own=own,
+            since=since if needed else _HEAD_ONLY,
+            wait_ms=0 if name in assignment.below else wait_ms,
+            attend=name in assignment.attend and self._service is not None,
+            own=name == self._own,
         )
 
     def _host(self, name: str) -> str:
-        """A node as a call names it; empty for the one that is asked."""
+        """Return a node's name for a call; empty for the own node."""
         return "" if name == self._own else name
 
     def _forget_numbers(self, name: str) -> None:
-        """Reports and questions of a node are numbered from its start."""
+        """Forget the numbers of a node's reports and questions, which begin again when it restarts."""
         self._reported.pop(name, None)
         self._answered = {one for one in self._answered if one[0] != name}
 
-    async def _take_in(self, name: str, board: QueueRows, nursery: trio.Nursery) -> None:
-        office, duty = self._office, self._duty
-        if office is None or not (name in duty.attend or name in duty.machines):
+    async def _process_queue(self, name: str, queue: QueueRows, nursery: trio.Nursery) -> None:
+        assignment = self._assignment
+        if not (name in assignment.attend or name in assignment.machines):
             return
         async with self._lock:
-            for number, data in board.reports:
+            service = self._service
+            if service is None:
+                return
+            for number, data in queue.reports:
                 if number > self._reported.get(name, 0):
                     self._reported[name] = number
-                    office.take_report(name, _decoded(data))
-            office.read(name, board, trio.current_time())
-        self._dirty.set()
-        if name in duty.attend:
-            asked = {(name, one.number): one for one in board.asked}
+                    service.merge_report(name, _decode_report(data))
+            service.read(name, queue, trio.current_time())
+        self._changed.set()
+        if name in assignment.attend:
+            asked = {(name, one.number): one for one in queue.asked}
             self._answered = {one for one in self._answered if one[0] != name or one in asked}
             for key in asked.keys() - self._answered:
                 self._answered.add(key)
-                nursery.start_soon(self._advise, office, name, asked[key])
+                nursery.start_soon(self._answer, name, asked[key])
 
-    async def _advise(self, office: Office, name: str, asked: Asked) -> None:
-        with trio.move_on_after(_HEAR_S):
-            while office.is_early(asked):
-                await self._heard.wait()
-        async with self._handing_on:
+    async def _answer(self, name: str, asked: Asked) -> None:
+        """Answer a question in a node's queue."""
+        with trio.move_on_after(_CAPACITIES_S):
+            while self._service is not None and self._service.must_wait(asked):
+                await self._capacities_changed.wait()
+        async with self._storing:
             async with self._lock:
-                answer = await trio.to_thread.run_sync(office.answer, asked)
-            if office.terms_changed():
-                # What was set is stored before anybody is told so.
+                service, flow = self._service, self._flow
+                if service is None:
+                    return
+                answer = await trio.to_thread.run_sync(service.answer, asked)
+            if flow is not None and flow.has_unstored_changes():
+                # A change is stored before its caller hears of success.
                 try:
-                    await self._hand_on(office)
+                    await self._store_shares(flow)
                 except DiosError as error:
                     async with self._lock:
-                        answer = office.not_kept(str(error), trio.current_time())
-        # Who asked may have given up meanwhile.
+                        answer = flow.storing_failed(str(error), trio.current_time())
+        # The caller may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
 
     # Rounds -------------------------------------------------------------------------------------------
 
-    async def _rounds(self, nursery: trio.Nursery) -> None:
+    async def _run_rounds(self, nursery: trio.Nursery) -> None:
         while True:
-            with trio.move_on_after(_AGAIN_S):
-                await self._dirty.wait()
-            fresh = self._dirty.is_set()
-            self._dirty = trio.Event()
-            office = self._office
-            if office is None or not (fresh or office.waits or office.admits):
-                continue
+            with trio.move_on_after(_ROUND_S_MAX):
+                await self._changed.wait()
+            changed = self._changed.is_set()
+            self._changed = trio.Event()
             async with self._lock:
-                now = trio.current_time()
-                orders = await trio.to_thread.run_sync(office.round, now)
-            if office.links_changed:
-                self._links_changed.set()
-            for order in orders:
-                nursery.start_soon(self._send, office, order.host, order.placements, order.preempted)
-            if orders and office.waits:
-                # Models that place in waves go on at once.
-                self._dirty.set()
+                service = self._service
+                if service is None or not (changed or service.has_waiting_tasks or service.has_admitted_jobs):
+                    continue
+                actions = await trio.to_thread.run_sync(service.round, trio.current_time())
+                waiting = service.has_waiting_tasks
+            if service.links_changed:
+                self._guarantees_changed.set()
+            for action in actions:
+                nursery.start_soon(self._send, action)
+            if actions and waiting:
+                # Cost models that place in waves continue at once.
+                self._changed.set()
 
-    async def _send(
-        self, office: Office, host: str, placements: list[tuple[int, str]], preempted: list[int]
-    ) -> None:
-        answer = None
+    async def _send(self, action: NodeActions) -> None:
+        """Ask a node to start and stop tasks, and record its answer."""
+        answer, problem = None, ""
         try:
-            answer = await self._node.place(self._host(host), placements, preempted)
+            answer = await self._node.place(self._host(action.host), action.placements, action.preempted)
         except DiosError as error:
-            office.note(f"{host}: {error}")
+            problem = f"{action.host}: {error}"
+        tasks = [task for task, _ in action.placements]
         async with self._lock:
-            office.answered(host, [task for task, _ in placements], preempted, answer, trio.current_time())
+            # The service may be another one than that which decided.
+            if self._service is not None:
+                if problem:
+                    self._service.note(problem)
+                now = trio.current_time()
+                self._service.record_answer(action.host, tasks, action.preempted, answer, now)
 
     # Shares -------------------------------------------------------------------------------------------
 
     async def _share(self) -> None:
-        """Hand on shares now and then; and, if this coordinator governs, rates in each control interval."""
-        hand_on_at = trio.current_time() + _HAND_ON_S
+        """Store shares regularly, and send rates in each control interval if this coordinator governs."""
+        store_at = trio.current_time() + _STORE_SHARES_S
         while True:
             with trio.move_on_after(_CONTROL_S):
-                await self._links_changed.wait()
-            self._links_changed = trio.Event()
-            office, duty = self._office, self._duty
-            if office is None or not duty.governs:
+                await self._guarantees_changed.wait()
+            self._guarantees_changed = trio.Event()
+            flow, assignment = self._flow, self._assignment
+            if flow is None or not assignment.governs:
                 continue
-            if trio.current_time() >= hand_on_at:
-                hand_on_at = trio.current_time() + _HAND_ON_S
-                async with self._handing_on:
-                    await told_or_said("shares are not handed on", self._hand_on(office))
+            if trio.current_time() >= store_at:
+                store_at = trio.current_time() + _STORE_SHARES_S
+                async with self._storing:
+                    await log_failure("cannot store the shares", self._store_shares(flow))
             async with self._lock:
                 now = trio.current_time()
-                links = await trio.to_thread.run_sync(office.rates, now, _RATES_LEASE_MS / 1000)
+                bandwidth = await trio.to_thread.run_sync(flow.bandwidth, now, _RATES_LEASE_MS / 1000)
             with trio.move_on_after(_CONTROL_S):
                 async with trio.open_nursery() as nursery:
-                    for name in duty.governs:
-                        nursery.start_soon(self._govern, office, name, links.get(name))
+                    for name in assignment.governs:
+                        nursery.start_soon(self._govern, flow, name, bandwidth.get(name))
 
-    async def _hand_on(self, office: Office) -> None:
+    async def _store_shares(self, flow: SchedulerService) -> None:
         async with self._lock:
-            shares = await trio.to_thread.run_sync(office.shares, trio.current_time())
+            shares = await trio.to_thread.run_sync(flow.shares_to_store, trio.current_time())
         if shares is not None:
-            await self._sharing.hand_on(shares)
-            office.handed_on()
+            await self._storage.store(shares)
+            flow.mark_stored()
 
-    async def _govern(self, office: Office, name: str, links: Links | None) -> None:
-        rates, guarantees = ((), ()) if links is None else links
+    async def _govern(self, flow: SchedulerService, name: str, bandwidth: NodeBandwidth | None) -> None:
+        """Send a node its rates, guarantees and shares; record its traffic."""
+        rates, guarantees = ((), ()) if bandwidth is None else bandwidth
         try:
-            metered = await self._sharing.govern(
+            metered = await self._storage.govern(
                 name, self._host(name), rates, guarantees, lease_ms=_RATES_LEASE_MS
             )
         except DiosError as error:
-            office.note(f"{name}: {error}")
+            flow.note(f"{name}: {error}")
             return
         async with self._lock:
-            office.metered(name, metered, trio.current_time())
-        self._heard.set()
-        self._heard = trio.Event()
+            flow.record_traffic(name, metered, trio.current_time())
+        self._capacities_changed.set()
+        self._capacities_changed = trio.Event()
         await self._learn(metered.shares_version, metered.shares)
 
     async def _learn(self, version: int, shares: bytes) -> None:
-        """Take in shares that another coordinator has handed on.
+        """Use shares that another coordinator has stored.
 
-        Who governs counts for itself; it takes only what was set, but for the time in which its predecessor's
-        last words may still be on their way.
+        A coordinator that divides bandwidth computes commitments itself. It uses only weights and quotas of
+        others, except at its start, when the last shares of its predecessor may still be on their way.
         """
         fresh = True
         try:
-            fresh = await self._sharing.learn(version, shares)
+            fresh = await self._storage.learn(version, shares)
         except DiosError as error:
-            # They are known all the same, and others keep them, too.
-            sys.stderr.write(f"coordinator: shares are not kept: {error}\n")
-        if not fresh or self._office is None or not self._duty.attend:
+            # They are known in memory, and other nodes store them, too.
+            sys.stderr.write(f"coordinator: cannot store the shares: {error}\n")
+        if not fresh or not self._assignment.attend:
             return
         now = trio.current_time()
-        new_here = now - self._in_office_since < _HAND_ON_S
+        started_recently = now - self._attending_since < _STORE_SHARES_S
         async with self._lock:
-            self._office.learn(shares, now, commitments=new_here or not self._duty.governs)
+            if self._service is not None:
+                commitments = started_recently or not self._assignment.governs
+                self._service.learn(shares, now, commitments=commitments)
 
 
-def _decoded(data: bytes) -> Report | None:
+def _decode_report(data: bytes) -> MeasurementReport | None:
     try:
-        return msgspec.msgpack.decode(data, type=Report)
+        return msgspec.msgpack.decode(data, type=MeasurementReport)
     except msgspec.DecodeError:
         return None

@@ -17,22 +17,22 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.coordinator.task_tracer import is_followed, job_of
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
-from dios.wire.messages import QueueRows, Meter, Occupant
+from dios.firmament.knowledge.usage_profile import UsageChannel, UsageProfile, UsageRecording
+from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
 
 _MS: Final = 1000
 _NS: Final = 1_000_000_000
 
 
-class _Task:
+class _JobTask:
     """A task that runs, and how fast bytes go from each node on its account."""
 
     def __init__(self, row: Occupant, host: str, began: float) -> None:
         self.row = row
         self.host = host
         self.began = began
-        self.recording = Recording()
+        self.recording = UsageRecording()
         self.named = False
         self.rates: dict[str, int] = {}
 
@@ -41,13 +41,13 @@ class _Task:
         self.named = True
         self.rates[host] = rate
         received = sum(value for name, value in self.rates.items() if name != self.host)
-        values = {Channel.SENT: self.rates.get(self.host, 0), Channel.RECEIVED: received}
+        values = {UsageChannel.SENT: self.rates.get(self.host, 0), UsageChannel.RECEIVED: received}
         first, last = (max(0, round((at - self.began) * _MS)) for at in (begin, end))
         if last > first:
             self.recording.span(first, last, values)
 
 
-class Flows:
+class JobTraffic:
     """The flows of all tasks of admitted jobs on the nodes of one coordinator.
 
     Args:
@@ -58,7 +58,7 @@ class Flows:
     def __init__(self, knowledge: KnowledgeBase, wall: float) -> None:
         self._knowledge = knowledge
         self._wall = wall
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _JobTask] = {}
         self._meters: dict[str, tuple[float, dict[int, int]]] = {}
 
     def seen(self, board: QueueRows, now: float) -> None:
@@ -69,9 +69,9 @@ class Flows:
             if row is None or row.state is TaskState.ENDED:
                 self._end(self._tasks.pop(task), row)
         for row in rows.values():
-            known = row.id in self._tasks or len(self._tasks) >= limits.COURSES_GOVERNED_MAX
+            known = row.id in self._tasks or len(self._tasks) >= limits.JOB_TRAFFIC_TASKS_MAX
             if row.state is TaskState.RUNNING and not known:
-                self._tasks[row.id] = _Task(row, board.name, now - row.age_ms / _MS)
+                self._tasks[row.id] = _JobTask(row, board.name, now - row.age_ms / _MS)
 
     def forget(self, host: str) -> None:
         """A node is gone, or another's."""
@@ -93,12 +93,12 @@ class Flows:
                 went = told.get(task, 0) - (had if told.get(task, 0) >= had else 0)
                 one.take(host, round(went / (now - began)), began, now)
 
-    def _end(self, task: _Task, row: Occupant | None) -> None:
+    def _end(self, task: _JobTask, row: Occupant | None) -> None:
         """A task is gone from its node; of one that was on no account nothing is known."""
         if row is None or not task.named:
             return
         instant_s, values = task.recording.values(row.age_ms)
-        course = Course(
+        course = UsageProfile(
             row.principal,
             job_of(row),
             row.work.member,
@@ -112,6 +112,6 @@ class Flows:
             row.completed,
         )
         try:
-            self._knowledge.add_course(course)
+            self._knowledge.add_usage_profile(course)
         except InvalidError as error:
             sys.stderr.write(f"coordinator: what a task moved makes no sense: {error}\n")

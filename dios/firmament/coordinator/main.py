@@ -19,7 +19,7 @@ from dios.errors import DiosError
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.node_monitor import KNOWLEDGE
-from dios.firmament.coordinator.start_options import Orders
+from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 def main() -> None:
     """Coordinate until the node ends this task."""
     set_up, model, fairness, memory_ms = sys.argv[1:5]
-    trio.run(_coordinate, Orders(SetUp(set_up), model, fairness, int(memory_ms) / 1000))
+    trio.run(_coordinate, StartOptions(SetUp(set_up), model, fairness, int(memory_ms) / 1000))
 
 
-async def _coordinate(orders: Orders) -> None:
+async def _coordinate(orders: StartOptions) -> None:
     async with open_node() as node:
         knowledge = await _known(node)
-        delegation_s = limits.DELEGATION_MS / 1000
+        delegation_s = limits.RACK_DELEGATION_MS / 1000
         coordinator = Coordinator(node, orders, knowledge=knowledge, delegation_s=delegation_s)
         await coordinator.run()
 

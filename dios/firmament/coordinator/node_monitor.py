@@ -15,7 +15,7 @@ import trio
 
 from dios.errors import DiosError
 from dios.firmament.coordinator.observer import Observer
-from dios.firmament.coordinator.task_tracer import Tracer
+from dios.firmament.coordinator.task_tracer import TaskTracer
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _KEEP_COURSES_S: Final = 5.0
 """Courses are few, and each run of a job makes them once."""
 
 
-class Eyes:
+class NodeMonitor:
     """What one coordinator sees of its node.
 
     Whoever schedules reads and adds to the same knowledge: ``lock`` is held while anything is seen.
@@ -44,7 +44,7 @@ class Eyes:
         self._knowledge = knowledge
         self._lock = lock
         self._observer = Observer(knowledge)
-        self._tracer = Tracer(knowledge)
+        self._tracer = TaskTracer(knowledge)
         self._board: QueueRows | None = None
         self._kept = b""
 
@@ -53,7 +53,7 @@ class Eyes:
         """What this machine cannot measure, and why."""
         return self._observer.unmeasured
 
-    def heard(self, board: QueueRows) -> None:
+    def use(self, board: QueueRows) -> None:
         """The node has a new board."""
         self._board = board
         self._tracer.heard(board, time.monotonic_ns())
@@ -80,7 +80,7 @@ class Eyes:
                 await trio.to_thread.run_sync(self._observer.look, board)
                 report = self._observer.report(board.name)
             if report is not None:
-                await told_or_said("its measurements are not told", self._node.report(report))
+                await log_failure("its measurements are not told", self._node.report(report))
             if self._tracer.fresh:
                 self._tracer.fresh = False
                 keep_at = min(keep_at, trio.current_time() + _KEEP_COURSES_S)
@@ -97,10 +97,10 @@ class Eyes:
             data = await trio.to_thread.run_sync(self._knowledge.to_bytes)
         if data != self._kept:
             self._kept = data
-            await told_or_said("its measurements are not kept", stored[0].write_bytes(data))
+            await log_failure("its measurements are not kept", stored[0].write_bytes(data))
 
 
-async def told_or_said(what: str, doing: Awaitable[object]) -> None:
+async def log_failure(what: str, doing: Awaitable[object]) -> None:
     """Do what may fail without harm to the scheduling; its failures stand in the task's console."""
     try:
         await doing

@@ -19,9 +19,9 @@ from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
     BATCH_HEAD_BYTES,
-    Batch,
-    Entry,
-    Mark,
+    BatchMark,
+    KnowledgeBatch,
+    KnowledgeEntry,
     Sample,
     derived,
     encoded_bytes,
@@ -30,7 +30,7 @@ from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_tree import MachineTopology
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
 from dios.firmament.monitor.topology import read_topology
-from dios.wire.messages import QueueRows, Occupant
+from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState
 
 _AGAIN: Final = 5
@@ -39,7 +39,7 @@ _BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
 """What a report has room for, beside who it is from."""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
     """What one node's coordinator tells whoever schedules."""
 
     node: str
@@ -47,7 +47,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     batch: bytes = b""
 
 
-class _Followed:
+class _ObservedTask:
     """A task that runs here, and how it was when it was looked at last."""
 
     def __init__(self, row: Occupant) -> None:
@@ -72,8 +72,8 @@ class Observer:
             self.problem = str(error)
         self.unmeasured = unmeasured({counter: why for counter, why in survey().items() if why})
         """What of Table 6.4 this machine cannot measure, and why."""
-        self._mark: Mark | None = None
-        self._followed: dict[int, _Followed] = {}
+        self._mark: BatchMark | None = None
+        self._followed: dict[int, _ObservedTask] = {}
         self._ended: set[int] = set()
         self._reports = 0
         self._turn = 0
@@ -96,7 +96,7 @@ class Observer:
         classes = {row.id: _class_of(row) for row in running}
         for row in running[: limits.PROFILED_TASKS_MAX]:
             if row.id not in self._followed:
-                self._followed[row.id] = _Followed(row)
+                self._followed[row.id] = _ObservedTask(row)
             self._sample(self._followed[row.id], _others(classes, row.id))
         for row in board.tasks:
             fresh = row.state is TaskState.ENDED and row.id not in self._ended
@@ -115,22 +115,22 @@ class Observer:
         """
         self._reports += 1
         if self._reports % _AGAIN == 0 and (again := self._again()):
-            return msgspec.msgpack.encode(Report(node, self.machine_type, again.to_bytes()))
+            return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, again.to_bytes()))
         batch = self.knowledge.batch(self._mark, _BATCH_BYTES_MAX)
         if self._mark is not None and not batch.entries:
             return None
         self._mark = batch.upto
-        return msgspec.msgpack.encode(Report(node, self.machine_type, batch.to_bytes()))
+        return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes()))
 
-    def _again(self) -> Batch | None:
+    def _again(self) -> KnowledgeBatch | None:
         """Some of the courses that this node measured, each in its turn; None where there are none."""
-        own = [entry for entry in self.knowledge.courses.entries() if entry.node == self.knowledge.node]
+        own = [entry for entry in self.knowledge.usage_profiles.entries() if entry.node == self.knowledge.node]
         if not own:
             return None
         self._turn %= len(own)
         # What was measured last is asked for first.
         waiting = [*own[::-1][self._turn :], *own[::-1][: self._turn]]
-        entries: list[Entry] = []
+        entries: list[KnowledgeEntry] = []
         room = _BATCH_BYTES_MAX - BATCH_HEAD_BYTES
         for entry in waiting[: limits.KNOWLEDGE_BATCH_MAX]:
             room -= encoded_bytes(entry)
@@ -138,9 +138,9 @@ class Observer:
                 break
             entries.append(entry)
         self._turn += len(entries)
-        return Batch(Mark(), 0, more=False, entries=tuple(entries))
+        return KnowledgeBatch(BatchMark(), 0, more=False, entries=tuple(entries))
 
-    def _sample(self, followed: _Followed, beside: tuple[str, ...]) -> None:
+    def _sample(self, followed: _ObservedTask, beside: tuple[str, ...]) -> None:
         row = followed.row
         reading = followed.probe.look(time.monotonic_ns(), (row.pid,))
         counted = followed.counters.read()
@@ -187,4 +187,4 @@ def _class_of(row: Occupant) -> str:
 
 def _others(classes: dict[int, str], task: int) -> tuple[str, ...]:
     found: Iterable[str] = (name for other, name in classes.items() if other != task)
-    return tuple(sorted(found))[: limits.PROFILED_BESIDE_MAX]
+    return tuple(sorted(found))[: limits.PROFILED_NEIGHBOURS_MAX]

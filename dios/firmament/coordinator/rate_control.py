@@ -23,7 +23,7 @@ from dios.wire.types import Traffic
 
 
 @dataclass
-class _Node:
+class _NodeTraffic:
     """What one node told last."""
 
     at: float
@@ -45,12 +45,12 @@ class RateControl:
     """Demands of all principals at all nodes, and the rates that follow."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _NodeTraffic] = {}
 
-    def take(self, host: str, metered: Metered, now: float) -> None:
+    def record(self, host: str, metered: Metered, now: float) -> None:
         """Take in a node's meters; ``now`` in seconds of any clock that runs on."""
         large = [one for one in metered.meters if not one.task]
-        fresh = _Node(
+        fresh = _NodeTraffic(
             now, {(one.principal, one.traffic): one.moved for one in large}, capacity=metered.capacity
         )
         fresh.tasks = {(one.task, one.traffic): one.moved for one in metered.meters if one.task}
@@ -75,7 +75,7 @@ class RateControl:
         """By node: what link and store can do, in bytes per second for each ``Traffic``; 0: unknown."""
         return {host: node.capacity for host, node in self._nodes.items()}
 
-    def moves(self, host: str, task: int) -> float:
+    def sent_for(self, host: str, task: int) -> float:
         """Bytes per second that a node sends for a task of which an edge has a guarantee."""
         node = self._nodes.get(host)
         return 0.0 if node is None else node.goes.get((task, Traffic.OUT), 0.0)
@@ -152,5 +152,5 @@ class RateControl:
         return found
 
 
-def _ran_on(one: Meter, before: _Node) -> bool:
+def _ran_on(one: Meter, before: _NodeTraffic) -> bool:
     return one.moved >= before.moved.get((one.principal, one.traffic), 0)

@@ -1,43 +1,43 @@
-"""What a coordinator needs only while it schedules: the scheduler, its books and its desk.
+"""The flow scheduler of a coordinator, with all that goes into it and comes out of it.
 
-For: ``coordinator.loop``, which imports this when it is its turn. Not for: talking to nodes.
+The coordinator imports this module late: it loads NumPy and Numba.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.admissions import Admissions
-from dios.firmament.coordinator.assignment import Duty
-from dios.firmament.coordinator.cluster_state import Books, Phase
-from dios.firmament.coordinator.job_traffic import Flows
-from dios.firmament.coordinator.observer import Report
-from dios.firmament.coordinator.query_handler import Desk
+from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
+from dios.firmament.coordinator.cluster_state import TrackedCluster
+from dios.firmament.coordinator.job_traffic import JobTraffic
+from dios.firmament.coordinator.query_handler import QueryHandler
 from dios.firmament.coordinator.rate_control import RateControl
-from dios.firmament.coordinator.start_options import Orders
-from dios.firmament.coordinator.warm_up import rehearse
+from dios.firmament.coordinator.start_options import StartOptions
+from dios.firmament.coordinator.warm_up import exercise_kernels
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
-from dios.firmament.policies.ledger import Ledger, Rule, decode, encode
-from dios.firmament.policies.packing import Packing
+from dios.firmament.policies.packing import AdmittedJobs
+from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
+from dios.firmament.policies.stored_shares import decode, encode
 from dios.firmament.rounds.results import Change, Delta
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import GUARANTEES_MAX
-from dios.wire.messages import Asked, QueueRows, Guarantee, Metered, Placed, Rate
+from dios.wire.messages import Asked, Guarantee, Metered, QueueRows, Rate
 from dios.wire.types import Traffic
 
-_PROBLEMS_KEPT = 20
-_PATIENCE_S = 5.0
-"""A placement waits no longer than this for those who have to go; then its node says whether it fits."""
+_DEFAULT_MODEL = "spread"
+_ROOM_TIMEOUT_S = 5.0
+"""A placement waits no longer than this for tasks that have to go; then its node says whether it fits."""
 
 
-class _Guest(NamedTuple):
+class _PendingPlacement(NamedTuple):
     """A placement that is decided and not sent."""
 
     task: int
@@ -45,257 +45,217 @@ class _Guest(NamedTuple):
     until: float
 
 
-class Links(NamedTuple):
-    """What one node is told of who may move how much."""
+class NodeBandwidth(NamedTuple):
+    """What the traffic of one node is limited to, and what it is guaranteed."""
 
     rates: tuple[Rate, ...] = ()
     guarantees: tuple[Guarantee, ...] = ()
 
 
-class Order(NamedTuple):
-    """What one node is told after a round."""
+class SchedulerService(ClusterService):
+    """The flow scheduler of one coordinator, its shares, rates and jobs over time."""
 
-    host: str
-    placements: list[tuple[int, str]]
-    """Submissions that wait there, and the nodes where they go."""
-    preempted: list[int]
-    """Tasks that run there and have to stop."""
-
-
-class Office:
-    """The scheduler of one coordinator, and what goes in and out of it; one thread at a time."""
-
-    def __init__(self, orders: Orders, node: str, knowledge: KnowledgeBase, wall: float) -> None:
-        self._problems: deque[str] = deque(maxlen=_PROBLEMS_KEPT)
+    def __init__(self, options: StartOptions, node: str, knowledge: KnowledgeBase, wall: float) -> None:
+        problem = ""
         try:
-            chosen = catalogue.make(orders.model)
+            model = catalogue.make(options.model)
         except DiosError as error:
-            self._problems.append(f"{error}; scheduling by 'spread' instead")
-            chosen = catalogue.make("spread")
-        self._ledger = Ledger(Rule(orders.fairness), orders.memory_s, wall=wall)
-        scheduler = FlowScheduler(chosen, SchedulerSettings(), knowledge=knowledge, ledger=self._ledger)
-        self._books = Books(scheduler)
-        self._rates = RateControl()
-        self._flows = Flows(knowledge, wall)
-        self._packing = Packing(scheduler, wall=wall)
-        set_up = str(orders.set_up)
-        self._admissions = Admissions(self._books, self._packing, self._ledger, self._rates, set_up)
-        self._desk = Desk(self._books, node, set_up, self._ledger, self._admissions)
-        self._knowledge = knowledge
-        self._own = node
-        self._duty = Duty()
-        self._now = 0.0
-        self.unmeasured: dict[str, str] = {}
-        self._leaving: dict[int, str] = {}
-        """Tasks that were told to stop, and where they run."""
-        self._outside: list[_Guest] = []
-        """Placements that wait until there is room."""
-        self.links_changed = False
-        """Whether nodes are to be told of guarantees before the control interval is over."""
-        self._holding = False
-        """Whether anybody held anything when the shares were handed on last."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether any task waits for its place."""
-        return bool(self._outside) or any(
-            entry.phase is Phase.WAITING for entry in self._books.tasks.values()
+            problem = f"{error}; the model {_DEFAULT_MODEL!r} is used instead"
+            model = catalogue.make(_DEFAULT_MODEL)
+        self._accounts = PrincipalAccounts(FairnessRule(options.fairness), options.memory_s, wall=wall)
+        self._scheduler = FlowScheduler(
+            model, SchedulerSettings(), knowledge=knowledge, ledger=self._accounts
         )
+        super().__init__(TrackedCluster(self._scheduler), node, knowledge)
+        if problem:
+            self.note(problem)
+        self._rates = RateControl()
+        self._traffic = JobTraffic(knowledge, wall)
+        self._jobs = AdmittedJobs(self._scheduler, wall=wall)
+        set_up = str(options.set_up)
+        self._admissions = Admissions(
+            self.cluster, self._scheduler.state, self._jobs, self._accounts, self._rates, set_up
+        )
+        self._queries = QueryHandler(
+            self.cluster, self._scheduler, node, set_up, self._accounts, self._admissions
+        )
+        self._leaving: dict[int, str] = {}
+        """Tasks that were asked to stop, and where they run."""
+        self._pending: list[_PendingPlacement] = []
+        """Placements that wait until there is room."""
+        self._was_used = False
+        """True if any principal held anything when the shares were stored last."""
+
+    def take_over(self, before: ClusterService, assignment: Assignment, now: float) -> None:
+        """Continue where another service of this coordinator ends; it must not be used afterwards."""
+        self._assignment, self._now = assignment, now
+        for problem in before.problems:
+            self.note(problem)
+        self.cluster.adopt(before.cluster, now)
 
     @property
-    def admits(self) -> bool:
-        """Whether any job over time is there, which time alone may end."""
-        return bool(self._packing.jobs)
+    def has_waiting_tasks(self) -> bool:
+        """Return True if any task waits for its place."""
+        return bool(self._pending) or super().has_waiting_tasks
 
-    def changed_duty(self, before: Duty, now_duty: Duty, now: float) -> None:
-        """Other nodes are this coordinator's from now on."""
-        self._duty = now_duty
-        for name in before.attend - now_duty.attend:
-            self._books.left(name, now)
-        for name in before.machines - now_duty.machines:
-            self._books.lost(name, now)
-        for name in before.governs - now_duty.governs:
+    @property
+    def has_admitted_jobs(self) -> bool:
+        """Return True if any job over time is admitted, which may end without any event."""
+        return bool(self._jobs.jobs)
+
+    def change_assignment(self, before: Assignment, after: Assignment, now: float) -> None:
+        """Use another assignment: forget what belongs to nodes that another coordinator schedules now."""
+        super().change_assignment(before, after, now)
+        for name in before.governs - after.governs:
             self._rates.forget(name)
-            self._flows.forget(name)
+            self._traffic.forget(name)
 
-    def note(self, problem: str) -> None:
-        """Remember what went wrong, for `dios sched status`."""
-        if not self._problems or self._problems[-1] != problem:
-            self._problems.append(problem)
+    def read(self, name: str, queue: QueueRows, now: float) -> None:
+        """Record the queue of a node."""
+        if name in self._assignment.governs:
+            self._traffic.seen(queue, now)
+        super().read(name, queue, now)
 
-    def read(self, name: str, board: QueueRows, now: float) -> None:
-        """Take in a board."""
+    def round(self, now: float) -> list[NodeActions]:
+        """Run one round of the scheduler; return what each node has to do."""
         self._now = now
-        duty = self._duty
-        if name in duty.governs:
-            self._flows.seen(board, now)
-        least = duty.after_s if name in duty.below else 0.0
-        attend = name in duty.attend
-        try:
-            self._books.read(board, now, attend=attend, machine=name in duty.machines, after_s=least)
-        except InvalidError as error:
-            # What one node tells must not keep the others from being scheduled.
-            self.note(f"{name}: its board makes no sense: {error}")
-
-    def take_report(self, name: str, report: Report | None) -> None:
-        """Take in what a node's coordinator has measured."""
-        if report is None or report.node != name:
-            self.note(f"{name}: a report that makes no sense")
-            return
-        self._books.types[name] = report.machine_type
-        if name == self._own:
-            return
-        try:
-            self._knowledge.merge(report.batch)
-        except DiosError as error:
-            self.note(f"{name}: {error}")
-
-    def round(self, now: float) -> list[Order]:
-        """One round; what has to be told to whom."""
-        self._now = now
-        self._books.expire(now)
-        orders: dict[str, Order] = {}
-        news, late = self._admissions.look(now)
-        self.links_changed |= news
-        for runner in late:
-            self._stop(runner.task, runner.node, orders, now)
-        scheduler = self._books.scheduler
-        found = scheduler.round(now)
+        self.cluster.expire_placements(now)
+        actions: dict[str, NodeActions] = {}
+        changed, late = self._admissions.update(now)
+        self.links_changed |= changed
+        for member in late:
+            self._stop(member.task, member.node, actions, now)
+        found = self._scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
-        # Who has to go first: a node takes nobody in before there is room.
+        # Tasks that leave come first: a node accepts no task before there is room.
         for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
-            self._order(delta, orders, now)
-        self._let_in(orders, now)
-        return list(orders.values())
+            self._apply(delta, actions, now)
+        self._send_pending(actions, now)
+        return list(actions.values())
 
-    def _order(self, delta: Delta, orders: dict[str, Order], now: float) -> None:
-        names = {board.node: name for name, board in self._books.nodes.items()}
+    def _apply(self, delta: Delta, actions: dict[str, NodeActions], now: float) -> None:
+        names = {queue.node: name for name, queue in self.cluster.nodes.items()}
         if delta.change is Change.PLACE:
             target = names.get(delta.target, "")
-            if self._books.sent(delta.task, target, now) is not None:
-                self._outside.append(_Guest(delta.task, target, now + _PATIENCE_S))
+            if self.cluster.mark_sent(delta.task, target, now) is not None:
+                self._pending.append(_PendingPlacement(delta.task, target, now + _ROOM_TIMEOUT_S))
             return
         host = names.get(delta.source)
-        if host is None or delta.task not in self._books.tasks:
+        if host is None or delta.task not in self.cluster.tasks:
             return
         # A task that moves is stopped, too.
-        self._stop(delta.task, host, orders, now)
+        self._stop(delta.task, host, actions, now)
 
-    def _stop(self, task: int, host: str, orders: dict[str, Order], now: float) -> None:
-        self._books.leaves(task, host, now)
-        orders.setdefault(host, Order(host, [], [])).preempted.append(task)
+    def _stop(self, task: int, host: str, actions: dict[str, NodeActions], now: float) -> None:
+        self.cluster.mark_leaving(task, host, now)
+        actions.setdefault(host, NodeActions(host, [], [])).preempted.append(task)
         self._leaving[task] = host
 
-    def _let_in(self, orders: dict[str, Order], now: float) -> None:
-        """Send those whose node has no task left that was told to go."""
-        tasks = self._books.tasks
+    def _send_pending(self, actions: dict[str, NodeActions], now: float) -> None:
+        """Send the placements on nodes that have no leaving task any more."""
+        tasks = self.cluster.tasks
         self._leaving = {task: host for task, host in self._leaving.items() if task in tasks}
-        full, outside = set(self._leaving.values()), self._outside
-        self._outside = []
-        for guest in outside:
-            entry = tasks.get(guest.task)
-            if entry is None:
+        full, pending = set(self._leaving.values()), self._pending
+        self._pending = []
+        for placement in pending:
+            tracked = tasks.get(placement.task)
+            if tracked is None:
                 continue
-            if guest.target in full and now < guest.until:
-                self._outside.append(guest)
+            if placement.target in full and now < placement.until:
+                self._pending.append(placement)
                 continue
-            order = orders.setdefault(entry.host, Order(entry.host, [], []))
-            order.placements.append((guest.task, guest.target))
-
-    def answered(
-        self, host: str, tasks: list[int], preempted: list[int], answer: Placed | None, now: float
-    ) -> None:
-        """What a node said to an order."""
-        for why in self._books.answered(host, tasks, answer, now):
-            self.note(f"{host}: {why}")
-        for task in preempted:
-            if answer is None or task in dict(answer.refused):
-                self._books.stayed(task)
+            action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], []))
+            action.placements.append((placement.task, placement.target))
 
     # Shares -------------------------------------------------------------------------------------------
 
-    def terms_changed(self) -> bool:
-        """Whether a weight or quota was set, or a job came or went, that nobody else knows of yet."""
-        return self._ledger.changed or self._packing.changed
+    def has_unstored_changes(self) -> bool:
+        """Return True if a weight or quota was set, or a job came or went, and that is not stored yet."""
+        return self._accounts.changed or self._jobs.changed
 
-    def not_kept(self, why: str, now: float) -> bytes:
-        """What is answered where that could not be stored.
+    def storing_failed(self, reason: str, now: float) -> bytes:
+        """Return the answer to a question whose changes could not be stored.
 
-        A job is not admitted then; what was set holds, and storing it is tried again.
+        An admitted job is released again. A weight or quota holds, and storing it is tried again.
         """
-        told = f"it holds from now on, but could not be stored, so that it may be forgotten: {why}"
-        if self._admissions.unkept(now):
-            told = f"the job is not admitted: that it was could not be stored: {why}"
-        return json.dumps({"ok": False, "error": told}).encode()
+        error = f"the change is in force, but it could not be stored and may be lost: {reason}"
+        if self._admissions.drop_unstored(now):
+            error = f"cannot admit the job: its record could not be stored ({reason}). Submit it again."
+        return json.dumps({"ok": False, "error": error}).encode()
 
-    def shares(self, now: float) -> bytes | None:
-        """The shares as they are handed on; None where they only fade since they were handed on last."""
-        state = self._books.scheduler.state
+    def shares_to_store(self, now: float) -> bytes | None:
+        """Return the shares for other coordinators; None if they only faded since they were stored last."""
+        state = self._scheduler.state
         state.now = now
-        if not (self.terms_changed() or self._holding or state.held.any()):
+        used = bool(state.held.any())
+        if not (self.has_unstored_changes() or self._was_used or used):
             return None
-        self._holding = bool(state.held.any())
-        return encode(replace(self._ledger.keep(state), jobs=self._packing.keep()))
+        self._was_used = used
+        return encode(replace(self._accounts.to_stored(state), jobs=self._jobs.to_stored()))
 
-    def handed_on(self) -> None:
-        """What was set, and who was admitted, is stored."""
-        self._ledger.changed = False
-        self._admissions.kept()
+    def mark_stored(self) -> None:
+        """Record that weights, quotas and admitted jobs are stored."""
+        self._accounts.changed = False
+        self._admissions.mark_stored()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
-        """Take in shares that another coordinator, or this one in an earlier life, has handed on."""
-        state = self._books.scheduler.state
+        """Use the shares that another coordinator, or this one before a restart, has stored."""
+        state = self._scheduler.state
         state.now = now
         try:
-            kept = decode(shares)
-            self._ledger.take_over(state, kept, commitments=commitments)
+            stored = decode(shares)
+            self._accounts.take_over(state, stored, commitments=commitments)
             if commitments:
-                self._packing.take_over(kept.jobs, now)
+                self._jobs.take_over(stored.jobs, now)
         except InvalidError as error:
             self.note(str(error))
 
-    def metered(self, host: str, metered: Metered, now: float) -> None:
-        """Take in what a node has moved."""
-        self._rates.take(host, metered, now)
-        self._flows.metered(host, metered.meters, now)
+    def record_traffic(self, host: str, metered: Metered, now: float) -> None:
+        """Record what a node has sent and received."""
+        self._rates.record(host, metered, now)
+        self._traffic.metered(host, metered.meters, now)
 
-    def rates(self, now: float, span_s: float) -> dict[str, Links]:
-        """By node: its rates and guarantees for the next control interval; told anew after ``span_s``."""
+    def bandwidth(self, now: float, span_s: float) -> dict[str, NodeBandwidth]:
+        """Return rates and guarantees by node for the next control interval.
+
+        Guarantees cover ``span_s`` seconds, after which nodes receive new ones.
+        """
         self.links_changed = False
-        promises = self._admissions.promises(now, span_s)
         used: dict[str, dict[Traffic, float]] = {}
-        told: dict[str, list[Guarantee]] = {}
-        for one in promises:
-            told.setdefault(one.source, []).append(one.guarantee)
+        guarantees: dict[str, list[Guarantee]] = {}
+        for one in self._admissions.guarantees(now, span_s):
+            guarantees.setdefault(one.source, []).append(one.guarantee)
             for node, traffic in ((one.source, Traffic.OUT), (one.target, Traffic.IN)):
                 sums = used.setdefault(node, {})
                 sums[traffic] = sums.get(traffic, 0.0) + one.bytes_s
-        rates = self._rates.rates(self._ledger.weights(self._books.scheduler.state), used)
-        self._desk.rates = rates
+        rates = self._rates.rates(self._accounts.weights(self._scheduler.state), used)
+        self._queries.rates = rates
         return {
-            node: Links(rates.get(node, ()), tuple(told.get(node, ())[:GUARANTEES_MAX]))
-            for node in rates.keys() | told.keys()
+            node: NodeBandwidth(rates.get(node, ()), tuple(guarantees.get(node, ())[:GUARANTEES_MAX]))
+            for node in rates.keys() | guarantees.keys()
         }
 
-    def is_early(self, asked: Asked) -> bool:
-        """Whether a question about a job has come before all nodes have told what they can do."""
-        return b'"pack"' in asked.question and not self._books.nodes.keys() <= self._rates.capacities().keys()
+    # Questions ----------------------------------------------------------------------------------------
+
+    def must_wait(self, asked: Asked) -> bool:
+        """Return True if a question about a job came before all nodes have reported their capacities."""
+        return (
+            b'"pack"' in asked.question and not self.cluster.nodes.keys() <= self._rates.capacities().keys()
+        )
 
     def answer(self, asked: Asked) -> bytes:
-        """The answer to a question."""
-        self._desk.duty = self._duty
-        self._desk.problems = list(self._problems)
-        self._desk.unmeasured = self.unmeasured
-        self._desk.now = self._now
-        return self._desk.answer(asked)
+        """Return the answer to a question, as JSON."""
+        queries = self._queries
+        queries.assignment, queries.unmeasured, queries.now = self._assignment, self.unmeasured, self._now
+        queries.problems = list(self.problems)
+        return queries.answer(asked)
 
 
-def open_office(orders: Orders, node: str, knowledge: KnowledgeBase, wall: float) -> Office:
-    """An office whose kernels are compiled: the first real round shall not wait for that.
+def open_service(options: StartOptions, node: str, knowledge: KnowledgeBase, wall: float) -> SchedulerService:
+    """Return a service whose kernels are loaded, so that the first round does not wait for them.
 
-    A cold compilation takes tens of seconds, once for each version; runs are placed without a scheduler
-    meanwhile.
+    Loading takes seconds. Kernels that are not compiled yet are compiled here, which takes minutes.
     """
-    rehearse("spread")
-    return Office(orders, node, knowledge, wall)
+    exercise_kernels(_DEFAULT_MODEL)
+    return SchedulerService(options, node, knowledge, wall)

@@ -27,12 +27,12 @@ SHARES: Final = "shares"
 """The label of the durable object in which a node keeps them."""
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
+class _StoredVersion(msgspec.Struct, frozen=True, array_like=True):
     version: int
     shares: bytes
 
 
-class Sharing:
+class ShareStorage:
     """The newest shares that this coordinator knows of."""
 
     def __init__(self, node: AsyncNode) -> None:
@@ -50,7 +50,7 @@ class Sharing:
         data = await kept.read_bytes() if kept is not None else b""
         if data:
             try:
-                found = msgspec.msgpack.decode(data, type=_Stored)
+                found = msgspec.msgpack.decode(data, type=_StoredVersion)
             except msgspec.DecodeError as error:
                 sys.stderr.write(f"coordinator: beginning with no shares known: {error}\n")
             else:
@@ -69,7 +69,7 @@ class Sharing:
         await self._store()
         return True
 
-    async def hand_on(self, shares: bytes) -> None:
+    async def store(self, shares: bytes) -> None:
         """Keep new ones, for the own node and, with the next rates, for all; returns once they are stored."""
         await self.learn(max(self.version + 1, time.time_ns() // 1_000_000), shares)
         await self._node.govern(shares_version=self.version, shares=self.shares)
@@ -106,6 +106,6 @@ class Sharing:
         kept = self._object()
         async with self._storing:
             if kept is not None and self._stored < self.version:
-                data = _Stored(self.version, self.shares)
+                data = _StoredVersion(self.version, self.shares)
                 await kept.write_bytes(msgspec.msgpack.encode(data))
                 self._stored = data.version

@@ -8,7 +8,7 @@ from dios.firmament.coordinator.assignment import SetUp
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class StartOptions:
     """``set_up`` says who schedules, ``model`` by which costs, ``fairness`` whose tasks go first."""
 
     set_up: SetUp

@@ -25,9 +25,9 @@ import trio
 from dios import limits
 from dios.errors import DiosError, InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel, Course, Recording
+from dios.firmament.knowledge.usage_profile import UsageChannel, UsageProfile, UsageRecording
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading
-from dios.wire.messages import QueueRows, Meter, Occupant
+from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
 
 if TYPE_CHECKING:
@@ -83,15 +83,15 @@ class _Meters:
             kept[meter.traffic] = meter.moved
 
 
-class _Task:
+class _TracedTask:
     """One task, and how it was at the last look."""
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
         """By the clock of looks; what is known of it until it is known to run."""
         self.runs = False
-        self.recording = Recording()
-        self.alone: Recording | None = Recording()
+        self.recording = UsageRecording()
+        self.alone: UsageRecording | None = UsageRecording()
         """What it moved if its principal's account is its own; None once another task may be behind that."""
         self.probe = TaskProbe()
         self.looked_ms = 0
@@ -127,7 +127,7 @@ class _Task:
         return mine, theirs
 
 
-class Tracer:
+class TaskTracer:
     """Makes courses of the tasks of admitted jobs on one node, for its coordinator's knowledge."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
@@ -136,7 +136,7 @@ class Tracer:
         self._cpus = 1
         self._crowded: set[str] = set()
         """Principals of which more than one task runs here, or ran at the last board."""
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _TracedTask] = {}
         self._done: set[int] = set()
         self._problem = ""
         self.fresh = False
@@ -167,11 +167,11 @@ class Tracer:
             async with lock:
                 self.take_in(courses)
 
-    def take_in(self, courses: Iterable[Course]) -> None:
+    def take_in(self, courses: Iterable[UsageProfile]) -> None:
         """Add courses to the knowledge; one that makes no sense is left out, and told."""
         for course in courses:
             try:
-                self._knowledge.add_course(course)
+                self._knowledge.add_usage_profile(course)
                 self.fresh = True
             except InvalidError as error:
                 self._tell(f"the course of a task makes no sense: {error}")
@@ -199,13 +199,13 @@ class Tracer:
             if row.state is TaskState.ENDED:
                 continue
             task = self._tasks.get(row.id)
-            if task is None and len(self._tasks) < limits.COURSES_FOLLOWED_MAX:
-                task = self._tasks[row.id] = _Task(now_ns)
+            if task is None and len(self._tasks) < limits.TRACED_TASKS_MAX:
+                task = self._tasks[row.id] = _TracedTask(now_ns)
                 self._news.set()
             if task is not None and not task.runs and row.state is not TaskState.STARTING:
                 task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
 
-    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[Course]:
+    def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[UsageProfile]:
         """Look at each task that runs; the courses of those that have ended.
 
         Args:
@@ -214,7 +214,7 @@ class Tracer:
             wall_ns: the same moment in nanoseconds since 1970.
         """
         moved = None if meters is None else _Meters(meters)
-        found: list[Course] = []
+        found: list[UsageProfile] = []
         for number, row in self._rows.items():
             if number in self._done:
                 continue
@@ -223,7 +223,7 @@ class Tracer:
                 # An earlier coordinator of this node may have seen it end.
                 if not self._is_known(row):
                     # Of one that nobody saw run, the board alone tells: it has ended just now.
-                    task = self._tasks.pop(number, None) or _Task(now_ns - row.age_ms * _MS)
+                    task = self._tasks.pop(number, None) or _TracedTask(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
                     found.append(self._end(row, task, moved, began_ns))
             elif (running := self._tasks.get(number)) is not None:
@@ -235,9 +235,9 @@ class Tracer:
         return found
 
     def _is_known(self, row: Occupant) -> bool:
-        return self._knowledge.courses.knows(row.principal, job_of(row), row.work.member, row.id)
+        return self._knowledge.usage_profiles.knows(row.principal, job_of(row), row.work.member, row.id)
 
-    def _sample(self, task: _Task, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
+    def _sample(self, task: _TracedTask, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
         reading = task.probe.look(now_ns, (row.pid,))
         if not reading.processes:
             return
@@ -245,18 +245,18 @@ class Tracer:
         before, task.reading = task.reading, reading
         memory = reading.resident if before is None else max(reading.resident, before.resident)
         values = {
-            Channel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
+            UsageChannel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
             # Between two looks it may have had more than at any of them: the kernel keeps the most.
-            Channel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
+            UsageChannel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
         }
         task.peak = max(task.peak, reading.peak)
         written = 0
         if not any(why.startswith(_UNREAD) for why in reading.missing):
-            values[Channel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
+            values[UsageChannel.DISK_READ] = _rate(reading.read - (before.read if before else 0), span)
             written = max(0, reading.written - (before.written if before else 0))
         self._record(task, row, moved, written, (begin, task.looked_ms, span), values)
 
-    def _end(self, row: Occupant, task: _Task, moved: _Meters | None, began_ns: int) -> Course:
+    def _end(self, row: Occupant, task: _TracedTask, moved: _Meters | None, began_ns: int) -> UsageProfile:
         if not task.followed:
             # Nobody looked: what its principal moved meanwhile is not known.
             task.alone = None
@@ -264,14 +264,14 @@ class Tracer:
         cpu_ns = task.reading.cpu_ns if task.reading else 0
         memory = task.reading.resident if task.reading else 0
         values = {
-            Channel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
-            Channel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
+            UsageChannel.CPU_MILLI: self._cpu(row.cpu_ms * _MS - cpu_ns, span),
+            UsageChannel.MEMORY: max(memory, row.memory_bytes if row.memory_bytes > task.peak else 0),
         }
         self._record(task, row, moved, 0, (min(begin, row.age_ms), row.age_ms, span), values)
         instant_s, told = task.recording.values(row.age_ms)
         if task.alone is not None:
             told |= task.alone.values(row.age_ms)[1]
-        return Course(
+        return UsageProfile(
             row.principal,
             job_of(row),
             row.work.member,
@@ -287,12 +287,12 @@ class Tracer:
 
     def _record(
         self,
-        task: _Task,
+        task: _TracedTask,
         row: Occupant,
         moved: _Meters | None,
         written: int,
         span: tuple[int, int, int],
-        values: dict[Channel, int],
+        values: dict[UsageChannel, int],
     ) -> None:
         """Take in a span: begin, end, and how long it counts; ``written`` by the task's processes."""
         begin, end, length = span
@@ -302,16 +302,16 @@ class Tracer:
         mine, others = task.moved(own, moved.others.get(row.principal, {}) if moved else {})
         stored, received = mine.get(Traffic.STORE, 0), mine.get(Traffic.IN, 0)
         if own:
-            values[Channel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
-            values[Channel.RECEIVED] = _rate(received, length)
+            values[UsageChannel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
+            values[UsageChannel.RECEIVED] = _rate(received, length)
         # That nothing was written by a pure task itself says nothing: its node writes for it.
         if written or Traffic.STORE in own:
-            values[Channel.DISK_WRITE] = _rate(written + stored, length)
+            values[UsageChannel.DISK_WRITE] = _rate(written + stored, length)
         task.recording.span(begin, end, values)
         if task.alone is not None:
             alone = {
-                Channel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
-                Channel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
+                UsageChannel.DISK_WRITE: _rate(written + stored + others.get(Traffic.STORE, 0), length),
+                UsageChannel.RECEIVED: _rate(received + others.get(Traffic.IN, 0), length),
             }
             task.alone.span(begin, end, alone)
 

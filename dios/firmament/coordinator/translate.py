@@ -19,7 +19,7 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.wire.messages import QueueRows, Occupant, Submission, Work
+from dios.wire.messages import Occupant, QueueRows, Submission, Work
 
 
 def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:

@@ -19,8 +19,8 @@ from dios import limits
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.task_tracer import known_as
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.knowledge.usage_profile import Channel
-from dios.firmament.knowledge.usage_profiles import Member
+from dios.firmament.knowledge.usage_profile import UsageChannel
+from dios.firmament.knowledge.usage_profiles import ProfiledTask
 from dios.wire.messages import Asked
 
 _NAMED: Final = 20
@@ -51,7 +51,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     whose = wanted.principal or asked.principal
     if whose != asked.principal and not asked.ruler:
         raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
-    courses = None if knowledge is None else knowledge.courses
+    courses = None if knowledge is None else knowledge.usage_profiles
     name = wanted.job
     names = [] if courses is None else courses.names(whose, name)
     if courses is not None and not names:
@@ -78,7 +78,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     }
 
 
-def _told(member: Member) -> dict[str, object]:
+def _told(member: ProfiledTask) -> dict[str, object]:
     channels = member.highest.values
     return {
         "member": member.name,
@@ -89,7 +89,7 @@ def _told(member: Member) -> dict[str, object]:
         "instant_s": member.highest.instant_s,
         "machines": list(member.machines),
         "values": {channel.name.lower(): steps_of(values) for channel, values in sorted(channels.items())},
-        "unmeasured": [channel.name.lower() for channel in Channel if channel not in channels],
+        "unmeasured": [channel.name.lower() for channel in UsageChannel if channel not in channels],
     }
 
 

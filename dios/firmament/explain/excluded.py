@@ -1,6 +1,6 @@
-"""Which machines a task cannot use, and for what reason; each machine counts for the first that holds.
+"""The machines that a task cannot use, with reasons; each machine counts for the first reason that applies.
 
-Not for: machines that it could use and that are full (``explain_task``).
+Machines that it could use but that are full are in ``explain_task``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dios.firmament.policies.restrictions import Restrictions, allowed_by_affini
 from dios.wire.types import Affinity, Operator
 
 _APART = {
-    Affinity.SPREAD_NODES: "the job runs there already, and its tasks have to be on different machines",
-    Affinity.SPREAD_RACKS: "the job runs in that rack already, and its tasks have to be in different ones",
-    Affinity.SAME_NODE: "not the machine on which the job's tasks come together",
-    Affinity.SAME_RACK: "not in the rack in which the job's tasks come together",
+    Affinity.SPREAD_NODES: "the job runs there already, and its tasks must be on different machines",
+    Affinity.SPREAD_RACKS: "the job runs in that rack already, and its tasks must be in different racks",
+    Affinity.SAME_NODE: "not the machine on which all tasks of the job run",
+    Affinity.SAME_RACK: "not in the rack in which all tasks of the job run",
 }
 
 
 def excluded_machines(
     state: ClusterState, restrictions: Restrictions, task: int, reachable: Flags
 ) -> tuple[list[Excluded], Flags]:
-    """Reasons with counts, and by resource row the machines that remain.
+    """Return the reasons with their numbers of machines, and the machines that remain, by resource row.
 
-    ``task`` is the task's row, ``reachable`` by resource row where any way leads at all.
+    ``task`` is the task's row. ``reachable`` tells by resource row if any path leads there.
     """
     tree, tasks = state.resources, state.tasks
     left = np.zeros(len(tree.alive), np.bool_)
@@ -54,7 +54,7 @@ def excluded_machines(
             known[:, at] & (tree.capacity[:, at] < demand[at]), f"too small: {_want(name, float(demand[at]))}"
         )
     out(tree.slots == 0, "without slots")
-    out(~tree.usable, "drained: what runs there stays, nothing comes")
+    out(~tree.usable, "drained: they take no new tasks")
     job = int(tasks.job[task])
     affinity = Affinity(int(state.jobs.affinity[job]))
     if affinity != Affinity.NONE:
@@ -76,11 +76,11 @@ def _rows(state: ClusterState, machines: list[int]) -> Ints:
 
 def _want(name: str, amount: float) -> str:
     if name == "cpus":
-        return f"{amount:g} CPUs are wanted"
+        return f"{amount:g} CPUs are needed"
     unit = "B" if name == "memory" else "B/s"
     power = min(int(np.log2(max(amount, 1))) // 10, 4)
     prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]
-    return f"{amount / 1024**power:.3g} {prefix}{unit} of {name.replace('_', ' ')} are wanted"
+    return f"{amount / 1024**power:.3g} {prefix}{unit} of {name.replace('_', ' ')} are needed"
 
 
 def _unmet(constraint: Constraint) -> str:

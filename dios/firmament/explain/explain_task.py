@@ -1,6 +1,6 @@
-"""Makes an explanation: rehearses a round, follows the task's flow, and tries what would be enough.
+"""Builds an explanation: follows a task's flow in a trial round, and tries which changes are sufficient.
 
-For: ``FlowScheduler.explain``. Not for: the words' layout (``explain``).
+``FlowScheduler.explain`` solves the trial round. The layout of the text is in ``explanation``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.round_maker import Outcome
 
 PLACES = 4
-"""How many of the best machines are told."""
+"""The number of best machines that an explanation lists."""
 
 TRIED = 3
-"""How many of them are tried with one more slot."""
+"""The number of these that are tried with one more slot."""
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What an explanation is about."""
+    """The task to explain, and the trial round."""
 
     state: ClusterState
     restrictions: Restrictions
@@ -41,24 +41,24 @@ class Subject:
     vertices: Vertices
     names: VertexNames
     task: int
-    """Row."""
+    """The task's row."""
     round: int
     model: str
     remark: Callable[[int], str]
-    """The model's words about a resource row."""
+    """Returns the cost model's remark about a resource row."""
     growth: Callable[[], float]
-    """By how much the cost of waiting grows each second."""
+    """Returns the growth of the cost of waiting per second."""
     algorithm: str
 
 
 def explain_task(subject: Subject) -> Explanation:
-    """Everything about one task that takes part in the rehearsed round."""
+    """Explain a task that takes part in the trial round."""
     found = _Explainer(subject)
     return found.running() if found.runs else found.waiting()
 
 
 def _spelled(seconds: float) -> str:
-    """A time for people."""
+    """Return a time in words."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("hours", 3600, 48), ("days", 86400, 1000)):
         if seconds < most * length:
             return f"about {seconds / length:.3g} {unit}"
@@ -68,9 +68,9 @@ def _spelled(seconds: float) -> str:
 def left_out(
     state: ClusterState, gangs: GangBook, task: int, number: int, model: str, turn: str
 ) -> Explanation:
-    """About a task that does not take part: of a gang without room, or with too many other misfits.
+    """Explain why a task does not take part: its turn, a gang without room, or too many other misfits.
 
-    ``turn`` says why it is not its principal's turn; empty where it is.
+    ``turn`` is the reason why it is not its principal's turn; empty if it is.
     """
     job = int(state.tasks.job[task])
     need = int(needed(state, np.array([job]))[0])
@@ -81,11 +81,11 @@ def left_out(
         reason = f"its gang needs {need} places at once, and the cluster has {slots} slots in all"
         pause = gangs.paused_until(job)
         if need <= slots and pause > state.now:
-            reason = f"no room was found for its gang of {need}; the next try is in {pause - state.now:.3g} s"
+            reason = f"no room was found for its gang of {need}; it is tried again in {pause - state.now:.3g} s"
         elif need <= slots:
-            reason = f"the {need} tasks of its gang come after gangs that are more urgent"
+            reason = f"other gangs are more urgent than its gang of {need} tasks"
     else:
-        reason = "tasks of many kinds did not fit where they were placed; it takes part when some of them run"
+        reason = "too many tasks did not fit where they were placed; it takes part when some of them run"
     machines = len(state.resources.at(Level.MACHINE))
     ids = int(state.tasks.id[task]), int(state.jobs.id[job])
     return Explanation(*ids, "waits", reason, None, number, model, 0, total_machines=machines)
@@ -117,7 +117,7 @@ class _Explainer:
         self.cost = self._cost()
 
     def _taken(self) -> Ints:
-        """The arc that each task uses, (n,): of those to the vertex where its unit goes, the cheapest."""
+        """Return the arc that each task uses, (n,): the cheapest arc to the vertex where its unit goes."""
         rows = self.network.rows
         owner = rows.owner()
         fits = rows.target == self.outcome.solved.target[owner]
@@ -128,7 +128,7 @@ class _Explainer:
     # Places -----------------------------------------------------------------------------------------
 
     def _leaves(self) -> tuple[Ints, Ints]:
-        """By resource row: the best leaf vertex of each machine, and what it costs to run there."""
+        """Return by resource row the best leaf vertex of each machine, and the cost to run there."""
         upper, names = self.network.upper, self.subject.names
         tree = self.state.resources
         leaf = np.full(len(tree.alive), ABSENT, np.int64)
@@ -145,7 +145,7 @@ class _Explainer:
         return sum(step.cost for step in self.path())
 
     def path(self) -> list[Step]:
-        """The arcs of the task's unit in the rehearsed solution."""
+        """Return the arcs of the task's unit in the trial solution."""
         rows, upper, name = self.network.rows, self.network.upper, self.subject.names
         task = f"task {self.state.tasks.id[self.subject.task]}"
         first = int(rows.target[self.chosen])
@@ -165,7 +165,7 @@ class _Explainer:
         return steps
 
     def places(self, open_machines: Flags, other_than: int) -> list[Place]:
-        """The cheapest machines."""
+        """Return the cheapest machines."""
         tree = self.state.resources
         rows = np.flatnonzero(open_machines & (self.length < FAR))
         rows = rows[rows != other_than]
@@ -184,7 +184,7 @@ class _Explainer:
         ]
 
     def full_arc(self, machine: int) -> str:
-        """The first arc without room on the way to a machine, or nothing."""
+        """Return the first arc without room on the path to a machine, or an empty string."""
         upper, name = self.network.upper, self.subject.names
         leaf = int(self.leaf[machine])
         arcs = self.ways.arcs(leaf, upper.tail)
@@ -198,15 +198,15 @@ class _Explainer:
     # Answers ----------------------------------------------------------------------------------------
 
     def waiting(self) -> Explanation:
-        """It waits: what it would take to run."""
+        """Explain a waiting task, and what would place it."""
         excluded, open_machines = self._excluded()
         places = self.places(open_machines, ABSENT)
         target = int(self.outcome.leaf[self.index])
         enough: list[Enough] = []
         if not places:
-            reason = "no machine is left that it may use"
+            reason = "there is no machine that it may use"
         elif self.outcome.held[self.index]:
-            reason = "the cheapest place was given to tasks before it, or lacks resources other than slots"
+            reason = "the cheapest machine went to tasks before it, or lacks resources other than slots"
         elif target != ABSENT:
             reason = (
                 f"room has appeared since the last round; the next one places it on {self._machine(target)}"
@@ -217,7 +217,7 @@ class _Explainer:
         return self._explanation(reason, None, places, excluded, enough)
 
     def running(self) -> Explanation:
-        """It runs: what it would take to move or stop it."""
+        """Explain a running task, and what would move or stop it."""
         excluded, open_machines = self._excluded()
         here = int(self.state.tasks.machine[self.subject.task])
         places = self.places(open_machines, here)
@@ -252,7 +252,7 @@ class _Explainer:
                 f"the best place, {best.name}, would save {self.cost - best.cost}, but there is {best.full}"
             )
         if enough or self.outcome.plan.bounds.most[self.state.tasks.job[self.subject.task]] == 0:
-            return "others of its job come first"
+            return "other tasks of its job come first"
         return "its job runs as many tasks as it may at once"
 
     def _explanation(
@@ -291,7 +291,7 @@ class _Explainer:
         first = self.ahead.get(best.machine)
         return best.full if first is None else f"{best.full}; one more slot there may go to {first} first"
 
-    # What would be enough ---------------------------------------------------------------------------
+    # Sufficient changes -----------------------------------------------------------------------------
 
     def _enough(self, places: list[Place]) -> list[Enough]:
         found = [one for place in places[:TRIED] if (one := self._slot(place)) is not None]
@@ -299,7 +299,7 @@ class _Explainer:
         return found if raised is None else [*found, raised]
 
     def _slot(self, place: Place) -> Enough | None:
-        """One more slot at a machine, if that alone places the task in every best solution."""
+        """Try one more slot at a machine; return it if it alone places the task in every best solution."""
         arc = self.try_out.waiting_arc(self.index)
         row = self.state.machine_row(place.machine)
         if arc == ABSENT or place.cost >= self.cost:
@@ -317,11 +317,11 @@ class _Explainer:
             self._note_who_is_ahead(place.machine, solution.flow)
             return None
         worth = self.outcome.solved.cost - solution.cost
-        text = f"enough: one more slot on {place.name} (worth {worth})"
+        text = f"sufficient: one more slot on {place.name} (worth {worth})"
         return Enough("slot", place.machine, None, worth, None, text)
 
     def _note_who_is_ahead(self, machine: int, flow: Ints) -> None:
-        """The task that runs with the slot and waits without it, if there is one."""
+        """Record the task that runs with the slot and waits without it, if there is one."""
         rows = self.network.rows
         waits = rows.kind == UNSCHEDULED
         before = np.zeros(len(rows.target), np.bool_)
@@ -332,7 +332,7 @@ class _Explainer:
             self.ahead[machine] = f"task {self.state.tasks.id[task]}"
 
     def _raised(self) -> Enough | None:
-        """The cost of waiting that is as much as being placed costs everybody together."""
+        """Return the cost of waiting above which it is cheapest for the cluster to place the task."""
         arc = self.try_out.waiting_arc(self.index)
         if arc == ABSENT:
             return None
@@ -344,11 +344,11 @@ class _Explainer:
         growth = self.subject.growth()
         seconds = gap / growth if growth > 0 else None
         when = "" if seconds is None else f", in {_spelled(seconds)} as it grows now"
-        text = f"enough: that its waiting costs more than {bound} (now {bound - gap}){when}"
+        text = f"sufficient: a waiting cost above {bound} (now {bound - gap}){when}"
         return Enough("waiting cost", None, bound, gap, seconds, text)
 
     def _returns(self, flow: Ints) -> bool:
-        """Whether the task comes back to its machine by way of an aggregate."""
+        """Return True if the task comes back to its machine by way of an aggregate."""
         rows, tasks = self.network.rows, self.outcome.plan.tasks
         arcs = len(rows.target)
         leaf = trace(
@@ -373,5 +373,5 @@ class _Explainer:
             return []
         gap = solution.cost - self.outcome.solved.cost
         bound = int(rows.cost[stay[0]]) + gap
-        text = f"it leaves {name} when staying costs more than {bound} (now {bound - gap})"
+        text = f"it leaves {name} when the cost of staying exceeds {bound} (now {bound - gap})"
         return [Enough("staying cost", None, bound, gap, None, text)]

@@ -1,8 +1,8 @@
-"""Why a task waits or runs where it is, from a round rehearsed for the question: values and sentences.
+"""Explanations of why a task waits or runs where it does: values and sentences for ``dios explain``.
 
-For: people, by ``dios explain``. What is said to be enough was tried: each change is made in the round's
-network, the network is solved again, and only what places the task is told.
-Not for: decisions; nothing reads an explanation but people.
+They come from a trial round. Every change that an explanation names as sufficient was tried: it was made in
+the round's network, the network was solved again, and the change is named only if it places the task. No
+program decides anything by an explanation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Status = Literal["waits", "runs"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One arc of the way that a task's unit of flow takes."""
+    """One arc of the path that a task's unit of flow takes."""
 
     source: str
     target: str
@@ -24,24 +24,24 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A machine where the task could go, if there were room."""
+    """A machine on which the task could run if there were room."""
 
     machine: int
     name: str
     cost: int
-    """Of the cheapest way there, whether there is room or not."""
+    """The cost of the cheapest path there, with or without room."""
     against_chosen: int
-    """How much more that is than what the task costs now; negative: it would be better there."""
+    """That cost minus the cost of the task's present path; negative: the machine would be better."""
     free_slots: int
     full: str = ""
-    """The arc on the way that has no room left, or nothing."""
+    """The first arc without room on the path, or an empty string."""
     remark: str = ""
-    """The cost model's own words."""
+    """A remark of the cost model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Machines that are out of the question, by reason."""
+    """The number of machines that the task cannot use, for one reason."""
 
     machines: int
     reason: str
@@ -49,23 +49,23 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Enough:
-    """A change after which the task runs (or, when it runs, moves or stops); it was tried."""
+    """A change that was tried and makes the task run (or, if it runs, move or stop)."""
 
     what: Literal["slot", "waiting cost", "staying cost"]
     machine: int | None
-    """The machine with one more slot."""
+    """The machine that gets one more slot."""
     cost: int | None
-    """The cost of its arc that has to be passed."""
+    """The cost of the arc at which the change takes effect."""
     worth: int
-    """How much the whole cluster's cost falls by the slot, or how far the cost is away."""
+    """The fall of the cluster's total cost by the slot, or the distance of the present cost to ``cost``."""
     seconds: float | None
-    """When that will be, if the cost goes on growing as it does; None: nobody knows, or never."""
+    """The time until the cost is reached at its present growth; None: unknown, or never."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything there is to say about one task."""
+    """The explanation of one task."""
 
     task: int
     job: int
@@ -73,33 +73,33 @@ class Explanation:
     reason: str
     """One sentence."""
     machine: int | None
-    """Where it runs."""
+    """The identifier of the machine on which it runs."""
     round: int
-    """The last one that was made."""
+    """The number of the last round."""
     model: str
     cost: int
-    """Of the task's way in the rehearsed solution."""
+    """The cost of the task's path in the trial solution."""
     path: list[Step] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
-    """The best ones, the cheapest first."""
+    """The best machines, cheapest first."""
     total_machines: int = 0
     excluded: list[Excluded] = field(default_factory=list)
     binding: str = ""
-    """The arc without room on the way to the best place, and what room there is worth."""
+    """The arc without room on the path to the best machine, and the worth of room on it."""
     enough: list[Enough] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """Plain values for ``--json``."""
+        """Return plain values for ``--json``."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The same for people."""
+        """Return the explanation as lines of text."""
         said = [f"task {self.task} of job {self.job} {self.status}: {self.reason}"]
         if self.path:
             way = " -> ".join([self.path[0].source, *(step.target for step in self.path)])
             costs = " + ".join(str(step.cost) for step in self.path)
             said.append(
-                f"its way: {way}; cost {costs} = {self.cost} (round {self.round}, model {self.model})"
+                f"its path: {way}; cost {costs} = {self.cost} (round {self.round}, model {self.model})"
             )
         for place in self.places:
             sign = "more" if place.against_chosen >= 0 else "less"
@@ -110,6 +110,6 @@ class Explanation:
             f"{one.machines} of {self.total_machines} machines: {one.reason}" for one in self.excluded
         )
         if self.binding:
-            said.append(f"what binds: {self.binding}")
+            said.append(f"bottleneck: {self.binding}")
         said.extend(one.text for one in self.enough)
         return said

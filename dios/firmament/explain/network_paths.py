@@ -1,7 +1,4 @@
-"""Ways through a round's network, and what-if questions to it.
-
-For: ``explain_task``. Not for: words.
-"""
+"""Cheapest paths through a round's network, and solutions of the network with one change."""
 
 from __future__ import annotations
 
@@ -18,20 +15,20 @@ from dios.firmament.network.vertices import SINK, VertexKind
 from dios.firmament.solvers import FlowSolution, solve
 
 FAR = 2**61
-"""The length of a way that there is not."""
+"""The length of a path that does not exist."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """The cheapest ways from a task over the upper network, whether there is room on them or not."""
+    """The cheapest paths from a task over the upper network, on arcs with and without room."""
 
     length: Ints
-    """(vertices,); ``FAR`` where no way leads."""
+    """(vertices,); ``FAR`` where no path leads."""
     last: Ints
-    """(vertices,): the upper arc by which each vertex is reached, or ABSENT."""
+    """(vertices,): the upper arc by which the path reaches each vertex, or ABSENT."""
 
     def arcs(self, vertex: int, tail: Ints) -> list[int]:
-        """The upper arcs of the way to a vertex, in order."""
+        """Return the upper arcs of the path to a vertex, in order."""
         found: list[int] = []
         while self.last[vertex] != ABSENT:
             found.append(int(self.last[vertex]))
@@ -40,7 +37,10 @@ class Ways:
 
 
 def ways_from(start: Ints, cost: Ints, upper: UpperArcs, vertices: int, open_arcs: Flags) -> Ways:
-    """From vertices ``start`` at ``cost`` on. There is no circle: as many passes as the network is deep."""
+    """Return the paths from the vertices ``start``, which cost ``cost`` to reach.
+
+    The network has no cycles, so there are as many passes as it is deep.
+    """
     length = np.full(vertices, FAR, np.int64)
     np.minimum.at(length, start, cost)
     tail, head, price = upper.tail[open_arcs], upper.head[open_arcs], upper.cost[open_arcs]
@@ -68,32 +68,32 @@ class WhatIf:
     names: VertexNames
     algorithm: str
     limited: list[int]
-    """Numbers of filters that let in fewer tasks than there are slots."""
+    """The numbers of filters that admit fewer tasks than there are slots."""
 
     def waiting_arc(self, index: int) -> int:
-        """The arc of the task at an index to its unscheduled aggregator; ABSENT when it has none."""
+        """Return the arc of the task at an index to its unscheduled aggregator, or ABSENT."""
         rows = self.network.rows
         mine = np.arange(rows.start[index], rows.start[index + 1])
         found = mine[rows.kind[mine] == UNSCHEDULED]
         return int(found[0]) if len(found) else ABSENT
 
     def without(self, arc: int) -> FlowSolution:
-        """The best that there is without one task arc."""
+        """Return the best solution without one task arc."""
         problem = self.network.problem()
         capacity = problem.capacity.copy()
         capacity[arc] = 0
         return solve(replace(problem, capacity=capacity), self.algorithm)
 
     def with_slot(self, leaf: int, chain: set[int], arc: int) -> FlowSolution:
-        """The best with one more slot at a leaf vertex, and with the task arc cheaper by 1.
+        """Return the best solution with one more slot at a leaf vertex, and with the task arc cheaper by 1.
 
-        ``chain`` are the vertices of the leaf and of what stands above it: more room below is more room on
-        the way down. Who is placed although waiting is cheaper by 1 is placed in every best solution.
+        ``chain`` are the vertices of the leaf and of its ancestors, whose incoming arcs get the slot as well.
+        A task that is placed although waiting is cheaper by 1 is placed in every best solution.
         """
         problem, upper = self.network.problem(), self.network.upper
         shift = len(self.network.rows.target)
         capacity, cost = problem.capacity.copy(), problem.cost.copy()
-        # Behind a filter with limits slots are not what limits.
+        # Below a filter with limits, the limit is the bottleneck and not the slots.
         limited = np.isin(self.names.row[upper.tail], self.limited)
         limited &= self.names.kind[upper.tail] == VertexKind.ONLY
         down = np.isin(upper.head, list(chain)) & ~limited & (upper.capacity > 0)

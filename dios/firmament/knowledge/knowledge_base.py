@@ -22,9 +22,9 @@ from dios.errors import InvalidError
 from dios.firmament.cluster.block_locations import Places
 from dios.firmament.knowledge.aggregates import Aggregate, Moments
 from dios.firmament.knowledge.profiles import (
-    Heard,
     Profile,
     Profiles,
+    ReceivedNumbers,
     Recent,
     by_identity,
     by_time,
@@ -35,18 +35,25 @@ from dios.firmament.knowledge.samples import (
     METRICS,
     SCORES,
     BadKnowledgeError,
-    Batch,
-    Entry,
-    Mark,
+    BatchMark,
+    KnowledgeBatch,
+    KnowledgeEntry,
     Metric,
     Placing,
     Sample,
     check_entry,
     encoded_bytes,
 )
-from dios.firmament.knowledge.storage import STORED_VERSION, Stored, Table, decode, encode, pack_profile
-from dios.firmament.knowledge.usage_profile import Course
-from dios.firmament.knowledge.usage_profiles import Courses
+from dios.firmament.knowledge.storage import (
+    STORED_VERSION,
+    EntryTable,
+    StoredKnowledge,
+    decode,
+    encode,
+    pack_profile,
+)
+from dios.firmament.knowledge.usage_profile import UsageProfile
+from dios.firmament.knowledge.usage_profiles import UsageProfiles
 
 ALONE: Final = ""
 """In place of a co-runner's class: nobody else was on the machine."""
@@ -57,7 +64,7 @@ luxury (§7.2.1), and the very best may be a mistake of measuring."""
 
 
 @dataclass(frozen=True, slots=True)
-class Interference:
+class MeasuredInterference:
     """How disturbed a class is on one machine, as its latest samples there say."""
 
     metric: Metric
@@ -87,18 +94,18 @@ class KnowledgeBase:
     """
 
     def __init__(self, node: str, incarnation: int) -> None:
-        check_entry(Entry(node, incarnation, 0, Placing(b"-", node, 0)))
+        check_entry(KnowledgeEntry(node, incarnation, 0, Placing(b"-", node, 0)))
         self.node = node
         self.incarnation = incarnation
         self.sequence = 0
         self.profiles = Profiles()
         self.pairs: Recent[tuple[str, str, str], dict[Metric, Moments]] = Recent(limits.KNOWLEDGE_PAIRS_MAX)
-        self.latest: Recent[tuple[str, str], list[Entry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
-        self.reports: Recent[int, Entry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
+        self.latest: Recent[tuple[str, str], list[KnowledgeEntry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
+        self.reports: Recent[int, KnowledgeEntry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
         self.places = Places()
-        self.courses = Courses()
-        self.heard: Recent[tuple[str, int], Heard] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
-        self.journal: deque[Entry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
+        self.usage_profiles = UsageProfiles()
+        self.heard: Recent[tuple[str, int], ReceivedNumbers] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
+        self.journal: deque[KnowledgeEntry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
         self.position = 0
         """How many entries the journal has had in all."""
 
@@ -112,13 +119,13 @@ class KnowledgeBase:
         """
         self._own(sample)
 
-    def add_course(self, course: Course) -> None:
+    def add_usage_profile(self, profile: UsageProfile) -> None:
         """Take in what a task took from its start to its end, as this coordinator measured it.
 
         Raises:
             BadKnowledgeError: a field is not possible; nothing is changed.
         """
-        self._own(course)
+        self._own(profile)
 
     def place(self, block: bytes, machine: str, size: int) -> None:
         """A machine has ``size`` bytes of a block (the fingerprint of an object's name); -1: none any more.
@@ -134,16 +141,16 @@ class KnowledgeBase:
         Raises:
             BadKnowledgeError: the bytes are no batch; nothing is changed.
         """
-        batch = Batch.from_bytes(data)
+        batch = KnowledgeBatch.from_bytes(data)
         new = sum(self.take(entry) for entry in batch.entries)
         return Merged(new, len(batch.entries) - new)
 
-    def take(self, entry: Entry) -> bool:
+    def take(self, entry: KnowledgeEntry) -> bool:
         """Take in one checked entry; False when it is known."""
-        fresh = self.heard.touch((entry.node, entry.incarnation), Heard()).add(entry.sequence)
-        if isinstance(entry.what, Course):
+        fresh = self.heard.touch((entry.node, entry.incarnation), ReceivedNumbers()).add(entry.sequence)
+        if isinstance(entry.what, UsageProfile):
             # These are told again and again: whether one is known is seen by itself, not by its number.
-            fresh = self.courses.take(entry, entry.what)
+            fresh = self.usage_profiles.add(entry, entry.what)
         if not fresh:
             return False
         self.journal.append(entry)
@@ -154,13 +161,13 @@ class KnowledgeBase:
             self._take_sample(entry, entry.what)
         return True
 
-    def _own(self, what: Sample | Placing | Course) -> None:
-        entry = Entry(self.node, self.incarnation, self.sequence, what)
+    def _own(self, what: Sample | Placing | UsageProfile) -> None:
+        entry = KnowledgeEntry(self.node, self.incarnation, self.sequence, what)
         check_entry(entry)
         self.sequence += 1
         self.take(entry)
 
-    def _take_sample(self, entry: Entry, sample: Sample) -> None:
+    def _take_sample(self, entry: KnowledgeEntry, sample: Sample) -> None:
         self.profiles.at(sample.task_class, sample.machine_type).add(entry, sample)
         latest = self.latest.touch((sample.task_class, sample.machine), [])
         keep_newest(latest, entry, limits.KNOWLEDGE_LATEST_MAX, by_identity)
@@ -231,7 +238,7 @@ class KnowledgeBase:
         alone = self.score_beside(task_class, (), machine_type)
         return together / alone if together is not None and alone else None
 
-    def interference(self, task_class: str, machine: str, window_ns: int) -> Interference | None:
+    def interference(self, task_class: str, machine: str, window_ns: int) -> MeasuredInterference | None:
         """How disturbed a class is on a machine: its latest samples there against its best profile.
 
         Args:
@@ -251,7 +258,9 @@ class KnowledgeBase:
             anywhere = self._best(task_class, metric, None) if here else 0
             if here and anywhere:
                 mean = sum(values) / len(values)
-                return Interference(metric, max(mean / here, 1.0), max(mean / anywhere, 1.0), len(values))
+                return MeasuredInterference(
+                    metric, max(mean / here, 1.0), max(mean / anywhere, 1.0), len(values)
+                )
         return None
 
     def _pair(self, task_class: str, beside: str, machine_type: str, metric: Metric) -> float | None:
@@ -265,7 +274,9 @@ class KnowledgeBase:
 
     # Forwarding -----------------------------------------------------------------------------------------
 
-    def batch(self, since: Mark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES) -> Batch:
+    def batch(
+        self, since: BatchMark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES
+    ) -> KnowledgeBatch:
         """What came after a mark, this coordinator's own and what its children sent: for its parent.
 
         Args:
@@ -286,21 +297,23 @@ class KnowledgeBase:
             raise BadKnowledgeError(f"mark {begin} is beyond {self.position}, the last that was forwarded")
         start = max(begin, first)
         room = bytes_max - BATCH_HEAD_BYTES
-        entries: list[Entry] = []
+        entries: list[KnowledgeEntry] = []
         for entry in islice(self.journal, start - first, start - first + limits.KNOWLEDGE_BATCH_MAX):
             room -= encoded_bytes(entry)
             if room < 0 and entries:
                 break
             entries.append(entry)
         end = start + len(entries)
-        return Batch(Mark(self.incarnation, end), start - begin, end < self.position, tuple(entries))
+        return KnowledgeBatch(
+            BatchMark(self.incarnation, end), start - begin, end < self.position, tuple(entries)
+        )
 
     # Keeping --------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """All of it, for a durable object; see docs/profiling.md for the format."""
-        table = Table()
-        stored = Stored(
+        table = EntryTable()
+        stored = StoredKnowledge(
             version=STORED_VERSION,
             node=self.node,
             incarnation=self.incarnation,
@@ -315,7 +328,7 @@ class KnowledgeBase:
             places=[table.index(entry) for entry in self.places.entries()],
             heard=[(*key, each.below, sorted(each.above)) for key, each in self.heard.items()],
             journal=[table.index(entry) for entry in self.journal],
-            courses=[table.index(entry) for entry in self.courses.entries()],
+            usage_profiles=[table.index(entry) for entry in self.usage_profiles.entries()],
             entries=table.entries,
         )
         return encode(stored)
@@ -344,8 +357,8 @@ class KnowledgeBase:
             raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
         return found
 
-    def _restore(self, stored: Stored) -> None:
-        table = Table(stored.entries)
+    def _restore(self, stored: StoredKnowledge) -> None:
+        table = EntryTable(stored.entries)
         for packed in stored.profiles:
             profile = self.profiles.at(packed.task_class, packed.machine_type)
             profile.samples, profile.finished = packed.samples, packed.finished
@@ -369,10 +382,10 @@ class KnowledgeBase:
         for entry in table.at(stored.places):
             if isinstance(entry.what, Placing):
                 self.places.take(entry, entry.what)
-        for entry in table.at(stored.courses):
-            if isinstance(entry.what, Course):
-                self.courses.take(entry, entry.what)
+        for entry in table.at(stored.usage_profiles):
+            if isinstance(entry.what, UsageProfile):
+                self.usage_profiles.add(entry, entry.what)
         for node, incarnation, below, above in stored.heard:
-            self.heard.touch((node, incarnation), Heard(below, tuple(above)))
+            self.heard.touch((node, incarnation), ReceivedNumbers(below, tuple(above)))
         self.journal.extend(table.at(stored.journal))
         self.position = max(stored.position, len(self.journal))

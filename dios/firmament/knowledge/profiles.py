@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from dios import limits
 from dios.firmament.knowledge.aggregates import Aggregate
-from dios.firmament.knowledge.samples import SCORES, Entry, Metric, Sample
+from dios.firmament.knowledge.samples import SCORES, KnowledgeEntry, Metric, Sample
 
 Order = tuple[int, tuple[int, int, str]]
 K = TypeVar("K")
@@ -37,7 +37,7 @@ class Recent(OrderedDict[K, V], Generic[K, V]):
         """Something fell out."""
 
 
-class Heard:
+class ReceivedNumbers:
     """Which numbers of one origin have come: all below one, and some above."""
 
     __slots__ = ("above", "below")
@@ -70,10 +70,10 @@ class Profile:
         self.finished = 0
         """How many of them were final and of tasks that completed."""
         self.aggregates: dict[Metric, Aggregate] = {}
-        self.recent: list[Entry] = []
+        self.recent: list[KnowledgeEntry] = []
         """The newest samples, oldest first."""
 
-    def add(self, entry: Entry, sample: Sample) -> None:
+    def add(self, entry: KnowledgeEntry, sample: Sample) -> None:
         """Take in a sample; a task that failed says nothing about how well its like run."""
         self.samples += 1
         self.finished += sample.final and sample.completed
@@ -131,7 +131,9 @@ class Profiles(Recent[tuple[str, str], Profile]):
             del self.by_class[key[0]]
 
 
-def keep_newest(entries: list[Entry], entry: Entry, most: int, order: Callable[[Entry], Order]) -> None:
+def keep_newest(
+    entries: list[KnowledgeEntry], entry: KnowledgeEntry, most: int, order: Callable[[KnowledgeEntry], Order]
+) -> None:
     """Put an entry into its place in the order, and drop the first over ``most``."""
     at = len(entries)
     while at and order(entries[at - 1]) > order(entry):
@@ -141,11 +143,11 @@ def keep_newest(entries: list[Entry], entry: Entry, most: int, order: Callable[[
         del entries[0]
 
 
-def by_time(entry: Entry) -> Order:
+def by_time(entry: KnowledgeEntry) -> Order:
     """As the clocks of the machines say, and where they say the same, by identity."""
     return (entry.what.at_ns if isinstance(entry.what, Sample) else 0), entry.identity
 
 
-def by_identity(entry: Entry) -> Order:
+def by_identity(entry: KnowledgeEntry) -> Order:
     """As one coordinator measured, whatever its clock did meanwhile."""
     return 0, entry.identity

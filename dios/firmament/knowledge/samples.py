@@ -19,7 +19,7 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.aggregates import VALUE_MAX
-from dios.firmament.knowledge.usage_profile import Course, fault_of
+from dios.firmament.knowledge.usage_profile import UsageProfile, fault_of
 
 VERSION: Final = 1
 """Of batches. One with a course is refused as a whole by who does not know courses yet."""
@@ -164,13 +164,13 @@ class Placing(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Bytes of it that are there."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class KnowledgeEntry(msgspec.Struct, frozen=True, array_like=True):
     """A sample, placing or course with its identity."""
 
     node: str
     incarnation: int
     sequence: int
-    what: Sample | Placing | Course
+    what: Sample | Placing | UsageProfile
 
     @property
     def identity(self) -> tuple[int, int, str]:
@@ -178,23 +178,23 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return self.incarnation, self.sequence, self.node
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class BatchMark(msgspec.Struct, frozen=True, array_like=True):
     """How far a knowledge base has been forwarded: the parent's answer to a batch."""
 
     incarnation: int = -1
     position: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class KnowledgeBatch(msgspec.Struct, frozen=True, array_like=True):
     """What one coordinator forwards to another at once."""
 
-    upto: Mark
+    upto: BatchMark
     """What to ask for next time."""
     lost: int
     """Entries since the mark asked about that are gone: they were too many."""
     more: bool
     """Whether there is more now."""
-    entries: tuple[Entry, ...]
+    entries: tuple[KnowledgeEntry, ...]
     version: int = VERSION
 
     def to_bytes(self) -> bytes:
@@ -202,7 +202,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Batch:
+    def from_bytes(cls, data: bytes) -> KnowledgeBatch:
         """A batch from another coordinator.
 
         Raises:
@@ -221,12 +221,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         return found
 
 
-def encoded_bytes(entry: Entry) -> int:
+def encoded_bytes(entry: KnowledgeEntry) -> int:
     """How large an entry is in a batch."""
     return len(msgspec.msgpack.encode(entry))
 
 
-def check_entry(entry: Entry) -> None:
+def check_entry(entry: KnowledgeEntry) -> None:
     """Refuse what cannot be meant.
 
     Raises:
@@ -238,7 +238,7 @@ def check_entry(entry: Entry) -> None:
             raise BadKnowledgeError(f"{name} is {value}; it must be 0 or more, and fit 63 bits")
     if isinstance(entry.what, Sample):
         check_sample(entry.what)
-    elif isinstance(entry.what, Course):
+    elif isinstance(entry.what, UsageProfile):
         fault = fault_of(entry.what)
         if fault:
             raise BadKnowledgeError(fault)
@@ -260,8 +260,10 @@ def check_sample(sample: Sample) -> None:
         _check_text(name, getattr(sample, name))
     if not 0 <= sample.at_ns <= VALUE_MAX:
         raise BadKnowledgeError(f"at_ns is {sample.at_ns}; it must be 0 or more")
-    if len(sample.beside) > limits.PROFILE_BESIDE_MAX:
-        raise BadKnowledgeError(f"{len(sample.beside)} classes beside it, over {limits.PROFILE_BESIDE_MAX}")
+    if len(sample.beside) > limits.PROFILE_NEIGHBOURS_MAX:
+        raise BadKnowledgeError(
+            f"{len(sample.beside)} classes beside it, over {limits.PROFILE_NEIGHBOURS_MAX}"
+        )
     for each in sample.beside:
         _check_text("beside", each)
     if len(sample.values) > 2 * len(Metric):

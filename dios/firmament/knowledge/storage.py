@@ -12,7 +12,7 @@ import msgspec
 from dios import limits
 from dios.firmament.knowledge.aggregates import PackedAggregate, PackedMoments
 from dios.firmament.knowledge.profiles import Profile
-from dios.firmament.knowledge.samples import BadKnowledgeError, Entry, check_entry
+from dios.firmament.knowledge.samples import BadKnowledgeError, KnowledgeEntry, check_entry
 
 STORED_VERSION: Final = 2
 _READ: Final = (1, STORED_VERSION)
@@ -30,7 +30,7 @@ class StoredProfile(msgspec.Struct, array_like=True, frozen=True):
     recent: list[int]
 
 
-class Stored(msgspec.Struct, array_like=True, frozen=True):
+class StoredKnowledge(msgspec.Struct, array_like=True, frozen=True):
     """A knowledge base at rest; entries stand once, and are named by their index elsewhere."""
 
     version: int
@@ -44,32 +44,32 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     places: list[int]
     heard: list[tuple[str, int, int, list[int]]]
     journal: list[int]
-    entries: list[Entry]
-    courses: list[int] = []
+    entries: list[KnowledgeEntry]
+    usage_profiles: list[int] = []
 
 
-class Table:
+class EntryTable:
     """Entries by index, each one once."""
 
-    def __init__(self, entries: list[Entry] | None = None) -> None:
-        self.entries: list[Entry] = entries or []
+    def __init__(self, entries: list[KnowledgeEntry] | None = None) -> None:
+        self.entries: list[KnowledgeEntry] = entries or []
         self._index: dict[tuple[int, int, str], int] = {}
 
-    def index(self, entry: Entry) -> int:
+    def index(self, entry: KnowledgeEntry) -> int:
         """Where the entry stands, after it was put there if need be."""
         found = self._index.setdefault(entry.identity, len(self.entries))
         if found == len(self.entries):
             self.entries.append(entry)
         return found
 
-    def at(self, indexes: list[int]) -> list[Entry]:
+    def at(self, indexes: list[int]) -> list[KnowledgeEntry]:
         """The entries there; IndexError where there is none."""
         if min(indexes, default=0) < 0:
             raise IndexError("an entry before the first")
         return [self.entries[index] for index in indexes]
 
 
-def pack_profile(profile: Profile, table: Table) -> StoredProfile:
+def pack_profile(profile: Profile, table: EntryTable) -> StoredProfile:
     """A profile for storing, its samples put into the table."""
     return StoredProfile(
         profile.task_class,
@@ -81,12 +81,12 @@ def pack_profile(profile: Profile, table: Table) -> StoredProfile:
     )
 
 
-def encode(stored: Stored) -> bytes:
+def encode(stored: StoredKnowledge) -> bytes:
     """As MessagePack."""
     return msgspec.msgpack.encode(stored)
 
 
-def decode(data: bytes) -> Stored:
+def decode(data: bytes) -> StoredKnowledge:
     """What was stored, its entries checked.
 
     Raises:
@@ -95,7 +95,7 @@ def decode(data: bytes) -> Stored:
     if len(data) > limits.KNOWLEDGE_BYTES_MAX:
         raise BadKnowledgeError(f"{len(data)} bytes of knowledge, over {limits.KNOWLEDGE_BYTES_MAX}")
     try:
-        stored = msgspec.msgpack.decode(data, type=Stored)
+        stored = msgspec.msgpack.decode(data, type=StoredKnowledge)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
     if stored.version not in _READ:

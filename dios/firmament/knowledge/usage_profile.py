@@ -1,10 +1,10 @@
-"""The course of a task: what it took in each second of one run, measured (Packer paper, III-A, profiling).
+"""The profile of a task: what it took in each second of one run, measured (Packer paper, III-A, profiling).
 
 For: the coordinator, which makes one of each task of an admitted job that ends, and the knowledge base,
-which keeps and forwards them. Not for: looking at tasks (``coordinator.tracing``), or jobs made of courses
+which keeps and forwards them. Not for: looking at tasks (``coordinator.tracing``), or jobs made of profiles
 (``dios.packer.job.learned``).
 
-A course has at most ``COURSE_INSTANTS_MAX`` instants. They are of one second each, of two where that is not
+A profile has at most ``USAGE_PROFILE_INSTANTS_MAX`` instants. They are of one second each, of two where that is not
 enough, of four, and so on; what stands in an instant is the highest of what was seen in any part of it.
 """
 
@@ -23,8 +23,8 @@ from dios.firmament.knowledge.aggregates import VALUE_MAX
 _MS: Final = 1000
 
 
-class Channel(IntEnum):
-    """What a course may hold. Numbers never change; one that is not there was not measured."""
+class UsageChannel(IntEnum):
+    """What a profile may hold. Numbers never change; one that is not there was not measured."""
 
     CPU_MILLI = 1
     """Thousandths of a hardware thread in use, or waited for: what others had is no less needed."""
@@ -40,11 +40,11 @@ class Channel(IntEnum):
     """Bytes per second that the task moved from other nodes to its own."""
 
 
-CHANNELS: Final = frozenset(int(channel) for channel in Channel)
+CHANNELS: Final = frozenset(int(channel) for channel in UsageChannel)
 """The numbers that this version knows; a newer coordinator may send others, which are handed on."""
 
 
-class Course(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class UsageProfile(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """What one task took from its start to its end, instant by instant."""
 
     principal: str
@@ -63,36 +63,36 @@ class Course(msgspec.Struct, frozen=True, array_like=True, tag=2):
     instant_s: int
     """A power of two."""
     values: dict[int, tuple[int, ...]]
-    """By ``Channel``, of each instant."""
+    """By ``UsageChannel``, of each instant."""
     completed: bool = True
-    """False when it failed or was stopped: then it is the course of a part."""
+    """False when it failed or was stopped: then it is the profile of a part."""
 
     @property
-    def channels(self) -> dict[Channel, tuple[int, ...]]:
+    def channels(self) -> dict[UsageChannel, tuple[int, ...]]:
         """The values that this version knows."""
-        return {Channel(number): values for number, values in self.values.items() if number in CHANNELS}
+        return {UsageChannel(number): values for number, values in self.values.items() if number in CHANNELS}
 
 
-def fault_of(course: Course) -> str:
-    """Why a course cannot be meant; empty where it can."""
+def fault_of(profile: UsageProfile) -> str:
+    """Why a profile cannot be meant; empty where it can."""
     for name in ("principal", "job", "member", "machine"):
-        text: str = getattr(course, name)
+        text: str = getattr(profile, name)
         if not text or len(text.encode()) > limits.PROFILE_TEXT_BYTES_MAX:
             return f"{name} is {text[:40]!r}; it must have 1 to {limits.PROFILE_TEXT_BYTES_MAX} bytes"
     for name in ("run", "task", "began_ns", "length_ms"):
-        number: int = getattr(course, name)
+        number: int = getattr(profile, name)
         if not 0 <= number <= VALUE_MAX:
             return f"{name} is {number}; it must be 0 or more, and fit 63 bits"
-    seconds = course.instant_s
-    if not 1 <= seconds <= limits.COURSE_INSTANT_S_MAX or seconds & (seconds - 1):
-        return f"instant_s is {seconds}; it must be a power of two up to {limits.COURSE_INSTANT_S_MAX}"
-    if len(course.values) > limits.COURSE_CHANNELS_MAX:
-        return f"a course of {len(course.values)} channels, over {limits.COURSE_CHANNELS_MAX}"
-    instants = instants_of(course.length_ms, seconds)
-    if instants > limits.COURSE_INSTANTS_MAX:
-        return f"a course of {instants} instants, over {limits.COURSE_INSTANTS_MAX}"
-    for channel, values in course.values.items():
-        name = Channel(channel).name if channel in CHANNELS else str(channel)
+    seconds = profile.instant_s
+    if not 1 <= seconds <= limits.USAGE_PROFILE_INSTANT_S_MAX or seconds & (seconds - 1):
+        return f"instant_s is {seconds}; it must be a power of two up to {limits.USAGE_PROFILE_INSTANT_S_MAX}"
+    if len(profile.values) > limits.USAGE_PROFILE_CHANNELS_MAX:
+        return f"a profile of {len(profile.values)} channels, over {limits.USAGE_PROFILE_CHANNELS_MAX}"
+    instants = instants_of(profile.length_ms, seconds)
+    if instants > limits.USAGE_PROFILE_INSTANTS_MAX:
+        return f"a profile of {instants} instants, over {limits.USAGE_PROFILE_INSTANTS_MAX}"
+    for channel, values in profile.values.items():
+        name = UsageChannel(channel).name if channel in CHANNELS else str(channel)
         if len(values) != instants:
             return f"{name} has {len(values)} values; {instants} instants are needed"
         if not all(0 <= value <= VALUE_MAX for value in values):
@@ -111,24 +111,24 @@ def coarsened(values: Sequence[int], factor: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Highest:
-    """The most that any of some courses took at each instant since its start."""
+class HighestUsage:
+    """The most that any of some profiles took at each instant since its start."""
 
     instant_s: int
-    values: dict[Channel, list[int]]
+    values: dict[UsageChannel, list[int]]
     """What was measured in any of them."""
 
 
-def highest(courses: Iterable[Course]) -> Highest:
-    """The highest of each instant; in instants as long as the longest of any of the courses."""
-    all_of = list(courses)
-    instant_s = max((course.instant_s for course in all_of), default=1)
-    found: dict[Channel, list[int]] = {}
-    for course in all_of:
-        for channel, values in course.channels.items():
-            told = coarsened(values, instant_s // course.instant_s)
+def highest(profiles: Iterable[UsageProfile]) -> HighestUsage:
+    """The highest of each instant; in instants as long as the longest of any of the profiles."""
+    all_of = list(profiles)
+    instant_s = max((profile.instant_s for profile in all_of), default=1)
+    found: dict[UsageChannel, list[int]] = {}
+    for profile in all_of:
+        for channel, values in profile.channels.items():
+            told = coarsened(values, instant_s // profile.instant_s)
             _raise_to(found.setdefault(channel, []), told)
-    return Highest(instant_s, found)
+    return HighestUsage(instant_s, found)
 
 
 def _raise_to(kept: list[int], told: Sequence[int]) -> None:
@@ -137,20 +137,20 @@ def _raise_to(kept: list[int], told: Sequence[int]) -> None:
         kept[at] = max(kept[at], value)
 
 
-class Recording:
-    """A course in the making: values of spans of time, each of them as soon as it is over."""
+class UsageRecording:
+    """A profile in the making: values of spans of time, each of them as soon as it is over."""
 
     def __init__(self) -> None:
         self._instant_s = 1
-        self._values: dict[Channel, list[int]] = {}
+        self._values: dict[UsageChannel, list[int]] = {}
 
-    def span(self, begin_ms: int, end_ms: int, values: Mapping[Channel, int]) -> None:
+    def span(self, begin_ms: int, end_ms: int, values: Mapping[UsageChannel, int]) -> None:
         """From ``begin_ms`` to ``end_ms`` after its start the task took so much; spans may overlap.
 
         Each instant that the span touches has at least these values afterwards. What was never heard of is
-        no part of the course.
+        no part of the profile.
         """
-        while end_ms > limits.COURSE_INSTANTS_MAX * self._instant_s * _MS:
+        while end_ms > limits.USAGE_PROFILE_INSTANTS_MAX * self._instant_s * _MS:
             self._instant_s *= 2
             self._values = {channel: coarsened(kept, 2) for channel, kept in self._values.items()}
         length = self._instant_s * _MS

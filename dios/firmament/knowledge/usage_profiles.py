@@ -1,10 +1,10 @@
-"""Which courses a knowledge base keeps, and what it answers of a job's earlier runs.
+"""Which profiles a knowledge base keeps, and what it answers of a job's earlier runs.
 
-For: ``knowledge``, and through it `dios pack learn`. Not for: what a course is (``course``), or the job that
+For: ``knowledge``, and through it `dios pack learn`. Not for: what a profile is (``profile``), or the job that
 is made of it (``dios.packer.job.learned``).
 
-Of each task of a job the last ``COURSE_RUNS_MAX`` courses are kept. All of them are bounded in number and
-in bytes; what was touched longest ago falls out first, all courses of one task at once.
+Of each task of a job the last ``USAGE_PROFILE_RUNS_MAX`` profiles are kept. All of them are bounded in number and
+in bytes; what was touched longest ago falls out first, all profiles of one task at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.firmament.knowledge.samples import Entry, encoded_bytes
-from dios.firmament.knowledge.usage_profile import Channel, Course, Highest, highest
+from dios.firmament.knowledge.samples import KnowledgeEntry, encoded_bytes
+from dios.firmament.knowledge.usage_profile import HighestUsage, UsageChannel, UsageProfile, highest
 
 _NS: Final = 1_000_000_000
-_BETWEEN_NODES: Final = frozenset({int(Channel.SENT), int(Channel.RECEIVED)})
+_BETWEEN_NODES: Final = frozenset({int(UsageChannel.SENT), int(UsageChannel.RECEIVED)})
 
 
-class Key(NamedTuple):
+class ProfileKey(NamedTuple):
     """A task of a job, whatever the run."""
 
     principal: str
@@ -33,63 +33,65 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProfiledTask:
     """What is known of one task of a job."""
 
     name: str
     runs: int
     """In how many runs it was measured."""
     completed: int
-    """How many courses there are of tasks that did not fail."""
+    """How many profiles there are of tasks that did not fail."""
     start_s: float
     """After the job's first task, at the latest in any run."""
     length_s: float
     """At the longest."""
     machines: tuple[str, ...]
-    highest: Highest
+    highest: HighestUsage
 
 
-class Courses:
+class UsageProfiles:
     """Courses by principal, job and member."""
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[Key, list[Entry]] = OrderedDict()
+        self.kept: OrderedDict[ProfileKey, list[KnowledgeEntry]] = OrderedDict()
         self.bytes = 0
         """How many all of them have when they are stored."""
 
-    def take(self, entry: Entry, course: Course) -> bool:
-        """Take in one course; whichever of its task began first falls out when there are too many.
+    def add(self, entry: KnowledgeEntry, profile: UsageProfile) -> bool:
+        """Take in one profile; whichever of its task began first falls out when there are too many.
 
         Returns:
             False when it is here already, or would be the one to fall out.
         """
-        key = Key(course.principal, course.job, course.member, _is_whole(course))
+        key = ProfileKey(profile.principal, profile.job, profile.member, _is_whole(profile))
         entries = self.kept.get(key, [])
         at = len(entries)
         while at and _order(entries[at - 1]) > _order(entry):
             at -= 1
         if (at and entries[at - 1].identity == entry.identity) or (
-            not at and len(entries) >= limits.COURSE_RUNS_MAX
+            not at and len(entries) >= limits.USAGE_PROFILE_RUNS_MAX
         ):
             return False
         entries.insert(at, entry)
         self.kept[key] = entries
         self.kept.move_to_end(key)
         self.bytes += encoded_bytes(entry)
-        if len(entries) > limits.COURSE_RUNS_MAX:
+        if len(entries) > limits.USAGE_PROFILE_RUNS_MAX:
             self.bytes -= encoded_bytes(entries.pop(0))
-        while len(self.kept) > limits.COURSE_MEMBERS_MAX or self.bytes > limits.COURSES_BYTES_MAX:
+        while (
+            len(self.kept) > limits.USAGE_PROFILE_MEMBERS_MAX or self.bytes > limits.USAGE_PROFILES_BYTES_MAX
+        ):
             _, gone = self.kept.popitem(last=False)
             self.bytes -= sum(map(encoded_bytes, gone))
         return True
 
-    def entries(self) -> list[Entry]:
-        """All courses, those touched last at the end."""
+    def entries(self) -> list[KnowledgeEntry]:
+        """All profiles, those touched last at the end."""
         return [entry for entries in self.kept.values() for entry in entries]
 
     def knows(self, principal: str, job: str, member: str, task: int) -> bool:
-        """Whether this task's course is here."""
-        return any(course.task == task for course in self._of(Key(principal, job, member)))
+        """Whether this task's profile is here."""
+        return any(profile.task == task for profile in self._of(ProfileKey(principal, job, member)))
 
     def jobs(self, principal: str) -> list[str]:
         """The jobs of a principal of which anything is known, the one touched last first."""
@@ -98,7 +100,7 @@ class Courses:
 
     def runs(self, principal: str, job: str) -> int:
         """In how many runs any task of a job was measured."""
-        return len({course.run for course in self._of_job(principal, job)})
+        return len({profile.run for profile in self._of_job(principal, job)})
 
     def names(self, principal: str, job: str) -> list[str]:
         """The tasks of a job of which anything is known, sorted."""
@@ -106,48 +108,50 @@ class Courses:
             key.member for key in self.kept if key.whole and (key.principal, key.job) == (principal, job)
         )
 
-    def members(self, principal: str, job: str) -> list[Member]:
+    def members(self, principal: str, job: str) -> list[ProfiledTask]:
         """All that is known of a job's tasks, by name."""
         return list(self.each(principal, job, self.names(principal, job)))
 
-    def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[Member]:
+    def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
         """What is known of these tasks, one after the other: each takes milliseconds."""
         began: dict[int, int] = {}
-        for course in self._of_job(principal, job):
-            began[course.run] = min(began.get(course.run, course.began_ns), course.began_ns)
+        for profile in self._of_job(principal, job):
+            began[profile.run] = min(began.get(profile.run, profile.began_ns), profile.began_ns)
         for name in names:
-            whole, part = (self._of(Key(principal, job, name, whole)) for whole in (True, False))
+            whole, part = (self._of(ProfileKey(principal, job, name, whole)) for whole in (True, False))
             yield _member(name, whole, part, began)
 
-    def _of(self, key: Key) -> list[Course]:
-        return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, Course)]
+    def _of(self, key: ProfileKey) -> list[UsageProfile]:
+        return [entry.what for entry in self.kept.get(key, ()) if isinstance(entry.what, UsageProfile)]
 
-    def _of_job(self, principal: str, job: str) -> Iterable[Course]:
+    def _of_job(self, principal: str, job: str) -> Iterable[UsageProfile]:
         for key in self.kept:
             if key.whole and (key.principal, key.job) == (principal, job):
                 yield from self._of(key)
 
 
-def _is_whole(course: Course) -> bool:
-    return not course.values or not course.values.keys() <= _BETWEEN_NODES
+def _is_whole(profile: UsageProfile) -> bool:
+    return not profile.values or not profile.values.keys() <= _BETWEEN_NODES
 
 
-def _member(name: str, courses: list[Course], moved: list[Course], began: dict[int, int]) -> Member:
+def _member(
+    name: str, profiles: list[UsageProfile], moved: list[UsageProfile], began: dict[int, int]
+) -> ProfiledTask:
     first: dict[int, int] = {}
-    for course in courses:
+    for profile in profiles:
         # One that was started again in the same run is as late as its first try.
-        first[course.run] = min(first.get(course.run, course.began_ns), course.began_ns)
-    return Member(
+        first[profile.run] = min(first.get(profile.run, profile.began_ns), profile.began_ns)
+    return ProfiledTask(
         name,
         runs=len(first),
-        completed=sum(course.completed for course in courses),
+        completed=sum(profile.completed for profile in profiles),
         start_s=max(at - began[run] for run, at in first.items()) / _NS,
-        length_s=max(course.length_ms for course in courses) / 1000,
-        machines=tuple(sorted({course.machine for course in courses})),
-        highest=highest([*courses, *moved]),
+        length_s=max(profile.length_ms for profile in profiles) / 1000,
+        machines=tuple(sorted({profile.machine for profile in profiles})),
+        highest=highest([*profiles, *moved]),
     )
 
 
-def _order(entry: Entry) -> tuple[int, tuple[int, int, str]]:
+def _order(entry: KnowledgeEntry) -> tuple[int, tuple[int, int, str]]:
     """By start, as the machines' clocks say."""
-    return (entry.what.began_ns if isinstance(entry.what, Course) else 0), entry.identity
+    return (entry.what.began_ns if isinstance(entry.what, UsageProfile) else 0), entry.identity

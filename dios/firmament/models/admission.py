@@ -15,7 +15,7 @@ from dios.firmament.cluster.columns import Floats
 
 
 @dataclass
-class Waiting:
+class WaitingTasks:
     """Tasks of one principal with the same constraints, the oldest first."""
 
     principal: str
@@ -60,7 +60,7 @@ class Shares(Protocol):
         ...
 
 
-def fill(waiting: Sequence[Waiting], pools: Pools, shares: Shares, most: int) -> list[int]:
+def fill(waiting: Sequence[WaitingTasks], pools: Pools, shares: Shares, most: int) -> list[int]:
     """Rows of the tasks that are admitted, in the order of their admission; at most ``most``."""
     admitted: list[int] = []
     while len(admitted) < most:
@@ -92,11 +92,11 @@ class SlotShares:
 
 
 @dataclass
-class _Node:
+class _PoolNode:
     """A principal, or all principals below a prefix of their names."""
 
     usage: Floats
-    children: dict[str, _Node] = field(default_factory=dict)
+    children: dict[str, _PoolNode] = field(default_factory=dict)
 
 
 class DominantShares:
@@ -112,13 +112,13 @@ class DominantShares:
 
     def __init__(self, total: Floats) -> None:
         self._total = total
-        self._root = _Node(total * 0)
+        self._root = _PoolNode(total * 0)
 
     def give(self, principal: str, demand: Floats) -> None:
         """A leaf uses more."""
         node = self._root
         for part in principal.split("/"):
-            node = node.children.setdefault(part, _Node(self._total * 0))
+            node = node.children.setdefault(part, _PoolNode(self._total * 0))
         node.usage = node.usage + demand
 
     def next_of(self, candidates: Iterable[str]) -> str:
@@ -132,11 +132,11 @@ class DominantShares:
             wanted = sorted({each[depth] for each in left})
             chosen = min(wanted, key=lambda part: (self._share_below(node, part), part))
             left = [each for each in left if each[depth] == chosen]
-            node = node.children.get(chosen, _Node(self._total * 0))
+            node = node.children.get(chosen, _PoolNode(self._total * 0))
             depth += 1
         return "/".join(left[0])
 
-    def _share_below(self, node: _Node, part: str) -> float:
+    def _share_below(self, node: _PoolNode, part: str) -> float:
         child = node.children.get(part)
         return self.share(self._vector(child)) if child is not None else 0.0
 
@@ -146,7 +146,7 @@ class DominantShares:
             (float(used / has) for used, has in zip(usage, self._total, strict=True) if has > 0), default=0.0
         )
 
-    def _vector(self, node: _Node) -> Floats:
+    def _vector(self, node: _PoolNode) -> Floats:
         if not node.children:
             return node.usage
         vectors = [self._vector(child) for child in node.children.values()]

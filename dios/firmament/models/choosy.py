@@ -17,7 +17,7 @@ import numpy as np
 from dios.firmament.cluster.columns import Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Constraint
-from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, Waiting, fill
+from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, WaitingTasks, fill
 from dios.firmament.models.cost_terms import (
     not_negative,
     open_machines,
@@ -108,17 +108,17 @@ def _principal(state: ClusterState, task: int) -> str:
     return state.principals.names[int(state.jobs.principal[state.tasks.job[task]])]
 
 
-def _queues(state: ClusterState) -> tuple[list[Waiting], Pools]:
+def _queues(state: ClusterState) -> tuple[list[WaitingTasks], Pools]:
     """Who waits, by principal and hard constraints; and the free slots by who may use them."""
     waiting = waiting_tasks(state)
     waiting = waiting[np.argsort(state.tasks.submitted[waiting], kind="stable")]
     signatures: dict[tuple[Constraint, ...], int] = {}
-    queues: dict[tuple[str, int], Waiting] = {}
+    queues: dict[tuple[str, int], WaitingTasks] = {}
     for row in waiting.tolist():
         hard = tuple(each for each in state.tasks.descriptors[row].constraints if each.hard)
         signature = signatures.setdefault(hard, len(signatures))
         key = _principal(state, row), signature
-        queue = queues.setdefault(key, Waiting(*key, deque(), deque()))
+        queue = queues.setdefault(key, WaitingTasks(*key, deque(), deque()))
         queue.tasks.append(row)
         queue.demands.append(state.tasks.demand[row])
     return list(queues.values()), _pools(state, list(signatures))

@@ -12,37 +12,477 @@ which the thesis proposes in §8.2.1. The dimension of data locality is carried 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dios.errors import InvalidError
-from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import WAITING, ClusterState
-from dios.firmament.descriptors import DIMENSIONS as RESOURCES
-from dios.firmament.descriptors import Interference, Level
-from dios.firmament.models import coco_admission as admission
-from dios.firmament.models import coco_interference as interference
+from dios.firmament.descriptors import DIMENSIONS, Interference, Kind, Level
 from dios.firmament.models.base import BaseModel
-from dios.firmament.models.coco_classes import TaskClass, TaskClasses
-from dios.firmament.models.coco_room import Occupancy
-from dios.firmament.models.coco_vectors import (
-    DIMENSIONS,
-    OMEGA,
-    PRIORITY_STEP,
-    PRIORITY_WORST,
-    SMALL_MAX,
-    Dimension,
-    capacity_vector,
-    flatten,
-    priority_dimension,
-    unscheduled_vector,
-    weights_of,
-)
-from dios.firmament.models.cost_terms import BadModelError, joined, not_negative
+from dios.firmament.models.cost_terms import BadModelError, joined, not_negative, running_tasks, waiting_tasks
 from dios.firmament.models.protocol import ClassArcs, Options
-from dios.firmament.models.resource_tree import Steps, all_steps, mean_up, steps_of, sum_up
+from dios.firmament.models.resource_tree import Steps, all_steps, least_up, mean_up, most_up, steps_of, sum_up
+
+
+class Dimension(IntEnum):
+    """The rows of the cost vector, in the thesis' order."""
+
+    PRIORITY = 0
+    CPU = 1
+    MEMORY = 2
+    NETWORK = 3
+    DISK_IO = 4
+    MACHINE_TYPE = 5
+    INTERFERENCE = 6
+    LOCALITY = 7
+
+
+VECTOR_DIMENSIONS: Final = len(Dimension)
+"""d in the thesis."""
+OMEGA: Final = 1_000
+"""Ω, the largest value of a dimension: fine enough to tell 0.1 % of a machine."""
+
+CAPACITY_DIMENSIONS: Final = (Dimension.CPU, Dimension.MEMORY, Dimension.DISK_IO, Dimension.NETWORK)
+"""Where the columns of ``Resources`` stand in a cost vector, in their order."""
+
+_ARCS_MAX: Final = 8
+"""Arcs on a task's path that carry a vector: two from the task on, six levels of the tree."""
+SMALL_MAX: Final = _ARCS_MAX * VECTOR_DIMENSIONS * OMEGA
+"""More than a path can cost without its priority: d x Ω on each arc."""
+PRIORITY_STEP: Final = 5 * SMALL_MAX
+"""What one step of priority weighs. The thesis' d x Ω holds for one arc; here for whole paths, for the
+growing cost of waiting and for the resistance of what runs, which are three more of that size."""
+
+_LEVELS: Final = 256
+PRIORITY_WORST: Final = 2 * _LEVELS - 1
+"""The priority dimension of the least important batch task; 0 is the most important service task."""
+
+
+def weights_of(given: tuple[float, ...]) -> Floats:
+    """The weights w_1 .. w_7 as a vector of eight whose first is 0 (the priority has its step).
+
+    Raises:
+        InvalidError: not seven numbers, or one that is not in [0, 1].
+    """
+    if len(given) != VECTOR_DIMENSIONS - 1 or not all(0 <= each <= 1 for each in given):
+        names = ", ".join(each.name.lower() for each in Dimension if each)
+        raise InvalidError(f"weights are {given}; seven numbers from 0 to 1 are wanted: {names}")
+    return np.array((0.0, *given))
+
+
+def flatten(vectors: Floats, weights: Floats) -> Ints:
+    """Cost vectors of shape (n, 8) as costs of shape (n,): the weighted sum, and the priority on top.
+
+    The seven ordinary dimensions are cut to [0, Ω].
+    """
+    ordinary = np.clip(vectors[:, 1:], 0, OMEGA) @ weights[1:]
+    return (np.rint(ordinary) + vectors[:, Dimension.PRIORITY] * PRIORITY_STEP).astype(np.int64)
+
+
+def priority_dimension(kinds: Ints, priorities: Ints) -> Ints:
+    """The value of the priority dimension, shape (n,): the lower the more important.
+
+    Every service task stands before every batch task, which therefore never displaces it. Priorities
+    beyond -128 .. 127 count as the nearest of these.
+    """
+    half = _LEVELS // 2
+    level = np.clip(priorities, -half, half - 1) + half + np.where(kinds == Kind.SERVICE, _LEVELS, 0)
+    return PRIORITY_WORST - level
+
+
+def capacity_vector(shares: Floats) -> Floats:
+    """Vectors, shape (n, 8), of shares of the four resources, shape (n, 4), each from 0 to 1."""
+    vectors = np.zeros((len(shares), VECTOR_DIMENSIONS))
+    vectors[:, list(CAPACITY_DIMENSIONS)] = shares * OMEGA
+    return vectors
+
+
+def unscheduled_vector() -> Floats:
+    """The vector on an unscheduled arc, shape (1, 8): Ω where capacity is meant, one in two others."""
+    vector = capacity_vector(np.ones((1, len(CAPACITY_DIMENSIONS))))
+    vector[0, [Dimension.MACHINE_TYPE, Dimension.INTERFERENCE]] = 1
+    return vector
+
+
+INTERFERENCE_CLASSES: Final = len(Interference)
+
+PENALTIES: Final[Floats] = np.array(
+    [
+        # beside a turtle, a sheep, a rabbit, a devil
+        [0.00, 0.00, 0.05, 0.10],  # a turtle
+        [0.00, 0.10, 0.20, 0.80],  # a sheep
+        [0.05, 0.20, 0.40, 1.00],  # a rabbit
+        [0.10, 0.80, 1.00, 0.50],  # a devil
+    ]
+)
+"""How bad a neighbour (column) is for one that comes (row), 0 to 1. A devil stands badly beside rabbits and
+sheep, and middling beside another devil; it is symmetric, because who comes also disturbs."""
+
+
+def leaf_penalties(leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int) -> Floats:
+    """The penalty of each leaf for each interference class, shape (rows, 4), 0 to 1; 0 beside leaves.
+
+    Args:
+        leaves: rows of the leaves, shape (n,).
+        slots: how many tasks each leaf takes, shape (n,).
+        at: for each running task the row of its leaf, shape (m,).
+        classes: its interference class, shape (m,).
+        rows: the length of the table of resources.
+    """
+    found = np.zeros((rows, INTERFERENCE_CLASSES))
+    for mine in range(INTERFERENCE_CLASSES):
+        found[:, mine] = np.bincount(at, weights=PENALTIES[mine, classes], minlength=rows)
+    scores = np.zeros((rows, INTERFERENCE_CLASSES))
+    scores[leaves] = np.minimum(1.0, found[leaves] / np.maximum(slots, 1)[:, None])
+    return scores
+
+
+def decayed_penalties(steps: list[Steps], scores: Floats, idle: Floats, total: Floats) -> Floats:
+    """cost(u, w) for each row w: e^((t - i) / t) times the mean of its children's, shape (rows,).
+
+    Args:
+        steps: the tree, deepest level first.
+        scores: the leaves' own costs, shape (rows,); rows that have children are overwritten.
+        idle: i, idle places at or below each row.
+        total: t, all places at or below each row.
+    """
+    costs = scores.copy()
+    for step in steps:
+        mean_up([step], costs)
+        above = step.parents
+        busy = (total[above] - idle[above]) / np.maximum(total[above], 1)
+        costs[above] *= np.exp(busy)
+    return costs
+
+
+def normalised_penalties(steps: list[Steps], costs: Floats) -> Floats:
+    """The costs of ``decayed_penalties`` divided by the largest factor at their height: [0, 1] again.
+
+    This is what lets a single leaf's score count for less the further up it is felt.
+    """
+    height = np.zeros(len(costs))
+    for step in steps:
+        height[step.parents] = np.maximum(
+            height[step.parents], 1 + np.maximum.reduceat(height[step.children], step.starts)
+        )
+    return costs / np.power(math.e, height)
+
+
+def count_places(steps: list[Steps], leaves: Ints, slots: Ints, running: Ints) -> tuple[Floats, Floats]:
+    """Idle and all places at or below each row, both shape (rows,).
+
+    ``slots`` and ``running`` are those of the leaves; a leaf without slots has no place.
+    """
+    rows = len(running)
+    idle, total = np.zeros(rows), np.zeros(rows)
+    total[leaves] = slots
+    idle[leaves] = np.maximum(slots - running[leaves], 0)
+    sum_up(steps, idle)
+    sum_up(steps, total)
+    return idle, total
+
+
+@dataclass(slots=True)
+class TaskClass:
+    """What all tasks of a class have in common, and how many of them wait."""
+
+    number: int
+    demand: Floats
+    """Shape (DIMENSIONS,)."""
+    kind: int
+    rank: int
+    """The priority dimension; the lower the more important."""
+    interference: int
+    waiting: int = 0
+    longest: float = 0.0
+    """Seconds that the longest waiting of them has waited."""
+
+
+class TaskClasses:
+    """Which class each task is of; classes come with their first task and go with their last."""
+
+    def __init__(self) -> None:
+        self.of_task: Ints = np.zeros(0, np.int64)
+        """By row of the table of tasks; good for rows whose identifier is in ``_known``."""
+        self._known: Ints = np.zeros(0, np.int64)
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._classes: dict[int, tuple[tuple[object, ...], TaskClass]] = {}
+        self._next = 0
+
+    def find(self, number: int) -> TaskClass | None:
+        """A class by its number, if it is there."""
+        found = self._classes.get(number)
+        return None if found is None else found[1]
+
+    def refresh(self, state: ClusterState) -> None:
+        """Take in new tasks, forget empty classes, and count who waits."""
+        tasks = state.tasks
+        self._grow(len(tasks.id))
+        rows = tasks.all()
+        # A row may hold another task than the last time; identifiers do not come again.
+        self.assign(state, rows[self._known[rows] != tasks.id[rows]])
+        for gone in set(self._classes) - set(np.unique(self.of_task[rows]).tolist()):
+            key, _ = self._classes.pop(gone)
+            del self._numbers[key]
+        for _, each in self._classes.values():
+            each.waiting, each.longest = 0, 0.0
+        waiting = waiting_tasks(state)
+        numbers, at, counts = np.unique(self.of_task[waiting], return_inverse=True, return_counts=True)
+        longest = np.zeros(len(numbers))
+        np.maximum.at(longest, at, tasks.waiting_time(waiting, state.now))
+        for number, count, seconds in zip(numbers, counts, longest, strict=True):
+            one = self._classes[int(number)][1]
+            one.waiting, one.longest = int(count), float(seconds)
+
+    def assign(self, state: ClusterState, rows: Ints) -> None:
+        """Find or make the classes of tasks, in one step for all that are alike."""
+        if not len(rows):
+            return
+        tasks = state.tasks
+        self._grow(len(tasks.id))
+        kinds = state.jobs.kind[tasks.job[rows]]
+        ranks = priority_dimension(kinds, tasks.priority[rows])
+        whole = [kinds, ranks, tasks.interference[rows]]
+        table = np.column_stack([*whole, tasks.demand[rows]])
+        alike, first, at = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        numbers = np.array(
+            [
+                self._number(tuple(key.tolist()), tasks.demand[rows[one]], *(int(c[one]) for c in whole))
+                for key, one in zip(alike, first, strict=True)
+            ]
+        )
+        self.of_task[rows] = numbers[at.reshape(-1)]
+        self._known[rows] = tasks.id[rows]
+
+    def _number(self, key: tuple[object, ...], demand: Floats, kind: int, rank: int, mild: int) -> int:
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self._next
+            self._next += 1
+            self._classes[found] = (key, TaskClass(found, demand.copy(), kind, rank, mild))
+        return found
+
+    def _grow(self, length: int) -> None:
+        missing = length - len(self._known)
+        if missing > 0:
+            self._known = np.concatenate([self._known, np.full(missing, ABSENT, np.int64)])
+            self.of_task = np.concatenate([self.of_task, np.full(missing, ABSENT, np.int64)])
+
+
+ROOM: Final = DIMENSIONS + 1
+"""Columns of room: the four resources, then places."""
+PLACES: Final = DIMENSIONS
+"""The column of places for tasks."""
+
+Verdicts = npt.NDArray[np.int8]
+
+
+class Fit(IntEnum):
+    """The listing's TaskFitIndication_t."""
+
+    NEVER = 0
+    SOMETIMES = 1
+    ALWAYS = 2
+
+
+class Room(NamedTuple):
+    """What is free below each row, both of shape (rows, ROOM); nothing is known as infinity."""
+
+    least: Floats
+    most: Floats
+
+
+def gather_room(steps: list[Steps], ends: Ints, free: Floats) -> Room:
+    """Least and greatest room of every row from that at ``ends``, the rows where admission stops.
+
+    Rows without any end below them have a greatest room of minus infinity: nothing fits there.
+    """
+    least = np.full((len(free), ROOM), np.inf)
+    most = np.full((len(free), ROOM), -np.inf)
+    least[ends] = most[ends] = free[ends]
+    least_up(steps, least)
+    most_up(steps, most)
+    return Room(least, most)
+
+
+def fit_verdicts(room: Room, request: Floats) -> Verdicts:
+    """TaskFitsUnderResourceAggregate for all rows at once; ``request`` has shape (ROOM,)."""
+    never = (request > room.most).any(axis=1)
+    always = (request <= room.least).all(axis=1)
+    return np.where(never, Fit.NEVER, np.where(always, Fit.ALWAYS, Fit.SOMETIMES)).astype(np.int8)
+
+
+def maximal_subtrees(steps: list[Steps], root: int, fits: Verdicts) -> Ints:
+    """The heads of the largest subtrees in which a task fits everywhere (Listing 7.1), ascending.
+
+    Where it always fits the head is taken and nothing below is looked at; where it never fits nothing
+    below is looked at either; else the children are.
+    """
+    visited = np.zeros(len(fits), np.bool_)
+    visited[root] = True
+    for step in reversed(steps):
+        opened = visited[step.above] & (fits[step.above] == Fit.SOMETIMES)
+        visited[step.children[opened]] = True
+    return np.flatnonzero(visited & (fits == Fit.ALWAYS))
+
+
+def rows_below(steps: list[Steps], heads: Ints, rows: int) -> Flags:
+    """Which rows are one of ``heads`` or below one, shape (rows,)."""
+    covered = np.zeros(rows, np.bool_)
+    covered[heads] = True
+    for step in reversed(steps):
+        covered[step.children] |= covered[step.above]
+    return covered
+
+
+def select_heads(
+    state: ClusterState, heads: Ints, costs: Ints, wanted: int, room: Room, request: Floats
+) -> Ints:
+    """Which of ``heads`` get an arc, as indices into it, the cheapest first (§7.3.1, §7.3.3).
+
+    No more than ``wanted``, for so many tasks come in. Inside of one machine only as many as the machine
+    has room for together, because each arc may bring a task.
+    """
+    order = np.lexsort((heads, costs))
+    table = state.resources
+    inside = table.level[heads[order]] > Level.MACHINE
+    machine = np.where(inside, table.machine[heads[order]], -1 - np.arange(len(order)))
+    together = (1 + _earlier(machine))[:, None] * request[:DIMENSIONS]
+    fits = (together <= room.least[heads[order], :DIMENSIONS]).all(axis=1)
+    chosen: Ints = order[fits | ~inside][:wanted]
+    return chosen
+
+
+def promised_room(state: ClusterState, ends: Ints, covered: Flags, heads: Ints, demand: Floats) -> Floats:
+    """What arcs to ``heads`` may take from each end, shape (rows, ROOM): one task over each arc.
+
+    The resources are the machine's, so that an arc into a machine takes from all its leaves. Places are
+    not promised: a leaf's arc to the sink holds those.
+    """
+    table = state.resources
+    rows = len(covered)
+    arcs_into = np.zeros(rows)
+    inside = heads[table.level[heads] > Level.MACHINE]
+    np.add.at(arcs_into, table.machine[inside], 1.0)
+    # A machine that stands below an aggregate, or is one, gets one task over the arc to it.
+    machines = table.machine[ends]
+    taken = np.zeros((rows, ROOM))
+    taken[ends, :DIMENSIONS] = (arcs_into[machines] + covered[machines])[:, None] * demand
+    return taken
+
+
+def _earlier(groups: Ints) -> Ints:
+    """For each element how many before it are of the same group, shape (n,)."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(groups) else np.zeros(0, np.bool_)
+    begins = np.flatnonzero(first)
+    counts = np.arange(len(groups)) - np.repeat(begins, np.diff(np.append(begins, len(groups))))
+    found = np.zeros(len(groups), np.int64)
+    found[order] = counts
+    return found
+
+
+class Occupancy:
+    """Who runs where in this round, as columns: made once and asked for each class."""
+
+    def __init__(self, state: ClusterState, ranks: Ints) -> None:
+        """``ranks``: the priority dimension of each row of the table of tasks."""
+        tasks, table = state.tasks, state.resources
+        self.state = state
+        self.rows: Ints = running_tasks(state)
+        self.machine: Ints = tasks.machine[self.rows]
+        leaf = tasks.leaf[self.rows]
+        self.leaf: Ints = np.where(leaf == ABSENT, self.machine, leaf)
+        self.rank: Ints = ranks[self.rows]
+        self.restartable = tasks.restartable[self.rows]
+        self.at_leaf: Ints = np.bincount(self.leaf, minlength=len(table.id))
+        usage, demand = tasks.usage[self.rows], tasks.demand[self.rows]
+        # A task that was not measured yet will use about what it asked for.
+        measured: Flags = np.any(usage > 0, axis=1)
+        self.usage: Floats = np.where(measured[:, None], usage, demand)
+        self.used: Floats = self._by_machine(self.usage)
+
+    def _by_machine(self, values: Floats) -> Floats:
+        rows = len(self.state.resources.id)
+        sums = [
+            np.bincount(self.machine, weights=values[:, each], minlength=rows) for each in range(DIMENSIONS)
+        ]
+        return np.column_stack(sums)
+
+    def free(self, ends: Ints, kind: int) -> Floats:
+        """Room at ``ends`` (leaves or machines) for tasks of a kind, shape (rows, ROOM).
+
+        Machines that take nothing have no room at all; a capacity of 0 is not known, and holds anything.
+        """
+        table = self.state.resources
+        machines = table.machine[ends]
+        taken = table.reserved if kind == Kind.SERVICE else self.used
+        capacity = table.capacity[machines]
+        room = np.zeros((len(table.id), ROOM))
+        room[ends, :DIMENSIONS] = np.where(capacity > 0, capacity - taken[machines], np.inf)
+        below_machine = table.level[ends] > Level.MACHINE
+        running = np.where(below_machine, self.at_leaf[ends], table.running[ends])
+        room[ends, PLACES] = table.slots[ends] - running
+        room[ends[~table.usable[machines]]] = -np.inf
+        return room
+
+    def preemptible(self, ends: Ints, rank: int) -> Floats:
+        """What the least victim of a task of ``rank`` would give back at full ends, shape (rows, ROOM).
+
+        A task that arrives where all places are taken pushes out one that is less important, which the
+        solver chooses; so much room there is at any rate. Where places are free nobody is pushed out.
+        """
+        table = self.state.resources
+        rows = len(table.id)
+        victims = self.restartable & (self.rank > rank)
+        at = self.leaf if (table.level[ends] > Level.MACHINE).any() else self.machine
+        least = np.full((rows, DIMENSIONS), np.inf)
+        demand = self.state.tasks.demand[self.rows]
+        for each in range(DIMENSIONS):
+            np.minimum.at(least[:, each], at[victims], demand[victims, each])
+        taken = np.where(table.is_leaf, self.at_leaf, table.running)
+        full = np.zeros(rows, np.bool_)
+        full[ends] = (taken[ends] >= table.slots[ends]) & table.usable[table.machine[ends]]
+        full &= np.isfinite(least[:, 0])
+        given = np.zeros((rows, ROOM))
+        given[full, :DIMENSIONS] = least[full]
+        given[full, PLACES] = 1 + np.maximum(taken[full] - table.slots[full], 0)
+        return given
+
+    def surplus(self) -> Ints:
+        """Rows of batch tasks to stop because their machines are used beyond what they have (§7.3.1).
+
+        The least important first, of those the ones that started last, and no more than it takes.
+        """
+        table, tasks = self.state.resources, self.state.tasks
+        machines = table.at(Level.MACHINE)
+        capacity = table.capacity[machines]
+        over = np.where(capacity > 0, self.used[machines] - capacity, 0.0)
+        stopped: list[int] = []
+        kinds = self.state.jobs.kind[tasks.job[self.rows]]
+        may_stop = self.restartable & (kinds == Kind.BATCH)
+        for machine, excess in zip(
+            machines[(over > 0).any(axis=1)], over[(over > 0).any(axis=1)], strict=True
+        ):
+            here = np.flatnonzero(may_stop & (self.machine == machine))
+            here = here[np.lexsort((-tasks.since[self.rows[here]], -self.rank[here]))]
+            left = excess
+            for one in here:
+                if (left <= 0).all():
+                    break
+                if (self.usage[one][left > 0] > 0).any():
+                    stopped.append(int(self.rows[one]))
+                    left = left - self.usage[one]
+        return np.array(sorted(stopped), np.int64)
+
 
 _CLASSES_PER_ROUND: Final = 64
 """Each class costs one pass over the tree; what is left over has waited shorter and comes next time."""
@@ -89,10 +529,10 @@ class CocoModel(BaseModel):
         self.wave, self.per_second, self.threads = wave, per_second, threads
         self.classes = TaskClasses()
         self._steps: list[Steps] = []
-        self._round: _Round | None = None
+        self._round: _CocoRound | None = None
         self._asked: Ints = np.zeros(0, np.int64)
         """By task row: the status in which its classes were asked for; -1: never."""
-        self._largest: Floats = np.zeros(RESOURCES)
+        self._largest: Floats = np.zeros(DIMENSIONS)
 
     # Statistics ---------------------------------------------------------------------------------------
 
@@ -185,15 +625,15 @@ class CocoModel(BaseModel):
         parts = [
             f"{each.name.lower().replace('_', ' ')} {vector[each]:.0f}" for each in Dimension if vector[each]
         ]
-        fits = admission.Fit(int(self._now(state).fits(mine)[resource])).name.lower()
+        fits = Fit(int(self._now(state).fits(mine)[resource])).name.lower()
         kind = Interference(mine.interference).name.lower()
         return f"{kind}; fits there: {fits}; of {OMEGA} in each dimension: {', '.join(parts) or 'nothing'}"
 
     # Inside -------------------------------------------------------------------------------------------
 
-    def _now(self, state: ClusterState) -> _Round:
+    def _now(self, state: ClusterState) -> _CocoRound:
         if self._round is None:
-            self._round = _Round(self, state, self._steps or all_steps(state))
+            self._round = _CocoRound(self, state, self._steps or all_steps(state))
         return self._round
 
     @cached_property
@@ -205,7 +645,7 @@ class CocoModel(BaseModel):
         return self._patience + min(self.per_second * task_class.longest, SMALL_MAX)
 
     def _priority_vectors(self, state: ClusterState, tasks: Ints) -> Floats:
-        vectors = np.zeros((len(tasks), DIMENSIONS))
+        vectors = np.zeros((len(tasks), VECTOR_DIMENSIONS))
         kinds = state.jobs.kind[state.tasks.job[tasks]]
         vectors[:, Dimension.PRIORITY] = priority_dimension(kinds, state.tasks.priority[tasks])
         return vectors
@@ -229,7 +669,7 @@ class CocoModel(BaseModel):
         self._largest = self._largest_of(state)
 
 
-class _Round:
+class _CocoRound:
     """What a round needs to know of the machines, worked out once; room shrinks with each admission."""
 
     def __init__(self, model: CocoModel, state: ClusterState, steps: list[Steps]) -> None:
@@ -247,21 +687,19 @@ class _Round:
         self.machines: Floats = np.zeros(rows)
         self.machines[table.at(Level.MACHINE)] = 1
         sum_up([each for each in steps if table.level[each.children[0]] <= Level.MACHINE], self.machines)
-        self.penalty: Floats = interference.leaf_penalties(
+        self.penalty: Floats = leaf_penalties(
             leaves, table.slots[leaves], self.occupancy.leaf, tasks.interference[self.occupancy.rows], rows
         )
         mean_up(steps, self.penalty)
-        idle, total = interference.places(steps, leaves, table.slots[leaves], self.occupancy.at_leaf)
+        idle, total = count_places(steps, leaves, table.slots[leaves], self.occupancy.at_leaf)
         scores = self.penalty.mean(axis=1)
-        self.disturbance: Floats = interference.normalised(
-            steps, interference.decayed(steps, scores, idle, total)
-        )
+        self.disturbance: Floats = normalised_penalties(steps, decayed_penalties(steps, scores, idle, total))
         self.arcs: Ints = flatten(self._tree_vectors(), model.weights)
         self.down: Ints = np.zeros(rows, np.int64)
         """What all arcs of the tree from the cluster to a row cost together."""
         for step in reversed(steps):
             self.down[step.children] = self.down[step.above] + self.arcs[step.children]
-        self.taken: Floats = np.zeros((rows, admission.ROOM))
+        self.taken: Floats = np.zeros((rows, ROOM))
 
     def _tree_vectors(self) -> Floats:
         """The vectors of the arcs into each row: its load, where it has one of its own, and disturbance."""
@@ -280,35 +718,35 @@ class _Round:
         vector[Dimension.INTERFERENCE] += self.penalty[row, task_class.interference] * OMEGA
         return vector
 
-    def room(self, task_class: TaskClass) -> admission.Room:
+    def room(self, task_class: TaskClass) -> Room:
         """Least and greatest room of every row for a class, after what was promised in this round."""
         free = self.occupancy.free(self.ends, task_class.kind) - self.taken
         if (self.occupancy.rank > task_class.rank).any():
             free += self.occupancy.preemptible(self.ends, task_class.rank)
-        return admission.gathered(self.steps, self.ends, free)
+        return gather_room(self.steps, self.ends, free)
 
     def request(self, task_class: TaskClass) -> Floats:
         """What a task asks for: its resources and one place."""
         return np.append(task_class.demand, 1.0)
 
-    def fits(self, task_class: TaskClass) -> admission.Verdicts:
+    def fits(self, task_class: TaskClass) -> Verdicts:
         """Where a task of the class fits, by row."""
-        return admission.verdicts(self.room(task_class), self.request(task_class))
+        return fit_verdicts(self.room(task_class), self.request(task_class))
 
     def admit(self, task_class: TaskClass) -> ClassArcs:
         """The arcs of a class, and the promise that goes with them."""
         room, request = self.room(task_class), self.request(task_class)
         table = self.state.resources
-        heads = admission.maximal_subtrees(self.steps, self.state.cluster, admission.verdicts(room, request))
-        vectors = np.zeros((len(heads), DIMENSIONS))
+        heads = maximal_subtrees(self.steps, self.state.cluster, fit_verdicts(room, request))
+        vectors = np.zeros((len(heads), VECTOR_DIMENSIONS))
         vectors[:, Dimension.INTERFERENCE] = self.penalty[heads, task_class.interference] * OMEGA
         costs = flatten(vectors, self.model.weights) + self.down[heads]
         good = costs <= self.model.worth(task_class)
         heads, costs = heads[good], costs[good]
-        chosen = admission.selected(self.state, heads, costs, task_class.waiting, room, request)
+        chosen = select_heads(self.state, heads, costs, task_class.waiting, room, request)
         heads, costs = heads[chosen], costs[chosen]
-        covered = admission.below(self.steps, heads, len(table.id))
-        self.taken += admission.promised(self.state, self.ends, covered, heads, task_class.demand)
+        covered = rows_below(self.steps, heads, len(table.id))
+        self.taken += promised_room(self.state, self.ends, covered, heads, task_class.demand)
         wide = self.model.wave == "machine"
         capacity = np.where(wide & (table.level[heads] < Level.MACHINE), self.machines[heads], 1)
         capacity = np.minimum(capacity, task_class.waiting).astype(np.int64)

@@ -34,7 +34,7 @@ COPY_WAITING = 500
 """What waiting costs a copy: more than COPY, less than any ordinary task's waiting."""
 
 
-class Candidate(NamedTuple):
+class SpeculationCandidate(NamedTuple):
     """A task that is worth a copy."""
 
     task: int
@@ -110,12 +110,12 @@ class LateModel(TrivialModel):
         self._progress.pop(int(state.tasks.id[task]), None)
         self._original.pop(int(state.tasks.id[task]), None)
 
-    def candidates(self, state: ClusterState) -> list[Candidate]:
+    def candidates(self, state: ClusterState) -> list[SpeculationCandidate]:
         """Whom to copy now, the most urgent first; no more than the cap leaves room for."""
         room = int(self.cap * state.resources.slots[state.cluster]) - len(self._original)
         tasks, rates = self._rates(state)
         tried = set(self._original.values())
-        found: list[Candidate] = []
+        found: list[SpeculationCandidate] = []
         for job in np.unique(state.tasks.job[tasks]).tolist():
             mine = np.flatnonzero(state.tasks.job[tasks] == job)
             slow = np.quantile(rates[mine], self.slow_task)
@@ -123,7 +123,7 @@ class LateModel(TrivialModel):
                 identifier = int(state.tasks.id[tasks[at]])
                 if identifier not in tried and identifier not in self._original:
                     left = (1 - self._progress[identifier]) / max(float(rates[at]), 1e-9)
-                    found.append(Candidate(int(tasks[at]), left))
+                    found.append(SpeculationCandidate(int(tasks[at]), left))
         return sorted(found, key=lambda each: (-each.left, each.task))[: max(room, 0)]
 
     def _rates(self, state: ClusterState) -> tuple[Ints, Floats]:

@@ -26,7 +26,7 @@ _RESOURCES: Final = ("cpu", "memory", "io")
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class PressureStall:
     """Of one resource, how long tasks had to wait for it (PSI)."""
 
     some_us: int = 0
@@ -60,7 +60,7 @@ class MachineReading:
     received: int
     """Bytes of all links but the loopback; ``sent`` likewise."""
     sent: int
-    pressure: dict[str, Pressure] = field(default_factory=dict)
+    pressure: dict[str, PressureStall] = field(default_factory=dict)
     """By ``cpu``, ``memory`` and ``io``; empty where the kernel does not measure it."""
 
 
@@ -179,8 +179,8 @@ def _links(proc: Path) -> tuple[int, int]:
     return received, sent
 
 
-def _pressures(folder: Path) -> dict[str, Pressure]:
-    found: dict[str, Pressure] = {}
+def _pressures(folder: Path) -> dict[str, PressureStall]:
+    found: dict[str, PressureStall] = {}
     for name in _RESOURCES:
         told = procfs.text(folder / name)
         if not told:
@@ -191,7 +191,7 @@ def _pressures(folder: Path) -> dict[str, Pressure]:
             kinds[kind] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         some, full = kinds.get("some", {}), kinds.get("full", {})
         try:
-            found[name] = Pressure(
+            found[name] = PressureStall(
                 int(some.get("total", "0")), int(full.get("total", "0")), float(some.get("avg10", "0")) / 100
             )
         except ValueError:

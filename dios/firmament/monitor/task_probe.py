@@ -33,7 +33,7 @@ _SWITCHES: Final = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CounterRow:
     """A row of Table 6.4: what the thesis measures, and what it is here."""
 
     name: str
@@ -49,26 +49,26 @@ _COUNTED: Final = (Counter.CYCLES, Counter.INSTRUCTIONS, Counter.LLC_REFERENCES,
 _CYCLES, _INSTRUCTIONS, _REFERENCES, _MISSES = _COUNTED
 
 TABLE_6_4: Final = (
-    Row("Virtual memory size", "sampled", "procfs", Metric.VIRTUAL),
-    Row("Real memory size", "sampled", "procfs", Metric.RESIDENT),
-    Row("Time runnable and scheduled", "sampled", "procfs", Metric.CPU_NS),
-    Row("Time runnable and waiting", "sampled", "procfs", Metric.WAIT_NS),
-    Row("Total runtime", "aggregate", "timer", Metric.RUNTIME_NS),
-    Row("Total cycles", "aggregate", "HW counter", Metric.CYCLES, (_CYCLES,)),
-    Row("Total instructions", "aggregate", "HW counter", Metric.INSTRUCTIONS, (_INSTRUCTIONS,)),
-    Row("LLC references", "aggregate", "HW counter", Metric.LLC_REFERENCES, (_REFERENCES,)),
-    Row("LLC misses", "aggregate", "HW counter", Metric.LLC_MISSES, (_MISSES,)),
-    Row(
+    CounterRow("Virtual memory size", "sampled", "procfs", Metric.VIRTUAL),
+    CounterRow("Real memory size", "sampled", "procfs", Metric.RESIDENT),
+    CounterRow("Time runnable and scheduled", "sampled", "procfs", Metric.CPU_NS),
+    CounterRow("Time runnable and waiting", "sampled", "procfs", Metric.WAIT_NS),
+    CounterRow("Total runtime", "aggregate", "timer", Metric.RUNTIME_NS),
+    CounterRow("Total cycles", "aggregate", "HW counter", Metric.CYCLES, (_CYCLES,)),
+    CounterRow("Total instructions", "aggregate", "HW counter", Metric.INSTRUCTIONS, (_INSTRUCTIONS,)),
+    CounterRow("LLC references", "aggregate", "HW counter", Metric.LLC_REFERENCES, (_REFERENCES,)),
+    CounterRow("LLC misses", "aggregate", "HW counter", Metric.LLC_MISSES, (_MISSES,)),
+    CounterRow(
         "Cycles per instruction (CPI)", "aggregate", "calculated", Metric.CPI_MILLI, (_CYCLES, _INSTRUCTIONS)
     ),
-    Row(
+    CounterRow(
         "Memory accesses per instruction (MAI)",
         "aggregate",
         "calculated",
         Metric.MAI_MICRO,
         (_MISSES, _INSTRUCTIONS),
     ),
-    Row(
+    CounterRow(
         "Instructions per memory access (IPMA)",
         "aggregate",
         "calculated",

@@ -1,9 +1,8 @@
-"""The change log: what is different from the last round, in bulk, for a solver that stays solved (§6.4.3).
+"""The change log: the differences between two rounds, in bulk, for a solver that keeps its solution (§6.4.3).
 
-The three kinds of change of the thesis: tasks that come and go (supply), rows and arcs that come, go or hold
-more or less (capacity), and costs. Found by comparing columns, never by looking at single tasks.
-
-Not for: making the network (``network``); the solver's own work is in ``solvers.warm``.
+There are the three kinds of change of the thesis: tasks that come and go (supply); rows and arcs that come, go
+or get another capacity; and costs. They are found by comparing columns, never by looking at single tasks. The
+network is made in ``flow_network``, and solved by ``solvers.warm_solver``.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.network.task_rows import RowRules, TaskRows
 from dios.firmament.network.upper_arcs import UpperArcs
-from dios.firmament.solvers.warm import WarmSolution, WarmSolver
+from dios.firmament.solvers.warm_solver import WarmSolution, WarmSolver
 
 _VERTEX_BITS = 24
 _PARALLEL_BITS = 4
-"""So many parallel arcs have keys of their own: two are made, for a soft E_j."""
+"""The number of bits that number parallel arcs; two such arcs are made, for a soft E_j."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowCache:
-    """What the rows of the last round were made of, by task row."""
+    """The values of which the rows of the last round were made, by task row."""
 
     identity: Ints
-    """The task's identifier; ABSENT when it was not in the network."""
+    """The task's identifier; ABSENT if it was not in the network."""
     warm: Ints
-    """The solver's number for it."""
+    """The solver's number for the task."""
     length: Ints
     leaf: Ints
     movable: Flags
@@ -40,7 +39,7 @@ class RowCache:
 
     @staticmethod
     def empty(size: int) -> RowCache:
-        """No task is known."""
+        """Return a cache without tasks."""
         absent = np.full(size, ABSENT, np.int64)
         flags = np.zeros(size, np.bool_)
         return RowCache(
@@ -56,7 +55,7 @@ class RowCache:
         )
 
     def wider(self, size: int) -> RowCache:
-        """The same with more rows."""
+        """Return the same with more rows."""
         more = RowCache.empty(size - len(self.identity))
         return RowCache(
             *(np.concatenate([getattr(self, one.name), getattr(more, one.name)]) for one in fields(self))
@@ -65,45 +64,45 @@ class RowCache:
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """What a round has to say to the solver."""
+    """The input of the solver for one round."""
 
     identity: Ints
-    """(n,): identifiers of the rules' tasks."""
+    """(n,): the identifiers of the rules' tasks."""
     rules: RowRules
     dirty: Flags
-    """(n,): rows that have to be written, because they are new or have other arcs."""
+    """(n,): True for rows that have to be written, because they are new or have other arcs."""
     rows: TaskRows
-    """Of the dirty ones."""
+    """The rows of the dirty tasks."""
     upper: UpperArcs
     vertices: int
 
 
 class WarmNetwork:
-    """A solver that is told what changed."""
+    """A warm solver, and what it knows of the network."""
 
     def __init__(self) -> None:
         self.solver = WarmSolver()
         self.changes = 0
-        """Entries of the change log of the last round."""
+        """The number of entries in the change log of the last round."""
         self._cache = RowCache.empty(16)
         self._keys: Ints = np.zeros(0, np.int64)
-        """Of all arcs that were ever given, ascending; the arcs' numbers stand beside them."""
+        """The keys of all arcs that were ever added, ascending; ``_arcs`` has their numbers."""
         self._arcs: Ints = np.zeros(0, np.int64)
         self._capacity: Ints = np.zeros(0, np.int64)
-        """By arc number, as the solver knows them."""
+        """By arc number, as the solver knows it."""
         self._cost: Ints = np.zeros(0, np.int64)
         self._supply: Ints = np.zeros(1, np.int64)
 
     @property
     def worn_out(self) -> bool:
-        """Whether a new one would be much smaller: more than half of the arcs have no room."""
+        """Return True if a new network would be much smaller: more than half of the arcs have no room."""
         dead = int(np.count_nonzero(self._capacity == 0))
         return dead > 1024 and 2 * dead > len(self._capacity)
 
     def stale(self, identity: Ints, rules: RowRules, touched: Flags, narrowed: Flags) -> Flags:
-        """Which rows have to be written again, (n,).
+        """Return the rows that have to be written again, (n,).
 
-        ``touched`` (by task row) has other options, ``narrowed`` (n,) another filter than in the last round.
+        ``touched`` (by task row) marks tasks with other options, ``narrowed`` (n,) tasks whose filter changed.
         """
         size = int(rules.tasks.max(initial=0)) + 1
         if size > len(self._cache.identity):
@@ -121,7 +120,7 @@ class WarmNetwork:
         return found
 
     def solve(self, feed: Feed) -> tuple[WarmSolution, Ints, Ints]:
-        """The answer, the solver's numbers of the rules' tasks (n,), and those of the upper arcs."""
+        """Return the solution, the solver's numbers of the rules' tasks (n,), and those of the upper arcs."""
         self.changes = 0
         self._give_vertices(feed)
         arcs = self._give_arcs(feed.upper)
@@ -133,7 +132,7 @@ class WarmNetwork:
     def _give_vertices(self, feed: Feed) -> None:
         known = len(self._supply)
         if feed.vertices > known:
-            # Some at once, because the solver's columns are copied each time.
+            # Several are added at once, because the solver's columns are copied each time.
             more = max(feed.vertices - known, known // 8)
             self.solver.add_vertices(more)
             self._supply = np.concatenate([self._supply, np.zeros(more, np.int64)])
@@ -214,7 +213,7 @@ class WarmNetwork:
         self.changes += len(gone) + len(given)
 
     def _change_costs(self, rules: RowRules, clean: Flags) -> None:
-        """New costs of the arcs that every task has: the last one or two of its row."""
+        """Set the costs of the arcs that every task has: the last one or two of its row."""
         cache, tasks = self._cache, rules.tasks
         for flag, cost, last, behind in (
             (rules.leaf != ABSENT, rules.stay_cost, cache.stay_cost, rules.may_wait.astype(np.int64)),

@@ -1,7 +1,4 @@
-"""The network of a round for other programs and for people: DIMACS with names, and a picture.
-
-Not for: anything that the scheduler itself reads again.
-"""
+"""The network of a round for other programs and for readers: DIMACS with names, and a picture."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from dios.firmament.cluster.state import ClusterState
 from dios.firmament.network.flow_network import RoundNetwork
 from dios.firmament.network.vertices import VertexKind, Vertices
 from dios.firmament.solvers import FlowProblem
-from dios.limits import SCHED_PICTURE_ARCS_MAX
+from dios.limits import SCHED_EXPORT_ARCS_MAX
 
 
 class TooLargeError(InvalidError):
-    """A network that is too large for a picture; export it instead."""
+    """The network is too large for a picture; export it instead."""
 
 
 class VertexNames:
-    """Names of upper vertices as they were in a round, also when the cluster has changed since."""
+    """The names of upper vertices as they were in a round, even if the cluster has changed since."""
 
     def __init__(self, vertices: Vertices, state: ClusterState) -> None:
         self.kind: Ints = vertices.kind[: vertices.used].copy()
@@ -35,7 +32,7 @@ class VertexNames:
         self._jobs = {row: one.name or f"job {one.job}" for row, one in state.jobs.descriptors.items()}
 
     def __call__(self, vertex: int) -> str:
-        """What people call it."""
+        """Return the name of a vertex."""
         kind, row = self.kind[vertex], int(self.row[vertex])
         if kind == VertexKind.SINK:
             return "sink"
@@ -50,18 +47,18 @@ class VertexNames:
         return "unused"
 
     def resource(self, row: int) -> str:
-        """A resource's name; what is inside a machine has the machine's before its own."""
+        """Return a resource's name; the part of a machine has the machine's name before its own."""
         own, machine = self._resources.get(row, "?"), int(self._machines[row])
         return own if machine in {ABSENT, row} else f"{self._resources.get(machine, '?')}/{own}"
 
 
 @dataclass(frozen=True, eq=False)
 class NamedProblem:
-    """A round's network as a problem, and what its vertices are."""
+    """A round's network as a problem, with the names of its vertices."""
 
     problem: FlowProblem
     names: list[str]
-    """By vertex."""
+    """The names by vertex."""
 
     def to_dimacs(self, path: str | Path) -> None:
         """Write DIMACS' format with a comment for each vertex: ``c vertex 7 n2``, numbered from 1."""
@@ -71,15 +68,15 @@ class NamedProblem:
         Path(path).write_text(comments + written, encoding="utf-8")
 
     def to_dot(self, flow: Ints | None = None) -> str:
-        """A picture for Graphviz; arcs say cost and capacity, and with ``flow`` (E,) the used ones are bold.
+        """Return a picture for Graphviz: arcs show cost and capacity; with ``flow`` (E,) used arcs are bold.
 
         Raises:
-            TooLargeError: more than ``SCHED_PICTURE_ARCS_MAX`` arcs.
+            TooLargeError: more than ``SCHED_EXPORT_ARCS_MAX`` arcs.
         """
         problem = self.problem
-        if problem.arcs > SCHED_PICTURE_ARCS_MAX:
+        if problem.arcs > SCHED_EXPORT_ARCS_MAX:
             raise TooLargeError(
-                f"{problem.arcs} arcs do not fit a picture of {SCHED_PICTURE_ARCS_MAX}: export DIMACS"
+                f"{problem.arcs} arcs are too many for a picture (at most {SCHED_EXPORT_ARCS_MAX}): export DIMACS"
             )
         touched = np.unique(np.concatenate([problem.tail, problem.head]))
         lines = ["digraph network {", "  rankdir=LR;"]
@@ -102,6 +99,6 @@ def _quoted(text: str) -> str:
 
 
 def named_problem(network: RoundNetwork, names: VertexNames, tasks: Ints) -> NamedProblem:
-    """A round's network with names; ``tasks`` are the identifiers beside the rows."""
+    """Return a round's network with names; ``tasks`` are the identifiers of its task rows."""
     upper = [names(vertex) for vertex in range(network.vertices)]
     return NamedProblem(network.problem(), upper + [f"task {task}" for task in tasks.tolist()])

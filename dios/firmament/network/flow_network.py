@@ -1,8 +1,8 @@
 """The flow network of a cluster, kept from round to round (thesis §6.2): vertices, options, arcs, capacities.
 
-For: the scheduler. A round gives it the model's checked answers and a plan of policies; it gives back task
-rows and upper arcs, which a solver takes in bulk, or as one ``FlowProblem``.
-Not for: asking models (``network_answers``), policies (``policies``), solving, or reading the answer.
+A round gives it the model's checked answers and a plan of policies. It returns task rows and upper arcs, which
+a solver takes in bulk, or as one ``FlowProblem``. The model is asked in ``model_answers``; the solution is read
+in ``flow_trace``.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from dios.firmament.network.upper_arcs import (
     upper_arcs,
 )
 from dios.firmament.network.vertices import SINK, VertexKind, Vertices
-from dios.firmament.policies.filters import Filter, Narrowing
+from dios.firmament.policies.filters import Narrowing, PlacementFilter
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.solvers import FlowProblem
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What policies decide before a round is solved."""
+    """The decisions of policies before a round is solved."""
 
     tasks: Ints
-    """The task rows that take part, ascending; the others wait without being asked."""
+    """The task rows that take part, ascending; the others wait."""
     fixed: Flags
-    """(n,): running tasks that may neither move nor stop."""
+    """(n,): True for running tasks that may neither move nor stop."""
     rooted: Flags
-    """(n,): running tasks that may stop, but not move."""
+    """(n,): True for running tasks that may stop, but not move."""
     filter_of: Ints
-    """(n,): number of the filter that holds for each; 0: none."""
-    filters: Mapping[int, Filter]
+    """(n,): the number of the filter that applies to each task; 0: none."""
+    filters: Mapping[int, PlacementFilter]
     bounds: Bounds
 
 
@@ -57,17 +57,17 @@ class RoundNetwork:
     make: Callable[[], TaskRows]
     upper: UpperArcs
     vertices: int
-    """How many numbers upper vertices have; the tasks' vertices follow them in :meth:`problem`."""
+    """The number of upper vertices; the tasks' vertices follow them in :meth:`problem`."""
     feed: Feed | None = None
-    """What is different from the last round, where a solver goes on from there."""
+    """The differences from the last round, for a solver that continues from there."""
 
     @cached_property
     def rows(self) -> TaskRows:
-        """All rows; made when somebody needs them all, and that is not in every round."""
+        """All rows. They are made on demand, because few rounds need them all."""
         return self.make()
 
     def problem(self) -> FlowProblem:
-        """The same as one problem: upper vertices first, then tasks; task arcs first, then upper arcs."""
+        """Return one problem: upper vertices, then tasks; task arcs, then upper arcs."""
         rows, upper = self.rows, self.upper
         owner = rows.owner() + self.vertices
         supply = np.concatenate([upper.supply, np.ones(len(rows.tasks), np.int64)])
@@ -85,7 +85,7 @@ class RoundNetwork:
 
 
 class FlowNetwork:
-    """Vertices and options that outlive a round."""
+    """The vertices and options that outlive a round."""
 
     def __init__(self, state: ClusterState, settings: SchedulerSettings) -> None:
         self._state = state
@@ -95,26 +95,26 @@ class FlowNetwork:
         self.warm: WarmNetwork | None = None
         self._closed: Flags = np.zeros(0, np.bool_)
         self._touched: Flags = np.zeros(16, np.bool_)
-        """By task row: whose options have changed since a solver was told."""
-        self._filters: Mapping[int, Filter] = {}
-        """Those of the last round."""
+        """By task row: True if its options have changed since the solver was updated."""
+        self._filters: Mapping[int, PlacementFilter] = {}
+        """The filters of the last round."""
         self.forget_warm()
 
     def forget_warm(self, *, for_good: bool = False) -> None:
-        """The next round is solved from scratch; ``for_good``: all rounds under this model."""
+        """Solve the next round from scratch; with ``for_good``, all rounds under this model."""
         keeps = self._settings.solver == "auto" and not for_good
         self.warm = WarmNetwork() if keeps else None
 
     def forget_task(self, row: int) -> None:
-        """A task has left the tables."""
+        """Drop the options of a task that has left the tables."""
         self.pool.forget(row)
 
     def forget_job(self, row: int) -> None:
-        """A job has left the tables."""
+        """Drop the vertex of a job that has left the tables."""
         self.vertices.drop_job(row)
 
     def forget_resources(self, rows: list[int]) -> None:
-        """A machine and what is inside of it has left the tables; no option leads there any more."""
+        """Drop the vertices of a machine that has left the tables, and all options that lead to them."""
         gone = np.zeros(self.vertices.used, np.bool_)
         for row in rows:
             vertex = self.vertices.drop_resource(row)
@@ -124,7 +124,7 @@ class FlowNetwork:
             self._touch(self.pool.remove_targets(gone))
 
     def forget_options(self) -> None:
-        """Another model has other options."""
+        """Drop all options, because another model has others."""
         self.pool = OptionPool()
         self.forget_warm()
 
@@ -135,7 +135,7 @@ class FlowNetwork:
         self._touched[tasks] = True
 
     def classes(self, asked: Ints, named: Ints) -> Ints:
-        """The model's classes that tasks lead to: those of ``asked`` are ``named``, the others' are known."""
+        """Return the model's classes that tasks lead to: ``named`` for ``asked``, the known ones for others."""
         if not len(self.vertices.all_of(VertexKind.CLASS)):
             return np.unique(named)
         others = np.ones(len(self.pool.count), np.bool_)
@@ -146,7 +146,7 @@ class FlowNetwork:
         return np.union1d(self.vertices.row[known], named)
 
     def build(self, questions: Questions, answers: Answers, plan: Plan, *, warm: bool) -> RoundNetwork:
-        """This round's network; the model's new options are kept. ``warm``: with what has changed."""
+        """Return this round's network and keep the model's new options; with ``warm``, include the changes."""
         self._keep_options(answers)
         if self.warm is not None and self.warm.worn_out:
             self.forget_warm()
@@ -161,7 +161,7 @@ class FlowNetwork:
         def make() -> TaskRows:
             return make_rows(self.pool, rules, narrowing.options)
 
-        # Narrowed vertices are found while rows are made; those that have a filter are always among them.
+        # Narrowed vertices are found while rows are made; those with a filter are always among them.
         rows = None if told else make()
         held = np.zeros(len(state.resources.alive), np.int64)
         np.add.at(held, state.tasks.leaf[plan.tasks[plan.fixed]], 1)
@@ -175,23 +175,23 @@ class FlowNetwork:
         return network
 
     def pool_entries(self) -> int:
-        """How many arcs the model gave to tasks."""
+        """Return the number of arcs that the model gave to tasks."""
         return int(self.pool.count.sum())
 
     def fed(self) -> None:
-        """The solver was told what had changed."""
+        """Record that the solver has received all changes."""
         self._touched[:] = False
 
     def _changed_rows(self, rules: RowRules, narrowing: Narrowing) -> tuple[Flags, TaskRows]:
-        """Which rows are different from what the solver knows, and those."""
-        assert self.warm is not None  # noqa: S101 - for the type checker; the caller has looked
+        """Return the rows that differ from what the solver knows, as flags and as rows."""
+        assert self.warm is not None  # noqa: S101 - for the type checker; the caller has checked
         self._touch(np.zeros(0, np.int64))
         if not np.array_equal(np.flatnonzero(rules.closed), np.flatnonzero(self._closed)):
             self._closed = rules.closed
             self._touched[:] = True
         narrowed = np.isin(rules.filters, narrowing.changed(self._filters))
         self._filters = narrowing.filters
-        # Rows that are not written again lead to vertices of filters that are as they were.
+        # Rows that are not written again lead to vertices of filters that have not changed.
         narrowing.keep(np.unique(rules.filters))
         dirty = self.warm.stale(self._state.tasks.id[rules.tasks], rules, self._touched, narrowed)
         return dirty, make_rows(self.pool, rules.pick(dirty), narrowing.options)
@@ -220,7 +220,7 @@ class FlowNetwork:
         self._touch(answers.asked)
 
     def _possible(self, answers: Answers) -> Options:
-        """The model's options without those to machines that are too small even when they are empty."""
+        """Return the model's options without those on machines that are too small even when empty."""
         tree, options = self._state.resources, answers.options
         machine = tree.machine[options.target]
         demand = self._state.tasks.demand[answers.asked[options.task]]

@@ -1,7 +1,7 @@
-"""From a flow to places: which leaf each task's unit reaches (thesis §6.2.1).
+"""Reads a flow: the leaf that each task's unit reaches (thesis §6.2.1).
 
-Units that meet at an aggregate are alike there, so many answers have the same cost; this one keeps running
-tasks on their machines wherever the flow allows. Not for: what is done about the places (``scheduler``).
+Units that meet at an aggregate are interchangeable, so many assignments have the same cost. This one keeps
+running tasks on their machines wherever the flow allows it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dios.firmament.network.vertices import SINK, VertexKind, Vertices
 def trace(
     tree: ResourceTable, vertices: Vertices, arcs: UpperArcs, flow: Ints, chosen: Ints, leaf: Ints
 ) -> Ints:
-    """The leaf row that each task's flow reaches, (n,); ABSENT where it ends at an unscheduled aggregator.
+    """Return the leaf row that each task's flow reaches, (n,); ABSENT at an unscheduled aggregator.
 
-    ``chosen`` (n,) is the upper vertex of the arc that each task uses, ``leaf`` (n,) the leaf row where it
-    runs or ABSENT, ``flow`` the flow of ``arcs``.
+    ``chosen`` (n,) is the upper vertex of the arc that each task uses, ``leaf`` (n,) the leaf row on which it
+    runs or ABSENT, and ``flow`` the flow of ``arcs``.
     """
     at = chosen.copy()
     used = np.flatnonzero((flow > 0) & (arcs.head != SINK))
@@ -40,7 +40,7 @@ def trace(
 
 
 def _depths(size: int, tail: Ints, head: Ints) -> Ints:
-    """The longest way to each vertex over the arcs given, which have no circle."""
+    """Return the longest path to each vertex over these arcs, which have no cycle."""
     depth = np.zeros(size, np.int64)
     while True:
         lifted = depth.copy()
@@ -58,7 +58,7 @@ def _stay(
     at: Ints,
     arcs: tuple[Ints, Ints, Ints],
 ) -> Ints:
-    """Move running tasks along arcs that lead to where they run; returns the tasks that are left."""
+    """Move running tasks along arcs that lead to where they run; return the tasks that were not moved."""
     tail, head, left = arcs
     running = here[leaf[here] != ABSENT]
     if not len(running):
@@ -85,12 +85,12 @@ def _stay(
 
 
 def _move(rest: Ints, at: Ints, depth: Ints, level: int, arcs: tuple[Ints, Ints, Ints]) -> None:
-    """Give the tasks that are left at each vertex the units that are left on its arcs, in order."""
+    """Assign the remaining tasks at each vertex to the remaining units of its arcs, in order."""
     tail, head, left = arcs
     here = np.flatnonzero(depth[tail] == level)
     units = np.repeat(here, left[here])
     rest = rest[np.argsort(at[rest], kind="stable")]
-    # Flow is conserved: behind each vertex, both columns have as many entries, in the order of vertices.
+    # Flow is conserved: at each vertex both columns have the same number of entries, in the same order.
     if not np.array_equal(tail[units], at[rest]):
         raise AssertionError("the flow into an aggregate is not the flow out of it")
     at[rest] = head[units]

@@ -1,7 +1,7 @@
-"""All questions to a cost model in one round, and the check of its answers before anybody uses them.
+"""The questions to a cost model in one round, and the check of its answers before they are used.
 
-For: the scheduler, which calls :func:`ask` through the guard. Not for: what arcs are made of the answers
-(``network_rows``, ``network_upper``).
+The scheduler calls :func:`ask` through the guard. The arcs are made of the answers in ``task_rows`` and
+``upper_arcs``.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from dios.limits import SCHED_CLASS_DEPTH_MAX
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Which rows exist in this round; all are rows of the state's tables, ascending."""
+    """The rows that exist in this round: rows of the state's tables, ascending."""
 
     fresh: Ints
-    """Tasks whose options were never asked for."""
+    """Tasks for whose options the model was never asked."""
     waiting: Ints
     running: Ints
     jobs: Ints
     children: Ints
-    """Resources below the cluster vertex, deepest level first."""
+    """Resources below the cluster vertex, the deepest level first."""
     depth: Ints
-    """How deep each of ``children`` stands."""
+    """The depth of each of ``children``."""
     leaves: Ints
     classes: Callable[[Ints, Ints], Ints]
-    """The classes in use, given the rows that are asked again and the classes that those name now."""
+    """Returns the classes in use, given the rows that are asked again and the classes that they name now."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the model said, checked; vectors stand beside the rows of :class:`Questions`."""
+    """The checked answers of the model; their columns match the rows of :class:`Questions`."""
 
     asked: Ints
-    """The task rows whose options and classes follow: the fresh and the stale ones."""
+    """The task rows to which options and classes belong: the fresh and the stale ones."""
     options: Options
     classes: Options
     unscheduled: Ints
@@ -57,7 +57,11 @@ class Answers:
 
 
 def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
-    """Ask everything, in the order of ``models.protocol``; :class:`ModelError` says what is wrong."""
+    """Ask every question, in the order of ``models.protocol``.
+
+    Raises:
+        ModelError: an answer is wrong; the message says which.
+    """
     tree = state.resources
     children, parents = questions.children, tree.parent[questions.children]
     model.begin(state)
@@ -91,7 +95,7 @@ def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
 
 
 def _class_arcs(model: CostModel, state: ClusterState, classes: Ints) -> tuple[ClassArcs, ClassArcs]:
-    """The arcs of all classes in use and of those behind them; an error where they lead in a circle."""
+    """Return the arcs of all classes in use and of those behind them; raise ModelError if they form a cycle."""
     resources: list[ClassArcs] = []
     onward: list[ClassArcs] = []
     known, front = classes, classes
@@ -114,7 +118,7 @@ def _class_arcs(model: CostModel, state: ClusterState, classes: Ints) -> tuple[C
 
 
 def _no_circle(arcs: ClassArcs) -> None:
-    """Peel off the classes that nothing leads to; what cannot be peeled off leads in a circle."""
+    """Raise ModelError if the arcs form a cycle, by removing classes that no arc leads to until none is left."""
     source, target = arcs.source, arcs.target
     while len(source):
         inner = np.isin(source, target)
@@ -129,7 +133,7 @@ def _joined(parts: list[ClassArcs]) -> ClassArcs:
 
 
 def _levels(depth: Ints) -> Iterator[tuple[int, int]]:
-    """The slices of equal depth in a descending column."""
+    """Yield the slices of equal depth in a descending column."""
     bounds = [0, *(np.flatnonzero(np.diff(depth)) + 1).tolist(), len(depth)]
     yield from pairwise(bounds) if len(depth) else ()
 
@@ -138,7 +142,7 @@ def _levels(depth: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _column(name: str, column: Ints, count: int | None, least: int, most: int) -> Ints:
-    """An int64 vector within bounds, or :class:`ModelError` with the first value that is not."""
+    """Return ``column`` if it is an int64 vector within bounds; else raise ModelError with the first bad value."""
     if not isinstance(column, np.ndarray):
         raise ModelError(f"{name}: answered {type(column).__name__}, not an array")
     if column.dtype != np.int64:
@@ -160,7 +164,7 @@ def _numbers(name: str, column: Ints) -> Ints:
 
 
 def _rows(name: str, column: Ints, alive: Flags) -> Ints:
-    """Rows of a table that are in use."""
+    """Return ``column`` if it holds rows of a table that are in use."""
     _column(name, column, None, 0, len(alive) - 1)
     if len(column) and not alive[column].all():
         raise ModelError(f"{name}: row {column[~alive[column]][0]} is not in use")
@@ -193,7 +197,7 @@ def _checked_arcs(name: str, arcs: object, asked: Ints) -> ClassArcs:
 
 
 def _distinct(name: str, source: Ints, target: Ints) -> None:
-    """At most one arc for a pair."""
+    """Raise ModelError if there is more than one arc between two ends."""
     if len(source) < 2:
         return
     order = np.lexsort((target, source))
@@ -204,7 +208,7 @@ def _distinct(name: str, source: Ints, target: Ints) -> None:
 
 
 def children_of(state: ClusterState) -> tuple[Ints, Ints]:
-    """All resources below the cluster vertex, deepest first, and how deep each stands."""
+    """Return all resources below the cluster vertex, deepest first, and the depth of each."""
     tree = state.resources
     rows = tree.all()
     depth = np.zeros(len(tree.alive), np.int64)

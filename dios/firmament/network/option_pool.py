@@ -1,7 +1,6 @@
-"""Where each task may go, as the cost model said when it was asked last: rows of options in one pool.
+"""The options of tasks by the cost model's last answers, as rows in one pool.
 
-Not for: what is made of them in a round, with constraints, hysteresis and the arcs that every task has
-(``network_rows``).
+``task_rows`` makes the rows of a round from them, with constraints, hysteresis and the arcs that every task has.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from dios.firmament.cluster.columns import Flags, Ints
 
 
 def ranges(start: Ints, count: Ints) -> Ints:
-    """The numbers start[i] .. start[i] + count[i] - 1 of all i, one after the other."""
+    """Return the numbers start[i] .. start[i] + count[i] - 1 for all i, one range after the other."""
     total = int(count.sum())
     ends = np.cumsum(count)
     return np.repeat(start - (ends - count), count) + np.arange(total)
 
 
 class OptionPool:
-    """Rows of (target vertex, cost) by task row; replaced as a whole."""
+    """Rows of (target vertex, cost) by task row; a row is replaced as a whole."""
 
     def __init__(self) -> None:
         self.start: Ints = np.zeros(16, np.int64)
@@ -29,7 +28,7 @@ class OptionPool:
         self._used = 0
 
     def replace(self, tasks: Ints, count: Ints, target: Ints, cost: Ints) -> None:
-        """New options of distinct tasks, in their order: ``count[i]`` entries for the i-th."""
+        """Set the options of distinct tasks, in their order: ``count[i]`` entries for the i-th."""
         if not len(tasks):
             return
         self._make_room(int(tasks.max()), len(target))
@@ -40,12 +39,12 @@ class OptionPool:
         self._used += len(target)
 
     def forget(self, task: int) -> None:
-        """A task that leaves has no options."""
+        """Drop the options of a task."""
         if task < len(self.count):
             self.count[task] = 0
 
     def gather(self, tasks: Ints) -> tuple[Ints, Ints, Ints]:
-        """The options of tasks: index within ``tasks`` (ascending), target vertex, cost."""
+        """Return the options of tasks: index within ``tasks`` (ascending), target vertex, cost."""
         if len(tasks) and int(tasks.max()) >= len(self.count):
             self._make_room(int(tasks.max()), 0)
         count = self.count[tasks]
@@ -53,12 +52,12 @@ class OptionPool:
         return np.repeat(np.arange(len(tasks)), count), self.target[at], self.cost[at]
 
     def targets(self) -> Ints:
-        """Every vertex that an option leads to, once."""
+        """Return every vertex that an option leads to, once."""
         rows = np.flatnonzero(self.count)
         return np.unique(self.gather(rows)[1])
 
     def remove_targets(self, gone: Flags) -> Ints:
-        """Take out the options that lead to flagged vertices; returns the task rows that lost some."""
+        """Remove the options that lead to flagged vertices; return the task rows that lost some."""
         rows = np.flatnonzero(self.count)
         at, target, cost = self.gather(rows)
         lost = gone[target]
@@ -77,7 +76,7 @@ class OptionPool:
             self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
         if self._used + entries <= len(self.target):
             return
-        # What nobody refers to any more goes now, so that the pool stays within twice what is used.
+        # Entries without references go now, so that the pool stays within twice the size in use.
         rows = np.flatnonzero(self.count)
         _, target, cost = self.gather(rows)
         self.start[rows] = np.cumsum(self.count[rows]) - self.count[rows]

@@ -1,9 +1,8 @@
-"""Tasks as rows of options: what the model offered, narrowed by policy, with the arcs that every task has.
+"""Tasks as rows of options: the model's options, narrowed by policy, and the arcs that every task has.
 
-A row is, in this order: the model's options, the arc to where the task runs, the arc to its job's
-unscheduled aggregator (thesis §6.2.1; every one has capacity 1, Table C.1).
-
-Not for: arcs between aggregates (``network_upper``).
+A row has in this order: the model's options, the arc to where the task runs, and the arc to its job's
+unscheduled aggregator (thesis §6.2.1; all have capacity 1, Table C.1). The arcs between aggregates are made in
+``upper_arcs``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.network.option_pool import OptionPool, ranges
 
 Narrow = Callable[[Ints, Ints, Ints, Ints], tuple[Ints, Ints, Ints]]
-"""What filters do to arcs: (filter, owner, target, cost) of each to the (owner, target, cost) that remain."""
+"""Filters arcs: (filter, owner, target, cost) of each to the (owner, target, cost) of those that remain."""
 
 OPTION = 0
 CONTINUE = 1
@@ -26,7 +25,7 @@ UNSCHEDULED = 2
 
 @dataclass(frozen=True, eq=False)
 class TaskRows:
-    """The rows of some tasks: those of the i-th are ``start[i]`` to ``start[i + 1]`` of the rest."""
+    """The rows of some tasks: those of the i-th are ``start[i]`` to ``start[i + 1]`` of the other columns."""
 
     tasks: Ints
     start: Ints
@@ -36,11 +35,11 @@ class TaskRows:
     kind: Ints
 
     def owner(self) -> Ints:
-        """For each arc the index of its task."""
+        """Return for each arc the index of its task."""
         return np.repeat(np.arange(len(self.tasks)), np.diff(self.start))
 
     def pick(self, index: Ints) -> TaskRows:
-        """The rows of some of the tasks, given by index."""
+        """Return the rows of some of the tasks, given by index."""
         count = np.diff(self.start)[index]
         at = ranges(self.start[index], count)
         start = np.concatenate([[0], np.cumsum(count)])
@@ -49,31 +48,31 @@ class TaskRows:
 
 @dataclass(frozen=True, eq=False)
 class RowRules:
-    """What holds in a round for the tasks whose rows are made; all (n,) beside them but the last ones."""
+    """The rules of a round for the tasks whose rows are made; all (n,) except the last three."""
 
     tasks: Ints
     movable: Flags
-    """Whether the model's options count: waiting tasks, and running ones that may move."""
+    """True if the model's options count: for waiting tasks, and running ones that may move."""
     running: Flags
     leaf: Ints
-    """The vertex of the leaf where it runs; ABSENT while it waits."""
+    """The vertex of the leaf on which the task runs; ABSENT while it waits."""
     machine: Ints
-    """The row of the machine where it runs; ABSENT while it waits."""
+    """The row of the machine on which the task runs; ABSENT while it waits."""
     stay_cost: Ints
     may_wait: Flags
-    """Whether it has an arc to its unscheduled aggregator."""
+    """True if the task has an arc to its unscheduled aggregator."""
     waiting_vertex: Ints
     waiting_cost: Ints
     filters: Ints
-    """Number of the filter that narrows its options; 0: none."""
+    """The number of the filter that narrows its options; 0: none."""
     machine_of: Ints
-    """(vertices,): the row of the machine that a vertex is or belongs to; ABSENT of all others."""
+    """(vertices,): the row of the machine that a vertex is or belongs to; else ABSENT."""
     closed: Flags
-    """(vertices,): where nothing new may go, as at a drained machine."""
+    """(vertices,): True where no new task may go, as at a drained machine."""
     migration_hysteresis: int
 
     def pick(self, which: Flags) -> RowRules:
-        """The rules of some of the tasks, given by flags."""
+        """Return the rules of some of the tasks, given by flags."""
         return replace(
             self,
             tasks=self.tasks[which],
@@ -90,10 +89,10 @@ class RowRules:
 
 
 def make_rows(pool: OptionPool, rules: RowRules, narrow: Narrow) -> TaskRows:
-    """The rows of tasks in this round."""
+    """Return the rows of tasks in this round."""
     owner, target, cost = pool.gather(rules.tasks)
     keep = rules.movable[owner] & ~rules.closed[target]
-    # Where it runs already, the arc for continuing is the only one: it says what staying costs.
+    # On its own machine the arc for continuing is the only one: it has the cost of staying.
     keep &= (rules.machine[owner] != rules.machine_of[target]) | (rules.machine[owner] == ABSENT)
     if not keep.all():
         owner, target, cost = owner[keep], target[keep], cost[keep]

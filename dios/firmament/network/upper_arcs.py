@@ -1,6 +1,6 @@
 """Arcs and supplies above the tasks: classes, the tree of resources, unscheduled aggregators, the sink.
 
-Capacities are those of Table C.1. Not for: tasks' own arcs (``network_rows``).
+Capacities are those of Table C.1. The tasks' own arcs are in ``task_rows``.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.network.model_answers import Answers, Questions
 from dios.firmament.network.vertices import SINK, VertexKind, Vertices
-from dios.firmament.policies.filters import Columns, Narrowing, TreeArcs
+from dios.firmament.policies.filters import FilterColumns, Narrowing, TreeArcs
 
 SHORTFALL_COST = 2**40 - 1
-"""What each task costs that a job's E_j asks for and the cluster has no room for, where E_j is soft."""
+"""The cost of each task that E_j asks for and for which the cluster has no room, where E_j is soft."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """How many tasks of each job run, by job row (Table C.1: E_j and F_j), and how many there are."""
+    """The bounds of the running tasks of each job, by job row (Table C.1: E_j and F_j)."""
 
     least: Ints
     most: Ints
     tasks: Ints
-    """N_j: those in the network."""
+    """N_j: the number of tasks in the network."""
     may_miss: Ints
-    """How many of ``least`` may be missed where there is no other way; each missing task is dear."""
+    """The part of ``least`` that may be missed if there is no other way; each missing task is expensive."""
 
     def allowing(self, which: Flags) -> Bounds:
-        """The same, where flagged jobs may miss all of ``least``."""
+        """Return the same bounds, where flagged jobs may miss all of ``least``."""
         return replace(self, may_miss=np.where(which, self.least, 0))
 
 
 @dataclass(frozen=True, eq=False)
 class UpperArcs:
-    """Arcs between upper vertices; ``supply`` is (vertices,), the sink's left out."""
+    """Arcs between upper vertices; ``supply`` is (vertices,), 0 for the sink."""
 
     tail: Ints
     head: Ints
@@ -48,7 +48,7 @@ class UpperArcs:
 
 
 def tree_arcs(state: ClusterState, questions: Questions, answers: Answers) -> TreeArcs:
-    """Costs and capacities down the tree, by the child's row; nothing new comes to a drained machine."""
+    """Return costs and capacities down the tree, by the child's row; a drained machine takes no new tasks."""
     tree = state.resources
     cost = np.zeros(len(tree.alive), np.int64)
     capacity = np.zeros(len(tree.alive), np.int64)
@@ -59,7 +59,7 @@ def tree_arcs(state: ClusterState, questions: Questions, answers: Answers) -> Tr
 
 
 def machine_of(state: ClusterState, vertices: Vertices) -> Ints:
-    """(vertices,): the row of the machine that a vertex is or belongs to; ABSENT of all others."""
+    """Return the row of the machine that each vertex is or belongs to, (vertices,); else ABSENT."""
     found = np.full(vertices.used, ABSENT, np.int64)
     resources = vertices.all_of(VertexKind.RESOURCE)
     found[resources] = state.resources.machine[vertices.row[resources]]
@@ -67,14 +67,14 @@ def machine_of(state: ClusterState, vertices: Vertices) -> Ints:
 
 
 def closed_vertices(state: ClusterState, vertices: Vertices) -> Flags:
-    """(vertices,): resources of drained machines, where no new arc leads."""
+    """Return flags for the resources of drained machines, (vertices,); no new arc leads there."""
     machine = machine_of(state, vertices)
     closed: Flags = (machine != ABSENT) & ~state.resources.usable[machine]
     return closed
 
 
 def class_columns(answers: Answers, vertices: Vertices, closed: Flags) -> tuple[Ints, Ints, Ints, Ints]:
-    """The arcs out of the model's classes: tail, head, capacity, cost."""
+    """Return the arcs out of the model's classes: tail, head, capacity, cost."""
     to, on = answers.class_resources, answers.class_classes
     tail = vertices.classes(np.concatenate([to.source, on.source]))
     head = np.concatenate([vertices.resources(to.target), vertices.classes(on.target)])
@@ -94,8 +94,8 @@ def upper_arcs(
     bounds: Bounds,
     held: Ints,
 ) -> UpperArcs:
-    """All arcs above the tasks. ``held``, by resource row, is how many tasks cannot leave each leaf."""
-    found = Columns()
+    """Return all arcs above the tasks. ``held`` (by resource row) counts the tasks that cannot leave a leaf."""
+    found = FilterColumns()
     tree, children, leaves = state.resources, questions.children, questions.leaves
     arcs = tree_arcs(state, questions, answers)
     found.add(*classes)

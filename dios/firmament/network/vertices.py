@@ -1,10 +1,10 @@
-"""Vertex numbers of all but tasks: the sink, resources, jobs' unscheduled aggregators, and classes.
+"""The numbers of all vertices except tasks: the sink, resources, jobs' unscheduled aggregators, and classes.
 
-For: the flow network, whose vertices keep their numbers from round to round so that a solver can go on
-from the last solution. Not for: task vertices, which are rows of options (``network_rows``).
+Vertices keep their numbers from round to round, so that a solver can continue from the last solution. Tasks
+are rows of options (``task_rows``).
 
-A class is a key: ``("class", number)`` for one of the cost model's, and ``("only", filter, vertex)`` for the
-part of a vertex's subtree that a constraint leaves (``policies.filters``).
+A class has a key: ``("class", number, ABSENT)`` for a class of the cost model, and ``("only", filter, vertex)``
+for the part of a vertex's subtree that a constraint admits (``policies.filters``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SINK = 0
 
 
 class VertexKind(IntEnum):
-    """What an upper vertex is."""
+    """The kind of an upper vertex."""
 
     FREE = 0
     SINK = 1
@@ -34,15 +34,15 @@ class VertexKind(IntEnum):
 
 
 class Vertices:
-    """Numbers from 0; 0 is the sink. A freed number is given to a later vertex."""
+    """Vertex numbers from 0, the sink. A freed number is given to a later vertex."""
 
     def __init__(self) -> None:
         self.kind: Ints = np.zeros(64, np.int64)
         self.kind[SINK] = VertexKind.SINK
         self.row: Ints = np.full(64, ABSENT, np.int64)
-        """The resource's or job's row; of a class its number; of a narrowed vertex the filter's number."""
+        """The row of the resource or job; the number of the class; the filter of a narrowed vertex."""
         self.inner: Ints = np.full(64, ABSENT, np.int64)
-        """Of a narrowed vertex: the vertex that it narrows."""
+        """For a narrowed vertex, the vertex that it narrows."""
         self.used = 1
         self._of_resource: Ints = np.full(64, ABSENT, np.int64)
         self._of_job: Ints = np.full(64, ABSENT, np.int64)
@@ -50,21 +50,21 @@ class Vertices:
         self._free: list[int] = []
 
     def resources(self, rows: Ints) -> Ints:
-        """The vertices of resource rows, made where there are none."""
+        """Return the vertices of resource rows; add the missing ones."""
         self._of_resource = self._known(self._of_resource, rows, VertexKind.RESOURCE)
         return self._of_resource[rows]
 
     def jobs(self, rows: Ints) -> Ints:
-        """The unscheduled aggregators of job rows, made where there are none."""
+        """Return the unscheduled aggregators of job rows; add the missing ones."""
         self._of_job = self._known(self._of_job, rows, VertexKind.JOB)
         return self._of_job[rows]
 
     def find_resource(self, row: int) -> int:
-        """The vertex of a resource row, or ABSENT."""
+        """Return the vertex of a resource row, or ABSENT."""
         return int(self._of_resource[row]) if row < len(self._of_resource) else ABSENT
 
     def key(self, key: Key) -> int:
-        """The vertex of a class, made where there is none."""
+        """Return the vertex of a class; add it if it is missing."""
         found = self._of_class.get(key)
         if found is None:
             kind = VertexKind.CLASS if key[0] == "class" else VertexKind.ONLY
@@ -72,17 +72,17 @@ class Vertices:
         return found
 
     def classes(self, numbers: Ints) -> Ints:
-        """The vertices of the cost model's classes."""
+        """Return the vertices of the cost model's classes."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
         found = np.array([self.key(("class", int(each), ABSENT)) for each in distinct], np.int64)
         return found[inverse]
 
     def all_of(self, kind: VertexKind) -> Ints:
-        """All vertices of a kind, ascending."""
+        """Return all vertices of a kind, ascending."""
         return np.flatnonzero(self.kind[: self.used] == kind)
 
     def drop_resource(self, row: int) -> int:
-        """Free a resource's vertex; returns its number, or ABSENT when it had none."""
+        """Free a resource's vertex; return its number, or ABSENT if there was none."""
         vertex = self.find_resource(row)
         if vertex != ABSENT:
             self._of_resource[row] = ABSENT
@@ -90,14 +90,14 @@ class Vertices:
         return vertex
 
     def drop_job(self, row: int) -> None:
-        """Free a job's vertex, if it has one."""
+        """Free a job's vertex, if there is one."""
         vertex = int(self._of_job[row]) if row < len(self._of_job) else ABSENT
         if vertex != ABSENT:
             self._of_job[row] = ABSENT
             self._release(vertex)
 
     def keep_classes(self, kind: VertexKind, wanted: Ints) -> None:
-        """Free all class vertices of a kind but ``wanted``."""
+        """Free all class vertices of a kind except ``wanted``."""
         spare = np.setdiff1d(self.all_of(kind), wanted)
         if not len(spare):
             return

@@ -8,7 +8,7 @@ Each principal's tasks go by priority, then in the order of their submission. Th
 priority of SDRF is next; if its first task has no room in the whole cluster, everybody waits, so that large
 tasks get their turn. Room in the whole cluster is not room on a machine, and tasks may have wishes. So what
 was let in and found no place stays let in, without room being kept for it, and so does a first task that has
-held up others who have room for TURN_PATIENCE_S, until there is room. Neither wastes what others can use.
+held up others who have room for FAIR_QUEUE_TIMEOUT_S, until there is room. Neither wastes what others can use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dios.firmament.descriptors import Level
 from dios.firmament.policies.fair_queue_kernels import Queues, take_turns
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import needed
-from dios.firmament.policies.ledger import RESOURCES, Ledger, Rule
-from dios.limits import TURN_EXEMPT_MAX, TURN_PATIENCE_S
+from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
+from dios.firmament.policies.stored_shares import RESOURCES
+from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 
 _ROUNDING: Final = 1e-9
 """Sums of fractions of processors round; nothing is refused for that."""
@@ -47,10 +48,10 @@ class Admission:
     """False where nobody else waits, so that whoever is let in has had no turn."""
 
 
-class Turns:
+class TaskFairQueue:
     """Chooses who is let in, round after round."""
 
-    def __init__(self, ledger: Ledger, *, preemption: bool) -> None:
+    def __init__(self, ledger: PrincipalAccounts, *, preemption: bool) -> None:
         self.ledger: Final = ledger
         self._preemption = preemption
         self._in_before: Ints = np.zeros(0, np.int64)
@@ -75,7 +76,7 @@ class Turns:
             if first != self._first:
                 self._first, self._since = first, state.now
             self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
-            if first >= 0 and state.now - self._since >= TURN_PATIENCE_S:
+            if first >= 0 and state.now - self._since >= FAIR_QUEUE_TIMEOUT_S:
                 self._passed.add(first)
         return found
 
@@ -93,7 +94,7 @@ class Turns:
             ]
             if parts:
                 return f"its principal may hold no more at once; it holds {', '.join(parts)}"
-            return f"{TURN_EXEMPT_MAX} tasks of its principal had their turn, found no place and go before it"
+            return f"{FAIR_QUEUE_EXEMPT_MAX} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
@@ -104,7 +105,7 @@ class Turns:
 
         A principal's own tasks of higher priority may still stop its lower ones.
         """
-        if self.ledger.rule is Rule.FIFO or np.count_nonzero(self.ledger.shares() > 0) < 2:
+        if self.ledger.rule is FairnessRule.FIFO or np.count_nonzero(self.ledger.shares() > 0) < 2:
             return np.zeros(len(tasks), np.bool_)
         owner = state.jobs.principal[state.tasks.job[tasks]]
         safe = self.ledger.shares() <= self.ledger.fair * (1 + _ROUNDING)
@@ -143,7 +144,7 @@ class Turns:
         queues = Queues(first, demand[order], exempt[order], np.zeros(len(order), np.bool_), nobody)
         ledger = self.ledger
         held = state.held[: len(quota)].copy()
-        if ledger.rule is Rule.FIFO:
+        if ledger.rule is FairnessRule.FIFO:
             free = np.full(len(free), np.inf)
         stopped = take_turns(
             ledger.trial(),
@@ -156,7 +157,7 @@ class Turns:
             ledger.fair,
             ledger.g,
             ledger.mode,
-            TURN_EXEMPT_MAX,
+            FAIR_QUEUE_EXEMPT_MAX,
         )
         let_in = np.zeros(len(order), np.bool_)
         let_in[order] = queues.taken
@@ -178,7 +179,7 @@ class Turns:
         return bool(len(waiting) <= free[0] and np.all(wanted <= free[1:]))
 
     def _order_is_no_matter(self, owner: Ints) -> bool:
-        return self.ledger.rule is Rule.FIFO or not len(owner) or bool((owner == owner[0]).all())
+        return self.ledger.rule is FairnessRule.FIFO or not len(owner) or bool((owner == owner[0]).all())
 
     def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
         """(W,): entries for which no room is kept."""

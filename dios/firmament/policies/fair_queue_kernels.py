@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dios.compiled import borrowing
-from dios.fairness.stateful.kernels import Books, join, leave, pick, settle
+from dios.fairness.stateful.kernels import UserTable, activate, deactivate, next_user, update_line
 from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.kernels import no_refcount_kernel
 
 
 class Queues(NamedTuple):
@@ -28,16 +28,16 @@ class Queues(NamedTuple):
     """(P,) the answer: who stopped at a quota, or at too many that are exempt."""
 
 
-@borrowing
-def settle_all(books: Books, held: Floats, scale: Floats, fair: float, g: float, mode: int) -> None:
+@no_refcount_kernel
+def settle_all(books: UserTable, held: Floats, scale: Floats, fair: float, g: float, mode: int) -> None:
     """Bring every principal's line in order: what it holds (P, R), counted ``scale`` times (P,), or 1/n."""
     for user in range(len(scale)):
         for r in range(books.capacity.size):
             books.held[user, r] = held[user, r] * scale[user]
-        settle(books, user, fair, g, mode)
+        update_line(books, user, fair, g, mode)
 
 
-@borrowing
+@no_refcount_kernel
 def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> bool:
     """Whether a principal may hold an entry as well."""
     within = True
@@ -46,7 +46,7 @@ def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> 
     return within
 
 
-@borrowing
+@no_refcount_kernel
 def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -> int:
     """Let in what is exempt of a principal, ``most`` at the most; where the rest of its queue begins."""
     at = queues.first[user]
@@ -62,9 +62,9 @@ def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -
     return int(at)
 
 
-@borrowing
+@no_refcount_kernel
 def take_turns(
-    books: Books,
+    books: UserTable,
     queues: Queues,
     cursor: Ints,
     held: Floats,
@@ -84,13 +84,13 @@ def take_turns(
     for user in range(len(scale)):
         cursor[user] = _let_by(queues, user, held, quota, exempt_max)
         if cursor[user] < queues.first[user + 1]:
-            count = join(books, count, user, queues.demand[cursor[user]], g)
+            count = activate(books, count, user, queues.demand[cursor[user]], g)
     while count:
-        user = pick(books, count, g)
+        user = next_user(books, count, g)
         at = cursor[user]
         if not _within(queues, at, user, held, quota):
             queues.limited[user] = True
-            count = leave(books, count, user, g)
+            count = deactivate(books, count, user, g)
             continue
         for r in range(free.size):
             if queues.demand[at, r] > free[r]:
@@ -99,9 +99,9 @@ def take_turns(
             free[r] -= queues.demand[at, r]
             held[user, r] += queues.demand[at, r]
             books.held[user, r] += queues.demand[at, r] * scale[user]
-        settle(books, user, fair, g, mode)
+        update_line(books, user, fair, g, mode)
         queues.taken[at] = True
         cursor[user] += 1
         if cursor[user] == queues.first[user + 1]:
-            count = leave(books, count, user, g)
+            count = deactivate(books, count, user, g)
     return -1

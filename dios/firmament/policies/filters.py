@@ -24,7 +24,7 @@ from dios.firmament.network.vertices import VertexKind, Vertices
 
 
 @dataclass(frozen=True, eq=False)
-class Filter:
+class PlacementFilter:
     """What one group of tasks may use; columns over the rows of the table of resources."""
 
     number: int
@@ -35,7 +35,7 @@ class Filter:
     limit: Ints | None = None
     """How many of the group's tasks may come to each machine; None: as many as it has slots."""
 
-    def same(self, other: Filter | None) -> bool:
+    def same(self, other: PlacementFilter | None) -> bool:
         """Whether tasks under the other one have the same arcs."""
         return (
             other is not None
@@ -62,7 +62,7 @@ class TreeArcs:
 
 
 @dataclass
-class Columns:
+class FilterColumns:
     """Arcs between upper vertices as they are found."""
 
     tail: list[Ints] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Columns:
 class Narrowing:
     """The filters of one round, applied to task arcs and to the aggregates behind them."""
 
-    def __init__(self, tree: ResourceTable, vertices: Vertices, filters: dict[int, Filter]) -> None:
+    def __init__(self, tree: ResourceTable, vertices: Vertices, filters: dict[int, PlacementFilter]) -> None:
         self._tree = tree
         self._vertices = vertices
         self.filters = filters
@@ -120,7 +120,7 @@ class Narrowing:
                 target[at], cost[at], keep[at] = self._through(self.filters[number], target[at], cost[at])
         return owner[keep], target[keep], cost[keep]
 
-    def _through(self, one: Filter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
+    def _through(self, one: PlacementFilter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
         """Heads, costs, and which arcs remain, for arcs that lead on under a filter."""
         machine = self._machine_of(target)
         inside = machine != ABSENT
@@ -148,7 +148,7 @@ class Narrowing:
             self._needed.append((found, number, inner))
         return found
 
-    def changed(self, before: Mapping[int, Filter]) -> Ints:
+    def changed(self, before: Mapping[int, PlacementFilter]) -> Ints:
         """The numbers of filters that are other ones than they were."""
         return np.array(
             [
@@ -169,7 +169,7 @@ class Narrowing:
         """All narrowed vertices that something led to in this round, ascending."""
         return np.array(sorted(self._seen), np.int64)
 
-    def arcs(self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], found: Columns) -> None:
+    def arcs(self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], found: FilterColumns) -> None:
         """The arcs out of all narrowed vertices, and of those that they lead to in turn."""
         order = np.argsort(classes[0], kind="stable")
         tail, head, capacity, cost = (column[order] for column in classes)
@@ -187,7 +187,7 @@ class Narrowing:
                 some = np.where(machine != ABSENT, np.minimum(some, one.limit[machine]), some)
             found.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
 
-    def _tree_arcs(self, vertex: int, one: Filter, row: int, arcs: TreeArcs, found: Columns) -> None:
+    def _tree_arcs(self, vertex: int, one: PlacementFilter, row: int, arcs: TreeArcs, found: FilterColumns) -> None:
         """From a narrowed rack or cluster vertex to whole racks and to single machines."""
         tree = self._tree
         from_cluster = tree.level[row] == Level.CLUSTER
@@ -206,7 +206,7 @@ class Narrowing:
             capacity = np.minimum(capacity, one.limit[machines])
         found.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
 
-    def _whole_racks(self, vertex: int, one: Filter, arcs: TreeArcs, found: Columns) -> Ints:
+    def _whole_racks(self, vertex: int, one: PlacementFilter, arcs: TreeArcs, found: FilterColumns) -> Ints:
         """Arcs to the racks that are allowed as a whole; returns the machines of the others."""
         machines, racks = self._machines, self._racks
         whole = np.zeros(len(self._tree.alive), np.bool_)

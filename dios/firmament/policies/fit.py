@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
+from dios.kernels import kernel
 from dios.wire.types import Affinity
 
 _TOLERANCE = 1e-9
@@ -22,7 +22,7 @@ _MANY = 2.0**31
 """As many tasks as anybody asks about."""
 
 
-@compiled
+@kernel
 def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: Flags) -> None:
     """In the order given, let in what fits into ``free`` (machines, dimensions) and ``slots`` (machines,)."""
     for at in range(len(machine)):

@@ -24,7 +24,7 @@ from dios.firmament.cluster.columns import Floats
 from dios.firmament.descriptors import Resources
 from dios.limits import (
     PACKED_CELLS_MAX,
-    PACKED_HORIZON,
+    PACKED_HORIZON_INSTANTS,
     PACKED_INSTANT_S,
     PACKED_MEMBERS_MAX,
     PACKED_TEXT_BYTES_MAX,
@@ -74,7 +74,7 @@ def units_of(amounts: Floats) -> Resources:
     return Resources(cpu, math.ceil(memory * MIB), (write + read) * MB)
 
 
-def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZON) -> Datacenter:
+def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZON_INSTANTS) -> Datacenter:
     """Empty books of these machines, from instant ``now`` on. Their racks limit nothing."""
     racks = {rack: number for number, rack in enumerate(dict.fromkeys(one.rack for one in machines))}
     has = np.array([one.all_of_it() for one in machines])
@@ -207,8 +207,8 @@ def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
         raise JobError(
             "tasks", f"are too many for a cluster: {PACKED_MEMBERS_MAX} at most, for so long fewer"
         )
-    if job.instants * job.instant_s > (PACKED_HORIZON - 1) * PACKED_INSTANT_S:
-        most = PACKED_HORIZON * PACKED_INSTANT_S / 3600
+    if job.instants * job.instant_s > (PACKED_HORIZON_INSTANTS - 1) * PACKED_INSTANT_S:
+        most = PACKED_HORIZON_INSTANTS * PACKED_INSTANT_S / 3600
         trouble = (
             f"is {job.instants}, of {job.instant_s:g} s each: a job that ends takes at most {most:.1f} h"
         )

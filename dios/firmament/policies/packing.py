@@ -22,7 +22,6 @@ import numpy as np
 from dios.errors import InvalidError, LimitError, NotPermittedError
 from dios.firmament.cluster.columns import ABSENT, Floats
 from dios.firmament.descriptors import Resources
-from dios.firmament.policies.ledger import KeptJob
 from dios.firmament.policies.packed_jobs import (
     POLICY,
     Booking,
@@ -32,6 +31,7 @@ from dios.firmament.policies.packed_jobs import (
     site_of,
     units_of,
 )
+from dios.firmament.policies.stored_shares import StoredJob
 from dios.firmament.scheduler import FlowScheduler
 from dios.limits import (
     GUARANTEES_MAX,
@@ -47,7 +47,7 @@ _SERVER: Final = re.compile(r"server (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class RunningMember:
     """A task that is a member of an admitted job, and where it runs."""
 
     task: int
@@ -55,7 +55,7 @@ class Runner:
 
 
 @dataclass
-class Admitted:
+class AdmittedJob:
     """A job that has its places."""
 
     number: int
@@ -63,13 +63,13 @@ class Admitted:
     booking: Booking
     renewed: float
     """When its user was heard of last, or one of its tasks ran; in seconds of the scheduler's clock."""
-    running: dict[str, Runner] = field(default_factory=dict)
+    running: dict[str, RunningMember] = field(default_factory=dict)
     """By member."""
     placement: Placement | None = None
     """What it holds in Packer's books; None for one without an end, which is set aside there instead."""
 
 
-class Packing:
+class AdmittedJobs:
     """The admitted jobs of one cluster, and Packer's books of it.
 
     Args:
@@ -80,7 +80,7 @@ class Packing:
     def __init__(self, scheduler: FlowScheduler, *, wall: float) -> None:
         self._scheduler = scheduler
         self._wall = wall
-        self.jobs: dict[int, Admitted] = {}
+        self.jobs: dict[int, AdmittedJob] = {}
         self.problems: dict[int, str] = {}
         """Jobs that hold less than they were promised, and why."""
         self._machines: tuple[Machine, ...] = ()
@@ -123,10 +123,10 @@ class Packing:
         self._check_bounds(found)
         return found
 
-    def admit(self, principal: str, booking: Booking, now: float) -> Admitted:
+    def admit(self, principal: str, booking: Booking, now: float) -> AdmittedJob:
         """Hold for a job what ``check`` has found, at the same time."""
         number = 1 + secrets.randbelow(2**62)
-        admitted = Admitted(number, principal, booking, now)
+        admitted = AdmittedJob(number, principal, booking, now)
         self.jobs[number] = admitted
         self._hold(admitted)
         self._touched()
@@ -188,7 +188,7 @@ class Packing:
 
     # Time, and who runs -----------------------------------------------------------------------------------
 
-    def seen(self, running: Mapping[int, Mapping[str, Runner]], now: float) -> bool:
+    def seen(self, running: Mapping[int, Mapping[str, RunningMember]], now: float) -> bool:
         """Who runs of which job, by job and member; whether that is news."""
         news = False
         for number, admitted in self.jobs.items():
@@ -199,7 +199,7 @@ class Packing:
                 admitted.renewed = now
         return news
 
-    def elapsed(self, admitted: Admitted, now: float) -> float:
+    def elapsed(self, admitted: AdmittedJob, now: float) -> float:
         """How long a job has been there, in seconds."""
         return self._wall + now - admitted.booking.began
 
@@ -207,9 +207,9 @@ class Packing:
         """The user of a job is still there."""
         self.jobs[number].renewed = now
 
-    def overdue(self, now: float) -> list[Runner]:
+    def overdue(self, now: float) -> list[RunningMember]:
         """Let jobs go whose time is over, or whose user is gone; who of them has to be stopped."""
-        late: list[Runner] = []
+        late: list[RunningMember] = []
         for number, admitted in list(self.jobs.items()):
             over = self._wall + now >= admitted.booking.ends
             left = not admitted.running and now - admitted.renewed > PACKED_LEASE_S
@@ -253,10 +253,10 @@ class Packing:
 
     # Handing on ---------------------------------------------------------------------------------------------
 
-    def keep(self) -> tuple[KeptJob, ...]:
+    def to_stored(self) -> tuple[StoredJob, ...]:
         """The jobs as they are handed on."""
         return tuple(
-            KeptJob(
+            StoredJob(
                 one.number,
                 one.principal,
                 one.booking.packed,
@@ -266,7 +266,7 @@ class Packing:
             for one in self.jobs.values()
         )
 
-    def take_over(self, kept: Iterable[KeptJob], now: float) -> None:
+    def take_over(self, kept: Iterable[StoredJob], now: float) -> None:
         """Take in jobs that another coordinator has admitted; those that are over are left out.
 
         Raises:
@@ -277,7 +277,7 @@ class Packing:
                 continue
             booking = Booking.unpacked(row.packed, row.began, dict(row.places))
             if self._wall + now < booking.ends:
-                self.jobs[row.number] = Admitted(row.number, row.principal, booking, now)
+                self.jobs[row.number] = AdmittedJob(row.number, row.principal, booking, now)
                 # Their machines may not have been heard of yet.
                 self._machines, self._datacenter = (), None
         self._version += 1
@@ -309,7 +309,7 @@ class Packing:
             for admitted in self.jobs.values():
                 self._hold(admitted, at=now)
 
-    def _hold(self, admitted: Admitted, *, at: float | None = None) -> None:
+    def _hold(self, admitted: AdmittedJob, *, at: float | None = None) -> None:
         """Enter a job into the books, in its places; those on machines that are not there are left out."""
         admitted.placement = None
         booking = admitted.booking

@@ -12,7 +12,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Constraint, Level, MachineDescriptor, TaskDescriptor
-from dios.firmament.policies.filters import Filter
+from dios.firmament.policies.filters import PlacementFilter
 from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
@@ -32,7 +32,7 @@ class _Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class _FilterRules:
     """What a filter is made of; equal rules share a filter."""
 
     constraints: tuple[Constraint, ...] = ()
@@ -47,11 +47,11 @@ class _Rules:
     """Of those: lower ones may be stopped for them."""
 
 
-_NO_RULES = _Rules()
+_NO_RULES = _FilterRules()
 
 
 @dataclass
-class _Special:
+class _TaskRestrictions:
     """What a single task has learned."""
 
     refusals: dict[int, _Refusal] = field(default_factory=dict)
@@ -64,16 +64,16 @@ class Restrictions:
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self.labels = LabelIndex()
-        self._static: list[_Rules] = [_Rules()]
+        self._static: list[_FilterRules] = [_FilterRules()]
         """Constraints and pins that some task has or had, by number; 0: none."""
-        self._static_number: dict[_Rules, int] = {_Rules(): 0}
+        self._static_number: dict[_FilterRules, int] = {_FilterRules(): 0}
         self._static_of: Ints = np.zeros(16, np.int64)
         """By task row."""
-        self._special: dict[int, _Special] = {}
-        self._numbers: dict[_Rules, int] = {}
+        self._special: dict[int, _TaskRestrictions] = {}
+        self._numbers: dict[_FilterRules, int] = {}
         """Of the filters of the last round."""
         self._next_number = 1
-        self._kept: dict[_Rules, Filter] = {}
+        self._kept: dict[_FilterRules, PlacementFilter] = {}
         """Filters that hold until a machine comes or goes."""
         self.crowded_out: Ints = np.zeros(0, np.int64)
         """Tasks that did not fit and wait for a filter of their own: there are too many kinds of them."""
@@ -99,7 +99,7 @@ class Restrictions:
         for row, task in zip(rows.tolist(), tasks, strict=True):
             rules = _NO_RULES
             if task.constraints or task.pinned is not None:
-                rules = _Rules(task.constraints, task.pinned)
+                rules = _FilterRules(task.constraints, task.pinned)
             number = self._static_number.get(rules)
             if number is None:
                 number = self._static_number[rules] = len(self._static)
@@ -113,7 +113,7 @@ class Restrictions:
 
     def refused(self, row: int, machine: int, now: float) -> None:
         """A machine (its identifier) refused a task; it is avoided for a while, twice as long each time."""
-        known = self._special.setdefault(row, _Special()).refusals
+        known = self._special.setdefault(row, _TaskRestrictions()).refusals
         last = known.get(machine)
         length = self._settings.retry_first_s if last is None else 2 * last.length
         length = min(length, self._settings.retry_last_s)
@@ -122,7 +122,7 @@ class Restrictions:
     def misfits(self, rows: Ints) -> None:
         """Tasks whose placement was held back: next time only machines with room count."""
         for row in rows.tolist():
-            self._special.setdefault(row, _Special()).misfit = True
+            self._special.setdefault(row, _TaskRestrictions()).misfit = True
 
     def refusals(self, row: int, now: float) -> list[int]:
         """Identifiers of the machines that a task avoids at present."""
@@ -141,7 +141,7 @@ class Restrictions:
 
     # A round ----------------------------------------------------------------------------------------
 
-    def choose(self, state: ClusterState, tasks: Ints, now: float) -> tuple[Ints, dict[int, Filter]]:
+    def choose(self, state: ClusterState, tasks: Ints, now: float) -> tuple[Ints, dict[int, PlacementFilter]]:
         """The filter's number for each task (0: none), and the filters."""
         static = self._static_of[tasks] if len(tasks) else np.zeros(0, np.int64)
         job = state.tasks.job[tasks]
@@ -149,7 +149,7 @@ class Restrictions:
         special = np.zeros(len(state.tasks.alive), np.bool_)
         special[list(self._special)] = True
         numbers = np.zeros(len(tasks), np.int64)
-        found = _Found(self, state)
+        found = _RoundFilters(self, state)
         common = np.flatnonzero(((static != 0) | (job != ABSENT)) & ~special[tasks])
         kinds, which = np.unique(
             static[common] * (len(state.jobs.alive) + 1) + job[common] + 1, return_inverse=True
@@ -177,7 +177,7 @@ class Restrictions:
         self.crowded_out = np.array(crowded, np.int64)
         return numbers, found.filters
 
-    def _rules(self, state: ClusterState, row: int, rules: _Rules, now: float, steps: Floats) -> _Rules:
+    def _rules(self, state: ClusterState, row: int, rules: _FilterRules, now: float, steps: Floats) -> _FilterRules:
         """What a single task has learned, added to the rules that it shares with others."""
         demand: tuple[float, ...] = ()
         priority = 0
@@ -186,7 +186,7 @@ class Restrictions:
             demand = tuple(float(part) for part in np.ceil(state.tasks.demand[row] / steps) * steps)
         return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand, priority=priority)
 
-    def number(self, rules: _Rules) -> int:
+    def number(self, rules: _FilterRules) -> int:
         """The number that rules had in the last round, or a new one."""
         found = self._numbers.get(rules)
         if found is None:
@@ -194,9 +194,9 @@ class Restrictions:
             self._next_number += 1
         return found
 
-    def filter(self, state: ClusterState, number: int, rules: _Rules) -> Filter:
+    def filter(self, state: ClusterState, number: int, rules: _FilterRules) -> PlacementFilter:
         """What rules leave; constraints alone leave the same until a machine comes or goes."""
-        lasting = rules == _Rules(rules.constraints)
+        lasting = rules == _FilterRules(rules.constraints)
         found = self._kept.get(rules) if lasting else None
         if found is None or found.number != number:
             found = self._filter(state, number, rules)
@@ -210,7 +210,7 @@ class Restrictions:
         largest: Floats = state.resources.capacity[machines].max(axis=0, initial=0)
         return np.where(largest > 0, largest / _FIT_STEPS, 1.0)
 
-    def _filter(self, state: ClusterState, number: int, rules: _Rules) -> Filter:
+    def _filter(self, state: ClusterState, number: int, rules: _FilterRules) -> PlacementFilter:
         tree = state.resources
         size = len(tree.alive)
         allowed = np.zeros(size, np.bool_)
@@ -238,20 +238,20 @@ class Restrictions:
             allowed &= allowed_by_affinity(state, rules.job, allowed)
             if state.jobs.affinity[rules.job] == Affinity.SPREAD_NODES:
                 limit = np.ones(size, np.int64)
-        return Filter(number, allowed, penalty, limit)
+        return PlacementFilter(number, allowed, penalty, limit)
 
 
-class _Found:
+class _RoundFilters:
     """The filters of a round while they are collected."""
 
     def __init__(self, restrictions: Restrictions, state: ClusterState) -> None:
         self._restrictions = restrictions
         self._state = state
-        self.numbers: dict[_Rules, int] = {}
-        self.filters: dict[int, Filter] = {}
+        self.numbers: dict[_FilterRules, int] = {}
+        self.filters: dict[int, PlacementFilter] = {}
         self.misfits = 0
 
-    def number(self, rules: _Rules) -> int:
+    def number(self, rules: _FilterRules) -> int:
         """The number of the filter that rules make; 0 for no rules."""
         if rules == _NO_RULES:
             return 0

@@ -1,7 +1,7 @@
-"""Calls into cost models, which are other people's code: errors are caught, and time is limited.
+"""Calls to cost models, which are other people's code: errors are caught, and time is limited.
 
-For: the scheduler. A model that raises or is too slow becomes a :class:`ModelError` with its name, and the
-schedule stands. Not for: what the answers mean; ``network_answers`` checks that.
+A model that raises or is too slow leads to a :class:`ModelError`, and the schedule stays as it is. The values
+of its answers are checked in ``network.model_answers``.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from dios.limits import SCHED_ABANDONED_MAX
+from dios.limits import SCHED_ABANDONED_THREADS_MAX
 
 _T = TypeVar("_T")
 
 _IDLE_S = 2.0
-"""A worker without work ends after so long, so that a forgotten scheduler leaves no thread behind."""
+"""The time after which a worker without work ends, so that an unused scheduler leaves no thread behind."""
 
 
 class ModelError(Exception):
-    """A cost model raised, answered nonsense, or did not answer in time; the text says which."""
+    """A cost model raised, gave a wrong answer, or did not answer in time; the message says which."""
 
 
 class _Call(Generic[_T]):
-    """One question on its way to a worker."""
+    """One call that a worker executes."""
 
     def __init__(self, question: Callable[[], _T]) -> None:
         self.question = question
@@ -35,13 +35,13 @@ class _Call(Generic[_T]):
     def run(self) -> None:
         try:
             self.answer = self.question()
-        except BaseException as error:  # noqa: BLE001 - whatever a model raises is its fault, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - a model is responsible for all that it raises, SystemExit too
             self.error = error
         self.done.set()
 
 
 class _Worker:
-    """A thread that answers one call after the other; it is given up when it hangs."""
+    """A thread that executes one call after the other; it is abandoned if it hangs."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -51,7 +51,7 @@ class _Worker:
         self._thread.start()
 
     def give(self, run: Callable[[], None]) -> bool:
-        """False when the worker has ended in the meantime."""
+        """Queue a call; return False if the worker has ended."""
         with self._lock:
             if self._alive:
                 self._calls.put(run)
@@ -76,16 +76,16 @@ class _Worker:
                 return
 
     def abandon(self) -> None:
-        """No further call; the thread ends when its present one does."""
+        """Accept no further call; the thread ends after its present one."""
         with self._lock:
             self._alive = False
 
 
 class ModelGuard:
-    """Calls one after the other, each within ``limit_s`` seconds.
+    """Executes calls one after the other, each within ``limit_s`` seconds.
 
-    A call that is late is abandoned with its thread. At most ``SCHED_ABANDONED_MAX`` such threads may hang
-    at once; then every call is refused until one of them ends or another model is set.
+    A late call is abandoned with its thread. At most ``SCHED_ABANDONED_THREADS_MAX`` such threads may hang at
+    once; then every call is refused until one of them ends or another model is set.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -94,11 +94,11 @@ class ModelGuard:
         self._abandoned: list[_Worker] = []
 
     def call(self, question: Callable[[], _T]) -> _T:
-        """The answer; :class:`ModelError` when it raises or is late."""
+        """Return the result of ``question``; raise :class:`ModelError` if it raises or is late."""
         self._abandoned = [each for each in self._abandoned if each.running]
-        if len(self._abandoned) >= SCHED_ABANDONED_MAX:
+        if len(self._abandoned) >= SCHED_ABANDONED_THREADS_MAX:
             raise ModelError(
-                f"{len(self._abandoned)} earlier calls still hang; it is asked again when one of them ends"
+                f"{len(self._abandoned)} earlier calls still hang; the model is called again when one ends"
             )
         call = _Call(question)
         worker = self._worker
@@ -109,7 +109,7 @@ class ModelGuard:
             worker.abandon()
             self._abandoned.append(worker)
             self._worker = None
-            raise ModelError(f"gave no answer within {self.limit_s:g} s")
+            raise ModelError(f"did not answer within {self.limit_s:g} s")
         if isinstance(call.error, ModelError):
             raise call.error
         if call.error is not None:

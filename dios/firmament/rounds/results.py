@@ -1,7 +1,4 @@
-"""What a scheduling round answers with: deltas, and what it took to find them.
-
-For: the scheduler's callers, who carry deltas out. Not for: how they are found (``scheduler``).
-"""
+"""The result of a scheduling round: the changes to carry out, and figures about the round."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import NamedTuple
 
 
 class Change(IntEnum):
-    """What a delta does to a task (§6.2.1)."""
+    """The kinds of change of a task's placement (§6.2.1)."""
 
     PLACE = 0
     PREEMPT = 1
-    """It stops and waits again."""
+    """The task stops and waits again."""
     MIGRATE = 2
-    """It stops and starts elsewhere."""
+    """The task stops and starts on another machine."""
 
 
 class Delta(NamedTuple):
@@ -26,13 +23,13 @@ class Delta(NamedTuple):
     change: Change
     task: int
     source: int
-    """The machine that it leaves; -1 when it waited."""
+    """The machine that the task leaves; -1 if it waited."""
     target: int
-    """The machine where it goes; -1 when it will wait."""
+    """The machine that the task goes to; -1 if it will wait."""
 
 
 class Fault(NamedTuple):
-    """A cost model, a solver or a job that could not be used, and what was done instead."""
+    """A cost model, a solver or a job that failed, and what was done instead."""
 
     where: str
     """The name of the cost model, the solver, or the job."""
@@ -41,7 +38,7 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Round:
-    """The outcome of one round."""
+    """The result of one round."""
 
     number: int
     now: float
@@ -50,18 +47,18 @@ class Round:
     deltas: list[Delta] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     stands: bool = True
-    """False when the last good schedule was kept because of a fault."""
+    """False if the last schedule was kept because of a fault."""
     cost: int = 0
     waiting: int = 0
     running: int = 0
     vertices: int = 0
     arcs: int = 0
     changes: int = 0
-    """Entries of the change log since the last round."""
+    """The number of entries in the change log since the last round."""
     update_s: float = 0.0
-    """Seconds for asking the model and for what is told to the solver; events come before the round."""
+    """Seconds for asking the model and updating the solver; events are handled before the round."""
     solve_s: float = 0.0
-    """Seconds in solvers, in vain or not."""
+    """Seconds in solvers, failed ones included."""
     total_s: float = 0.0
     certified: bool = False
-    """Whether the certificate was checked in this round (it is sampled in production)."""
+    """True if the certificate was checked in this round (see ``SchedulerSettings.certify_every``)."""

@@ -1,6 +1,6 @@
-"""One round: policies choose who takes part, the model is asked, the network solved, and places compared.
+"""One round: policies select the tasks, the cost model is asked, the network is solved, places are compared.
 
-For: ``scheduler``. Not for: events, and not for what is told to people (``explain``).
+Events are handled in ``scheduler``; explanations are made in ``explain``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
 from dios.firmament.network.upper_arcs import Bounds
 from dios.firmament.policies.evict import make_room, spare
-from dios.firmament.policies.fair_queue import Admission, Turns
+from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
 from dios.firmament.policies.gangs import GangBook, GangChoice, needed
@@ -31,26 +31,26 @@ from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.wire.types import Affinity
 
 _NOTHING, _NOT_GANGS, _ANYBODY = 0, 1, 2
-"""Who may miss E_j: nobody, all but gangs (which are whole or not at all), or everybody."""
+"""Which jobs may miss E_j: none, all except gangs (which run whole or not at all), or all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a rehearsed round would do, for explanations and export."""
+    """The result of a trial round, for explanations and export."""
 
     plan: Plan
     network: RoundNetwork
     solved: Solved
     leaf: Ints
-    """(n,): where the solution put each of the plan's tasks."""
+    """(n,): the leaf to which the solution moves each of the plan's tasks."""
     held: Flags
-    """(n,): arrivals that were held back after the solution."""
+    """(n,): True for arrivals that were held back after the solution."""
     admission: Admission | None
-    """Whose turn it was, where principals take turns."""
+    """The tasks that were admitted by turns, if principals take turns."""
 
 
 class RoundMaker:
-    """Makes rounds over one cluster's tables."""
+    """Makes the rounds of one cluster."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RoundMaker:
         network: FlowNetwork,
         restrictions: Restrictions,
         gangs: GangBook,
-        turns: Turns | None,
+        turns: TaskFairQueue | None,
     ) -> None:
         self._state = state
         self._settings = settings
@@ -69,10 +69,10 @@ class RoundMaker:
         self._turns = turns
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
-        """Whether E_j of some job was missed in the last round, so that asking for it again is in vain."""
+        """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
 
     def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
-        """What a round would decide now; the schedule stays. Errors of models and solvers come through."""
+        """Return the result of a trial round; the schedule stays. Errors of models and solvers pass through."""
         choice, admission = self._let_in(record=False)
         plan = self._plan(choice, admission)
         questions, answers = self._ask(model, guard, plan, fresh)
@@ -82,7 +82,7 @@ class RoundMaker:
         return Outcome(plan, network, solved, leaf, held, admission)
 
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
-        """Fill ``found``; the state changes only when the round stands."""
+        """Solve a round and fill ``found``; the state changes only if the round succeeds."""
         began = time.perf_counter()
         choice, admission = self._let_in(record=True)
         plan = self._plan(choice, admission)
@@ -108,14 +108,14 @@ class RoundMaker:
         found.update_s = time.perf_counter() - began - found.solve_s
         self._apply(plan, network, solved, found)
         if self._turns is not None:
-            # From now on commitments grow by what runs now.
+            # From now on commitments grow by the tasks that run now.
             self._turns.ledger.sync(self._state)
         self._count(found)
 
     # Before -----------------------------------------------------------------------------------------
 
     def _let_in(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
-        """Which gangs take part, and which waiting tasks where principals take turns."""
+        """Select the gangs that take part, and the waiting tasks if principals take turns."""
         state = self._state
         choice = self._gangs.choose(state, state.now)
         if self._turns is None:
@@ -186,12 +186,12 @@ class RoundMaker:
     def _ask(
         self, model: CostModel, guard: ModelGuard, plan: Plan, fresh: set[int]
     ) -> tuple[Questions, Answers]:
-        """Everything that the model is asked in a round; :class:`ModelError` comes through."""
+        """Ask the model everything that a round needs; :class:`ModelError` passes through."""
         questions = self._questions(plan, fresh)
         try:
             return questions, guard.call(lambda: ask(model, self._state, questions))
         except ModelError:
-            # It may have told of what is stale, and forgotten it, before it failed.
+            # Before it failed, the model may have reported its stale tasks, and forgotten them.
             fresh.update(self._state.tasks.all().tolist())
             raise
 
@@ -208,7 +208,7 @@ class RoundMaker:
         *,
         record: bool = True,
     ) -> tuple[Plan, RoundNetwork, Solved]:
-        """Solve; while that is infeasible, leave out gangs, then let E_j be missed, at last also of gangs."""
+        """Solve; while that is infeasible, leave out gangs, then let jobs miss E_j, at last gangs too."""
         reason = ""
         for gangs, missing in self._attempts(choice):
             tried = plan
@@ -222,7 +222,7 @@ class RoundMaker:
             if not solved.optimal:
                 reason = solved.reason
                 continue
-            # Where E_j was let go only now, it may have been that and not the gang that found no room.
+            # If E_j is relaxed for the first time, that and not the gang may have been without room.
             if record and (missing == _NOTHING or self._short_of_room):
                 for job in choice.tried[gangs:].tolist():
                     self._gangs.failed(job, self._state.now)
@@ -230,7 +230,7 @@ class RoundMaker:
         raise NoSolverError(reason)
 
     def _attempts(self, choice: GangChoice) -> list[tuple[int, int]]:
-        """How many of the tried gangs are let in, and which jobs may miss their E_j, one after the other."""
+        """Return the attempts in order: the number of gangs that are admitted, and who may miss E_j."""
         first = _NOT_GANGS if self._short_of_room else _NOTHING
         counts = sorted({len(choice.tried), min(1, len(choice.tried)), 0}, reverse=True)
         return [*((count, first) for count in counts), (0, _NOT_GANGS), (0, _ANYBODY)]
@@ -252,7 +252,7 @@ class RoundMaker:
     def _places(
         self, plan: Plan, network: RoundNetwork, solved: Solved, *, record: bool
     ) -> tuple[Ints, Flags]:
-        """Where each task is to be, and which arrivals are held back."""
+        """Return the leaf of each task, and the arrivals that are held back."""
         state, tasks = self._state, plan.tasks
         leaf = trace(
             state.resources,
@@ -275,7 +275,7 @@ class RoundMaker:
         return leaf, held
 
     def _short_gangs(self, plan: Plan, leaf: Ints, held: Flags, *, record: bool) -> Flags:
-        """The tasks of gangs of which too few would run after what was held back; none of them may run."""
+        """Return the tasks of gangs that would be too small after tasks were held back; none of them may run."""
         state, tasks = self._state, plan.tasks
         gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
         if not len(gangs):
@@ -285,7 +285,7 @@ class RoundMaker:
         running = np.bincount(job[runs], minlength=len(state.jobs.alive))
         short = np.zeros(len(state.jobs.alive), np.bool_)
         short[gangs] = running[gangs] < needed(state, gangs)
-        # Those that were left out have been counted already.
+        # Gangs that were left out have been counted already.
         let_in = gangs[short[gangs] & (plan.bounds.least[gangs] > 0)]
         if record:
             for row in let_in.tolist():
@@ -331,7 +331,7 @@ class RoundMaker:
 
 
 def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
-    """The answers about tasks that take part in a plan; it may leave out some that were asked about."""
+    """Return the answers about tasks that take part in a plan; it may leave out some that were asked about."""
     return replace(
         answers,
         unscheduled=answers.unscheduled[np.isin(questions.waiting, plan.tasks)],
@@ -341,12 +341,12 @@ def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
 
 
 def _shortfalls(state: ClusterState, least: Ints) -> list[Fault]:
-    """Jobs of which fewer run than E_j asks for."""
+    """Return the jobs of which fewer tasks run than E_j asks for."""
     runs = state.jobs.running
     return [
         Fault(
             f"job {state.jobs.id[row]}",
-            f"{runs[row]} of its tasks run, and {least[row]} have to: there is no room for more",
+            f"{runs[row]} of its tasks run, but {least[row]} have to: there is no room for more",
         )
         for row in np.flatnonzero(state.jobs.alive & (runs < least))
     ]

@@ -1,7 +1,4 @@
-"""From a round's network to a checked answer, whatever it takes: solvers one after the other.
-
-For: the scheduler. Not for: the solvers (``solvers``), and not for places (``network_trace``).
-"""
+"""Solves a round's network: tries solvers one after the other until one gives a checked solution."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ from dios.firmament.network.change_log import Feed
 from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork
 from dios.firmament.rounds.results import Fault
 from dios.firmament.solvers import FlowSolution, OutOfRangeError, algorithms, certificate, solve
-from dios.firmament.solvers.warm import WarmSolution
+from dios.firmament.solvers.warm_solver import WarmSolution
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """An optimal answer, or the reason why there is none."""
+    """An optimal solution, or the reason why there is none."""
 
     optimal: bool
     algorithm: str
     target: Ints
     """The upper vertex that each task's unit goes to first, (n,)."""
     flow: Ints
-    """Of the upper arcs."""
+    """The flow of the upper arcs."""
     cost: int
     seconds: float
     certified: bool
@@ -35,13 +32,13 @@ class Solved:
 
 
 class NoSolverError(Exception):
-    """Every solver failed; the text has the last failure."""
+    """Every solver failed; the message is the last failure."""
 
 
 class SolverChain:
-    """Goes on from the last solution where it can, then tries the wanted algorithm, then the others.
+    """Tries to continue from the last solution, then the chosen algorithm, then all others.
 
-    Each that fails is reported, and after a failure nothing is trusted unchecked.
+    Each failure is reported. After a failure, solutions are used only if their certificate holds.
     """
 
     def __init__(self, wanted: str, certify_every: int) -> None:
@@ -50,7 +47,11 @@ class SolverChain:
         self._solved = 0
 
     def solve(self, network: RoundNetwork, kept: FlowNetwork, faults: list[Fault]) -> Solved:
-        """The cheapest flow, or that there is none; :class:`NoSolverError` when no solver answers."""
+        """Return the cheapest flow, or that there is none.
+
+        Raises:
+            NoSolverError: every solver failed.
+        """
         check = self._certify_every > 0 and self._solved % self._certify_every == 0
         self._solved += 1
         if network.feed is not None and kept.warm is not None:
@@ -58,13 +59,13 @@ class SolverChain:
                 return self._go_on(network, network.feed, kept, check=check or bool(faults))
             except OutOfRangeError:
                 kept.forget_warm(for_good=True)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one solver, another may answer
+            except Exception as error:  # noqa: BLE001 - whatever one solver's defect, another may succeed
                 faults.append(Fault("solver warm", f"{type(error).__name__}: {error}"))
                 kept.forget_warm()
         return self.from_scratch(network, faults, check=check)
 
     def from_scratch(self, network: RoundNetwork, faults: list[Fault], *, check: bool) -> Solved:
-        """The same without what is known from the last round."""
+        """Return the cheapest flow without the last round's solution; errors as in :meth:`solve`."""
         problem = network.problem()
         last = "no algorithm is left"
         for name in [self._wanted, *(each for each in algorithms() if each != self._wanted)]:
@@ -74,7 +75,7 @@ class SolverChain:
                 if check or faults:
                     certificate(problem, solution)
                 return _solved(network, solution, started, certified=check or bool(faults))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one solver, another may answer
+            except Exception as error:  # noqa: BLE001 - whatever one solver's defect, another may succeed
                 last = f"{type(error).__name__}: {error}"
                 faults.append(Fault(f"solver {name}", last))
         raise NoSolverError(last)
@@ -82,7 +83,7 @@ class SolverChain:
     @staticmethod
     def _go_on(network: RoundNetwork, feed: Feed, kept: FlowNetwork, *, check: bool) -> Solved:
         started = time.perf_counter()
-        assert kept.warm is not None  # noqa: S101 - for the type checker; the caller has looked
+        assert kept.warm is not None  # noqa: S101 - for the type checker; the caller has checked
         warm, numbers, arcs = kept.warm.solve(feed)
         kept.fed()
         seconds = time.perf_counter() - started
@@ -97,7 +98,7 @@ class SolverChain:
 def _whole(
     network: RoundNetwork, warm: WarmSolution, numbers: Ints, upper_flow: Ints, prices: Ints
 ) -> FlowSolution:
-    """A warm solution as one of the whole problem, for its certificate."""
+    """Return a warm solution as a solution of the whole problem, for its certificate."""
     rows = network.rows
     flow = np.zeros(len(rows.target), np.int64)
     flow[rows.start[:-1] + warm.choice[numbers]] = 1

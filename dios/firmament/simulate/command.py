@@ -15,11 +15,11 @@ from dios.errors import InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.catalogue import Value
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.simulate.events import Workload
+from dios.firmament.simulate.events import SimulatedWorkload
 from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
 from dios.firmament.simulate.mix import MixWorkload
-from dios.firmament.simulate.outcome import Outcome
-from dios.firmament.simulate.run import Progress, SimulationConfig, simulate
+from dios.firmament.simulate.outcome import SimulationOutcome
+from dios.firmament.simulate.run import SimulationConfig, SimulationProgress, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.trace import TraceChoice, TraceWorkload
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
@@ -35,7 +35,7 @@ MEASURED: Final = "measured"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """As given; what is None was not."""
 
     trace: Path | None = None
@@ -55,7 +55,7 @@ class Options:
     checked: bool = False
 
 
-def config_of(options: Options) -> SimulationConfig:
+def config_of(options: SimulationOptions) -> SimulationConfig:
     """What the options say, checked.
 
     Raises:
@@ -90,7 +90,7 @@ def config_of(options: Options) -> SimulationConfig:
     )
 
 
-def run_config(config: SimulationConfig, progress: Callable[[Progress], None] | None) -> Outcome:
+def run_config(config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None) -> SimulationOutcome:
     """Simulate; of a trace, what was passed over in it stands in the outcome."""
     outcome = simulate(config, progress)
     if isinstance(config.workload, TraceWorkload):
@@ -110,7 +110,7 @@ def _interval(text: str) -> tuple[float, bool]:
     return interval, False
 
 
-def _workload(options: Options) -> Workload:
+def _workload(options: SimulationOptions) -> SimulatedWorkload:
     if (options.trace is None) == (options.synthetic is None):
         raise InvalidError("give either --trace DIR or --synthetic google")
     if options.trace is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
-from dios.firmament.simulate.interference import Program
+from dios.firmament.simulate.interference import ProgramModel
 
 Item = TypeVar("Item")
 
@@ -25,12 +25,12 @@ class SimulatedTask(NamedTuple):
     descriptor: TaskDescriptor
     work: float
     """Units of its program's work; without a program: seconds on any machine. Infinity: it never ends."""
-    program: Program | None = None
+    program: ProgramModel | None = None
     completes: bool = True
     """False: what it runs into at the end of its work is a failure."""
 
 
-class Submission(NamedTuple):
+class JobSubmission(NamedTuple):
     """Tasks of one job come; the job may be known already."""
 
     time: float
@@ -61,7 +61,7 @@ class Withdrawal(NamedTuple):
     task: int
 
 
-class Usage(NamedTuple):
+class UsageSample(NamedTuple):
     """What a trace says that a task used."""
 
     time: float
@@ -69,22 +69,22 @@ class Usage(NamedTuple):
     usage: Resources
 
 
-Happening = Submission | MachineUp | MachineDown | Withdrawal | Usage
+Happening = JobSubmission | MachineUp | MachineDown | Withdrawal | UsageSample
 
 
-class Workload(Protocol):
+class SimulatedWorkload(Protocol):
     """Where a simulation's events come from."""
 
     def events(self) -> Iterator[Happening]:
         """The events in order of time, made as they are asked for: a long run must not fill memory."""
         ...
 
-    def job_done(self, job: int, now: float) -> Submission | None:
+    def job_done(self, job: int, now: float) -> JobSubmission | None:
         """What follows on the last task of a job, at ``now`` or later; None: nothing."""
         ...
 
 
-class Agenda(Generic[Item]):
+class SimulationEvents(Generic[Item]):
     """What is to happen, ordered by time and then by when it was put down."""
 
     def __init__(self) -> None:

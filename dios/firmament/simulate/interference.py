@@ -35,7 +35,7 @@ LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramModel:
     """What one unit of a program's work takes; the name is its equivalence class."""
 
     name: str
@@ -99,12 +99,12 @@ class Pace(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def alone(program: Program, machine: MachineModel) -> Pace:
+def alone(program: ProgramModel, machine: MachineModel) -> Pace:
     """How a program runs on an idle machine of this kind: the ideal of Figure 8.1 where it is the best."""
     return together([program], machine)[0]
 
 
-def together(programs: Sequence[Program], machine: MachineModel) -> list[Pace]:
+def together(programs: Sequence[ProgramModel], machine: MachineModel) -> list[Pace]:
     """The pace of each of the programs that run on one machine at once, in their order."""
     first = [_undisturbed(program, machine) for program in programs]
     hits = _hit_rates(programs, machine)
@@ -137,7 +137,7 @@ def together(programs: Sequence[Program], machine: MachineModel) -> list[Pace]:
     return paces
 
 
-def usage(program: Program, pace: Pace) -> Resources:
+def usage(program: ProgramModel, pace: Pace) -> Resources:
     """What a program takes of its machine at its present pace; memory is its working set."""
     return Resources(
         pace.busy / pace.stretch,
@@ -148,7 +148,7 @@ def usage(program: Program, pace: Pace) -> Resources:
 
 
 @lru_cache(maxsize=4096)
-def _undisturbed(program: Program, machine: MachineModel) -> tuple[float, float]:
+def _undisturbed(program: ProgramModel, machine: MachineModel) -> tuple[float, float]:
     """Seconds for a unit on the idle machine, and those of them on a core."""
     hit = _hit_alone(program, machine)
     busy = program.cpu / machine.speed + program.traffic * hit / _cache_bandwidth(machine)
@@ -166,14 +166,14 @@ def _memory_bandwidth(machine: MachineModel) -> float:
     return min(CORE_MEMORY_BANDWIDTH, machine.memory_bandwidth)
 
 
-def _hit_alone(program: Program, machine: MachineModel) -> float:
+def _hit_alone(program: ProgramModel, machine: MachineModel) -> float:
     """What share of a program's traffic the cache of one socket serves."""
     if not (program.working_set and program.traffic):
         return 1.0
     return min(1.0, machine.cache / program.working_set)
 
 
-def _hit_rates(programs: Sequence[Program], machine: MachineModel) -> list[float]:
+def _hit_rates(programs: Sequence[ProgramModel], machine: MachineModel) -> list[float]:
     """What share of each program's traffic its part of the last-level caches serves.
 
     The system spreads programs over sockets. Where their working sets fit together each keeps its own;
@@ -194,7 +194,7 @@ def _hit_rates(programs: Sequence[Program], machine: MachineModel) -> list[float
 
 
 def _device(
-    programs: Sequence[Program], first: Sequence[tuple[float, float]], bandwidth: float, which: str
+    programs: Sequence[ProgramModel], first: Sequence[tuple[float, float]], bandwidth: float, which: str
 ) -> list[tuple[float, float, float]]:
     """For ``_stretch``: how the programs share the disk or the network."""
     asked = [program.disk if which == "disk" else program.network for program in programs]

@@ -6,10 +6,10 @@ For: the engine (``run``). Not for: real tasks (``profiling``).
 from __future__ import annotations
 
 from dios.firmament.knowledge.samples import Metric, Sample
-from dios.firmament.simulate.world import Seen, TaskRecord
+from dios.firmament.simulate.world import RunningTaskView, TaskRecord
 
 
-def running_sample(seen: Seen, now: float) -> Sample:
+def running_sample(seen: RunningTaskView, now: float) -> Sample:
     """A task while it runs: what its counters say over the last moment."""
     rate = seen.program.instructions / seen.pace.stretch
     values = {

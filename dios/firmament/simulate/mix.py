@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dios.firmament.descriptors import Interference, JobDescriptor, Resources, TaskDescriptor
-from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
-from dios.firmament.simulate.interference import Program
+from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp, SimulatedTask
+from dios.firmament.simulate.interference import ProgramModel
 from dios.firmament.simulate.machines import MIB
 
 RESUBMITTED_S: Final = 10.0
@@ -29,7 +29,7 @@ WORK_SPREAD: Final = 0.03
 class MixEntry(NamedTuple):
     """One row of Table 8.2."""
 
-    program: Program
+    program: ProgramModel
     units: float
     """Seconds on an idle machine of type M, about."""
     demand: Resources
@@ -42,8 +42,8 @@ class MixEntry(NamedTuple):
     jobs_large: int
 
 
-CPU_SPIN: Final = Program("cpu_spin", cpu=1.0, instructions=2.4e9, interference=Interference.TURTLE)
-MEM_FIT: Final = Program(
+CPU_SPIN: Final = ProgramModel("cpu_spin", cpu=1.0, instructions=2.4e9, interference=Interference.TURTLE)
+MEM_FIT: Final = ProgramModel(
     "mem_stream_l3",
     cpu=0.2,
     traffic=12.8e9,
@@ -52,7 +52,7 @@ MEM_FIT: Final = Program(
     interference=Interference.RABBIT,
 )
 """Swaps words in an array of a million: alone it lives in the cache."""
-MEM_BIG: Final = Program(
+MEM_BIG: Final = ProgramModel(
     "mem_stream_llc",
     cpu=0.1,
     traffic=3.6e9,
@@ -61,10 +61,10 @@ MEM_BIG: Final = Program(
     interference=Interference.DEVIL,
 )
 """Fifty million words: larger than any last-level cache."""
-IO_READ: Final = Program(
+IO_READ: Final = ProgramModel(
     "io_read", cpu=0.05, disk=114e6, working_set=1 * MIB, instructions=0.1e9, interference=Interference.DEVIL
 )
-IO_WRITE: Final = Program(
+IO_WRITE: Final = ProgramModel(
     "io_write", cpu=0.08, disk=110e6, working_set=1 * MIB, instructions=0.1e9, interference=Interference.DEVIL
 )
 
@@ -116,12 +116,12 @@ class MixWorkload:
         ]
         yield from sorted(first, key=lambda job: job.time)
 
-    def job_done(self, job: int, now: float) -> Submission | None:
+    def job_done(self, job: int, now: float) -> JobSubmission | None:
         """The same again, within ten seconds."""
         entry = self._entry_of.pop(job)
         return self._job(entry, now + float(self._random.uniform(0.0, RESUBMITTED_S)))
 
-    def _job(self, entry: MixEntry, at: float) -> Submission:
+    def _job(self, entry: MixEntry, at: float) -> JobSubmission:
         number, self._jobs = self._jobs, self._jobs + 1
         self._entry_of[number] = entry
         program = entry.program
@@ -142,4 +142,4 @@ class MixWorkload:
             for at_in_job, work in enumerate(works)
         )
         self._tasks += count
-        return Submission(at, JobDescriptor(number, name=program.name), tasks)
+        return JobSubmission(at, JobDescriptor(number, name=program.name), tasks)

@@ -33,7 +33,7 @@ class RoundLine(NamedTuple):
     stands: bool
 
 
-class Level(NamedTuple):
+class UtilisationSample(NamedTuple):
     """How full the cluster was at a moment."""
 
     at: float
@@ -44,7 +44,7 @@ class Level(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationOutcome:
     """All that a simulation found out."""
 
     model: str
@@ -55,7 +55,7 @@ class Outcome:
     unfinished: list[TaskRecord] = field(default_factory=list)
     """Those that wait or run at the end."""
     rounds: list[RoundLine] = field(default_factory=list)
-    levels: list[Level] = field(default_factory=list)
+    levels: list[UtilisationSample] = field(default_factory=list)
     deltas: list[tuple[float, Delta]] = field(default_factory=list)
     """With the time at which each was carried out; empty unless it was asked for."""
     digest: str = ""

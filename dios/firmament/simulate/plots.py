@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.outcome import SimulationOutcome
 from dios.plotting import Boxes, Lines, Numbers, Picture, distribution, draw, need_plots
 
 
-def write_plots(outcome: Outcome, directory: Path) -> list[Path]:
+def write_plots(outcome: SimulationOutcome, directory: Path) -> list[Path]:
     """Write timeline.png, decisions.png, waiting.png, and with programs also runtimes.png.
 
     Raises:
@@ -29,7 +29,7 @@ def write_plots(outcome: Outcome, directory: Path) -> list[Path]:
     return written
 
 
-def _pictures(outcome: Outcome) -> Iterable[Picture]:
+def _pictures(outcome: SimulationOutcome) -> Iterable[Picture]:
     levels, rounds = outcome.levels, outcome.rounds
     hours = np.array([level.at for level in levels]) / 3600
     full = {

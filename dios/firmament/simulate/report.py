@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.firmament.simulate.outcome import Level, Outcome, RoundLine
+from dios.firmament.simulate.outcome import RoundLine, SimulationOutcome, UtilisationSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class OutcomeSummary:
     """A simulation in numbers; seconds everywhere, simulated ones but for ``decision`` and below."""
 
     model: str
@@ -93,16 +93,16 @@ class Summary:
         return asdict(self)
 
 
-def summarise(outcome: Outcome) -> Summary:
+def summarise(outcome: SimulationOutcome) -> OutcomeSummary:
     """An outcome in numbers."""
     ended, rounds = outcome.ended, outcome.rounds
     records = [*ended, *outcome.unfinished]
     completed = [record for record in ended if record.completed]
     programs = sorted({record.name for record in completed if record.instructions})
-    last = max(outcome.levels, key=lambda level: level.machines, default=Level(0.0, 0, 0, 0, 0))
+    last = max(outcome.levels, key=lambda level: level.machines, default=UtilisationSample(0.0, 0, 0, 0, 0))
     running = sum(record.running for record in outcome.unfinished)
     names = [line.algorithm for line in rounds]
-    return Summary(
+    return OutcomeSummary(
         model=outcome.model,
         algorithms={name: names.count(name) for name in sorted(set(names))},
         seconds=outcome.seconds,
@@ -139,7 +139,7 @@ def summarise(outcome: Outcome) -> Summary:
     )
 
 
-def _makespans(outcome: Outcome) -> list[float]:
+def _makespans(outcome: SimulationOutcome) -> list[float]:
     """Of the jobs all of whose tasks came to their end."""
     open_jobs = {record.job for record in outcome.unfinished}
     first: dict[int, float] = {}
@@ -176,7 +176,7 @@ TASK_COLUMNS: Final = (
 )
 
 
-def write_tables(outcome: Outcome, directory: Path) -> list[Path]:
+def write_tables(outcome: SimulationOutcome, directory: Path) -> list[Path]:
     """Write tasks.csv, rounds.csv and levels.csv; a value that there is not is an empty field.
 
     Raises:
@@ -187,7 +187,7 @@ def write_tables(outcome: Outcome, directory: Path) -> list[Path]:
     return [
         _write(directory / "tasks.csv", TASK_COLUMNS, tasks),
         _write(directory / "rounds.csv", RoundLine._fields, (map(_field, line) for line in outcome.rounds)),
-        _write(directory / "levels.csv", Level._fields, (map(_field, each) for each in outcome.levels)),
+        _write(directory / "levels.csv", UtilisationSample._fields, (map(_field, each) for each in outcome.levels)),
     ]
 
 

@@ -20,18 +20,18 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.rounds.results import Round
 from dios.firmament.simulate.check import check
 from dios.firmament.simulate.events import (
-    Agenda,
     Happening,
+    JobSubmission,
     MachineDown,
     MachineUp,
-    Submission,
-    Usage,
+    SimulatedWorkload,
+    SimulationEvents,
+    UsageSample,
     Withdrawal,
-    Workload,
 )
 from dios.firmament.simulate.measure import final_sample, running_sample
-from dios.firmament.simulate.outcome import DeltaDigest, Level, Outcome, line_of
-from dios.firmament.simulate.scheduler_bridge import Bridge, Ended, Measured, Scheduler
+from dios.firmament.simulate.outcome import DeltaDigest, SimulationOutcome, UtilisationSample, line_of
+from dios.firmament.simulate.scheduler_bridge import Bridge, FinishedTask, MeasuredTask, Scheduler
 from dios.firmament.simulate.world import HostDue, TaskRecord, World
 
 PAUSE_S: Final = 1.0
@@ -41,7 +41,7 @@ _LAST: Final = 1
 """What is due at the same moment as a round comes before it."""
 
 
-class Progress(NamedTuple):
+class SimulationProgress(NamedTuple):
     """How far a simulation is."""
 
     now: float
@@ -71,7 +71,7 @@ class SimulationConfig:
         checked: after every round the scheduler's state is compared with the world.
     """
 
-    workload: Workload
+    workload: SimulatedWorkload
     scheduler: Scheduler
     seconds: float
     round_interval: float = 1.0
@@ -94,7 +94,7 @@ class SimulationConfig:
             raise InvalidError(f"sample_interval is {self.sample_interval}; it must be more than 0 seconds")
 
 
-def simulate(config: SimulationConfig, progress: Callable[[Progress], None] | None = None) -> Outcome:
+def simulate(config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None = None) -> SimulationOutcome:
     """Run a simulation to its end, or until Ctrl-C, which leaves what was found so far.
 
     Raises:
@@ -128,16 +128,16 @@ class _LevelDue(NamedTuple):
     """The timeline gets a point."""
 
 
-_Due = HostDue | Submission | _RoundDue | _RoundLands | _SampleDue | _LevelDue
+_Due = HostDue | JobSubmission | _RoundDue | _RoundLands | _SampleDue | _LevelDue
 
 
 class _Engine:
     """One simulation while it runs."""
 
-    def __init__(self, config: SimulationConfig, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(self, config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None) -> None:
         self._config = config
         self._progress = progress
-        self._agenda: Agenda[_Due] = Agenda()
+        self._agenda: SimulationEvents[_Due] = SimulationEvents()
         self._world = World(self._agenda.put, keeps_work=config.keeps_work)
         self._bridge = Bridge(config.scheduler, self._world)
         self._events = config.workload.events()
@@ -147,7 +147,7 @@ class _Engine:
         self._round_pending = False
         self._follows = 0
         self._last_round = 0.0
-        self.outcome = Outcome(model="", seconds=config.seconds)
+        self.outcome = SimulationOutcome(model="", seconds=config.seconds)
 
     # The loop -------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class _Engine:
             else:
                 self._do(self._agenda.take()[1])
 
-    def close(self, real_s: float) -> Outcome:
+    def close(self, real_s: float) -> SimulationOutcome:
         """What was found."""
         outcome = self.outcome
         self._note_level()
@@ -199,7 +199,7 @@ class _Engine:
     def _happen(self, event: Happening) -> None:
         """Something of the workload."""
         match event:
-            case Submission():
+            case JobSubmission():
                 self._submit(event)
             case MachineUp():
                 self._world.machine_up(event.machine, event.model)
@@ -212,9 +212,9 @@ class _Engine:
                 record = self._world.withdraw(event.task, self._now)
                 if record:
                     self._ended(record)
-            case Usage():
+            case UsageSample():
                 if self._world.runs(event.task):
-                    self._bridge.tell(Measured(event.task, event.usage), self._now)
+                    self._bridge.tell(MeasuredTask(event.task, event.usage), self._now)
         if self._bridge.changed:
             self._want_round()
 
@@ -224,7 +224,7 @@ class _Engine:
             case HostDue():
                 for record in self._world.due(int(item), self._now):
                     self._ended(record)
-            case Submission():
+            case JobSubmission():
                 self._follows -= 1
                 self._submit(item)
             case _RoundDue():
@@ -240,7 +240,7 @@ class _Engine:
         if self._bridge.changed:
             self._want_round()
 
-    def _submit(self, event: Submission) -> None:
+    def _submit(self, event: JobSubmission) -> None:
         for task in event.tasks:
             self._world.submit(event.job, task, self._now)
         job = event.job.job
@@ -253,7 +253,7 @@ class _Engine:
         if self._config.knowledge and record.instructions:
             self._config.knowledge.add(final_sample(record))
         report = None if math.isnan(record.placed) else record.report()
-        self._bridge.tell(Ended(record.task, report), self._now)
+        self._bridge.tell(FinishedTask(record.task, report), self._now)
         self._left_of_job[record.job] -= 1
         if not self._left_of_job[record.job]:
             del self._left_of_job[record.job]
@@ -265,14 +265,14 @@ class _Engine:
     def _sample(self) -> None:
         knowledge = self._config.knowledge
         for seen in self._world.measure():
-            self._bridge.tell(Measured(seen.record.task, seen.usage), self._now)
+            self._bridge.tell(MeasuredTask(seen.record.task, seen.usage), self._now)
             if knowledge:
                 knowledge.add(running_sample(seen, self._now))
 
     def _note_level(self) -> None:
         world = self._world
         waiting = world.tasks - world.running
-        self.outcome.levels.append(Level(self._now, world.machines, world.slots, world.running, waiting))
+        self.outcome.levels.append(UtilisationSample(self._now, world.machines, world.slots, world.running, waiting))
 
     def _next_level(self) -> None:
         self._agenda.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)
@@ -316,7 +316,7 @@ class _Engine:
         if self._progress:
             world = self._world
             self._progress(
-                Progress(
+                SimulationProgress(
                     self._now,
                     self._config.seconds,
                     len(self.outcome.rounds),

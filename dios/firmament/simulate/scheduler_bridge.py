@@ -17,7 +17,7 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.rounds.results import Change, Delta, Round
-from dios.firmament.simulate.events import MachineDown, MachineUp, Submission
+from dios.firmament.simulate.events import JobSubmission, MachineDown, MachineUp
 from dios.firmament.simulate.world import World
 
 
@@ -49,7 +49,7 @@ class Scheduler(Protocol):
         ...
 
 
-class Ended(NamedTuple):
+class FinishedTask(NamedTuple):
     """A task ended."""
 
     task: int
@@ -57,14 +57,14 @@ class Ended(NamedTuple):
     """None: it was withdrawn before it ran."""
 
 
-class Measured(NamedTuple):
+class MeasuredTask(NamedTuple):
     """What a task uses."""
 
     task: int
     usage: Resources
 
 
-Message = Submission | MachineUp | MachineDown | Ended | Measured
+Message = JobSubmission | MachineUp | MachineDown | FinishedTask | MeasuredTask
 
 
 class Bridge:
@@ -111,15 +111,15 @@ class Bridge:
 
     def _deliver(self, message: Message, now: float) -> None:
         match message:
-            case Submission():
+            case JobSubmission():
                 self._scheduler.submit(message.job, [task.descriptor for task in message.tasks], now)
             case MachineUp():
                 self._scheduler.add_machine(message.machine, now)
             case MachineDown():
                 self._scheduler.remove_machine(message.machine, now)
-            case Ended():
+            case FinishedTask():
                 self._scheduler.finished(message.task, now, message.report)
-            case Measured():
+            case MeasuredTask():
                 self._scheduler.measured(message.task, message.usage)
                 return
         self.changed = True

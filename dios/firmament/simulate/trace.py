@@ -39,11 +39,11 @@ from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, Ta
 from dios.firmament.simulate.block_map import BlockMap, file_size, mixed
 from dios.firmament.simulate.events import (
     Happening,
+    JobSubmission,
     MachineDown,
     MachineUp,
     SimulatedTask,
-    Submission,
-    Usage,
+    UsageSample,
     Withdrawal,
 )
 from dios.firmament.simulate.machines import (
@@ -59,8 +59,8 @@ from dios.firmament.simulate.trace_rows import (
     WINDOW_US,
     MachineEvent,
     TaskEvent,
-    TaskRow,
     TraceError,
+    TraceTaskRow,
     UsageRow,
     machine_rows,
     task_rows,
@@ -109,7 +109,7 @@ class _Life:
     """One task from its submission to its end."""
 
     task: int
-    row: TaskRow
+    row: TraceTaskRow
     submitted: float
     latest: float
     """The time of the last row about it."""
@@ -148,7 +148,7 @@ class TraceWorkload:
         tasks = self._submissions()
         yield from heapq.merge(machines, tasks, self._usages(), key=lambda event: event.time)
 
-    def job_done(self, job: int, now: float) -> Submission | None:
+    def job_done(self, job: int, now: float) -> JobSubmission | None:
         """Nothing follows: what comes stands in the trace."""
         del job, now
         return None
@@ -203,7 +203,7 @@ class TraceWorkload:
 
     # Tasks --------------------------------------------------------------------------------------------
 
-    def _submissions(self) -> list[Submission | Withdrawal]:
+    def _submissions(self) -> list[JobSubmission | Withdrawal]:
         """Read the rows of all tasks, then say what comes when."""
         share = int(self._job_share * (_HASHES - 1))
         for row in task_rows(self._choice.directory, self._until_us):
@@ -214,14 +214,14 @@ class TraceWorkload:
         together: dict[tuple[float, int], list[_Life]] = {}
         for life in lives:
             together.setdefault((life.submitted, life.row.job), []).append(life)
-        events: list[Submission | Withdrawal] = [
-            Submission(at, jobs[job], tuple(map(self._task, members)))
+        events: list[JobSubmission | Withdrawal] = [
+            JobSubmission(at, jobs[job], tuple(map(self._task, members)))
             for (at, job), members in together.items()
         ]
         events += [Withdrawal(life.withdrawn, life.task) for life in lives if life.withdrawn is not None]
         return sorted(events, key=lambda event: event.time)
 
-    def _note(self, row: TaskRow) -> None:
+    def _note(self, row: TraceTaskRow) -> None:
         """Take in one row."""
         at = _seconds(row.time)
         lives = self._lives.setdefault((row.job, row.number), [])
@@ -243,7 +243,7 @@ class TraceWorkload:
         life.latest = at
         _apply(life, row.event, at)
 
-    def _begin(self, row: TaskRow, at: float) -> _Life:
+    def _begin(self, row: TraceTaskRow, at: float) -> _Life:
         if self._tasks >= limits.TRACE_TASKS_MAX:
             raise TraceError(
                 f"{self._choice.directory}: more than {limits.TRACE_TASKS_MAX} tasks; simulate "
@@ -268,9 +268,9 @@ class TraceWorkload:
         )
         return SimulatedTask(told, life.work, completes=life.completes)
 
-    def _usages(self) -> Iterator[Usage]:
+    def _usages(self) -> Iterator[UsageSample]:
         """Measurements at their ends; the rows are in order of their beginnings."""
-        pending: list[tuple[float, int, Usage]] = []
+        pending: list[tuple[float, int, UsageSample]] = []
         last = 0.0
         for number, row in enumerate(usage_rows(self._choice.directory, self._until_us)):
             while pending and pending[0][0] <= _seconds(row.start):
@@ -280,7 +280,7 @@ class TraceWorkload:
             at = max(last, _seconds(row.end))
             task = self._task_at(row, at)
             if task is not None and at <= self._choice.seconds:
-                heapq.heappush(pending, (at, number, Usage(at, task, _resources(row.cpus, row.memory))))
+                heapq.heappush(pending, (at, number, UsageSample(at, task, _resources(row.cpus, row.memory))))
         while pending:
             yield heapq.heappop(pending)[2]
 

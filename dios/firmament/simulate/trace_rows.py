@@ -107,7 +107,7 @@ class MachineRow(NamedTuple):
     memory: float | None
 
 
-class TaskRow(NamedTuple):
+class TraceTaskRow(NamedTuple):
     """One row of task_events, without what a simulation has no use for."""
 
     time: int
@@ -196,10 +196,10 @@ def machine_rows(directory: Path, until_us: int) -> Iterator[MachineRow]:
         )
 
 
-def task_rows(directory: Path, until_us: int) -> Iterator[TaskRow]:
+def task_rows(directory: Path, until_us: int) -> Iterator[TraceTaskRow]:
     """The rows of task_events up to a time; errors as with machines."""
     for line in _lines(directory, "task_events", TASK_COLUMNS, until_us):
-        yield TaskRow(
+        yield TraceTaskRow(
             line.whole("time"),
             line.whole("job ID"),
             line.whole("task index"),

@@ -35,7 +35,7 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
 from dios.firmament.simulate.block_map import BlockMap, file_size
-from dios.firmament.simulate.events import Happening, MachineUp, SimulatedTask, Submission
+from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp, SimulatedTask
 from dios.firmament.simulate.machines import GIB, GOOGLE_SLOTS, google_machines
 
 SERVICE_SHARE: Final = 0.75
@@ -108,7 +108,7 @@ class GoogleLike:
             raise InvalidError(f"rate is {self.rate}; it must be over 0")
 
 
-class _Job(NamedTuple):
+class _GeneratedJob(NamedTuple):
     """A job before its tasks are made."""
 
     at: float
@@ -146,23 +146,23 @@ class GoogleWorkload:
         streams = (self._arrivals(service=True), self._arrivals(service=False))
         yield from heapq.merge(*streams, key=lambda event: event.time)
 
-    def job_done(self, job: int, now: float) -> Submission | None:
+    def job_done(self, job: int, now: float) -> JobSubmission | None:
         """Nothing follows: arrivals do not depend on what ended."""
         del job, now
         return None
 
     # Jobs -------------------------------------------------------------------------------------------
 
-    def _initial(self) -> Iterator[Submission]:
+    def _initial(self) -> Iterator[JobSubmission]:
         """What a cluster that has run for long has at a moment; long jobs are more likely there."""
         for service, target in ((True, self.service_target), (False, self.batch_target)):
             there = 0.0
             while there < target:
                 size = min(self._size(), math.ceil(target - there), INITIAL_CHUNK_TASKS)
                 there += size
-                yield self._make(_Job(0.0, service, size, self._runtime_of_running(service=service), True))
+                yield self._make(_GeneratedJob(0.0, service, size, self._runtime_of_running(service=service), True))
 
-    def _arrivals(self, *, service: bool) -> Iterator[Submission]:
+    def _arrivals(self, *, service: bool) -> Iterator[JobSubmission]:
         """Jobs at random times, at such a rate that on average the target runs (Little's law)."""
         mean_s, mean_size = _mean_runtime(service=service), _mean_size(self._job_tasks_max)
         target = self.service_target if service else self.batch_target
@@ -176,7 +176,7 @@ class GoogleWorkload:
             wave = 1 + WAVE * math.sin(2 * math.pi * now / DAY_S)
             if self._random.random() * (1 + WAVE) < wave:
                 median = _runtime(self._random.random(), self._random.normal(), service=service)
-                yield self._make(_Job(now, service, self._size(), median, False))
+                yield self._make(_GeneratedJob(now, service, self._size(), median, False))
 
     def _size(self) -> int:
         return min(_size_at(self._random.random()), self._job_tasks_max)
@@ -186,7 +186,7 @@ class GoogleWorkload:
 
     # Tasks ------------------------------------------------------------------------------------------
 
-    def _make(self, job: _Job) -> Submission:
+    def _make(self, job: _GeneratedJob) -> JobSubmission:
         """A job's tasks, all submitted at once."""
         random = self._random
         number, self._jobs = self._jobs, self._jobs + 1
@@ -207,7 +207,7 @@ class GoogleWorkload:
             for runtime in runtimes
         )
         kind = Kind.SERVICE if job.service else Kind.BATCH
-        return Submission(
+        return JobSubmission(
             job.at, JobDescriptor(number, principal=f"user{number % 97}", name=name, kind=kind), tasks
         )
 
@@ -231,7 +231,7 @@ class GoogleWorkload:
             runtime,
         )
 
-    def _input_quantile(self, job: _Job) -> float:
+    def _input_quantile(self, job: _GeneratedJob) -> float:
         """Long jobs tend to read much: half of it is their rank among runtimes, half chance."""
         rank = 1 / (1 + math.pow(BATCH_MEDIAN_S / max(job.median, 1e-3), 1.6 / BATCH_SPREAD))
         return min(max((rank + float(self._random.random())) / 2, 1e-6), 1 - 1e-6)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dios.errors import InvariantError
 from dios.firmament.descriptors import FinalReport, JobDescriptor, MachineDescriptor, Resources
 from dios.firmament.simulate.events import SimulatedTask
-from dios.firmament.simulate.interference import MachineModel, Pace, Program, alone, together, usage
+from dios.firmament.simulate.interference import MachineModel, Pace, ProgramModel, alone, together, usage
 from dios.firmament.simulate.machines import MACHINE_TYPES
 
 PLAIN = Pace(1.0, 1.0, 0.0)
@@ -95,11 +95,11 @@ class TaskRecord:
         )
 
 
-class Seen(NamedTuple):
+class RunningTaskView(NamedTuple):
     """A running task as whoever profiles its machine sees it."""
 
     record: TaskRecord
-    program: Program
+    program: ProgramModel
     pace: Pace
     machine: str
     beside: tuple[str, ...]
@@ -309,10 +309,10 @@ class World:
         known = self._tasks.get(task)
         return known is not None and self._where(known[1]) is not None
 
-    def measure(self) -> list[Seen]:
+    def measure(self) -> list[RunningTaskView]:
         """What each running task that has a program does at present."""
         return [
-            Seen(run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task))
+            RunningTaskView(run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task))
             for host in self._hosts.values()
             if host.model
             for run in host.runs.values()

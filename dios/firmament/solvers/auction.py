@@ -1,51 +1,717 @@
-"""The fast solver from scratch, for networks of scheduling shape: contraction, auction, exact repair.
+"""The fast solver from scratch for networks of scheduling shape: contraction, auction, exact repair.
 
-Not for: other shapes, which it refuses or, as the first try of "auto", leaves to the general algorithms; and
-not for networks that change (``warm.py``).
+The auction (Bertsekas, for similar objects) finds prices that are nearly right; they are rounded and repaired.
+Each vertex with slots keeps the prices of its taken slots in a heap. Each aggregate keeps its arcs in a heap by
+the cost of a unit there; only the top is refreshed, because prices only rise. A task bids for its best slot up
+to the price of the next best outside the same vertex, and displaces the task that had it.
+
+Where tasks want more slots than there are, the first prices are not the slots' costs but close to the price
+that clears the market, which bids would reach only in small steps. First prices that were too high are lowered
+together at the end.
+
+Networks of other shapes are left to the general algorithms, networks that change to ``warm_solver``.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from dios.firmament.solvers import cost_scaling
-from dios.firmament.solvers.auction_bids import AGGREGATE, bid_all
-from dios.firmament.solvers.auction_ease import ease
-from dios.firmament.solvers.auction_market import adopt_prices, adopt_seats, fill_pieces, open_market
-from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
+from dios.firmament.solvers.columns import Indices, Ints, exact_product, exact_sum
+from dios.firmament.solvers.contraction import Contracted, contract, expand
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.repair import repair
-from dios.firmament.solvers.repair_net import SOLVED, Net, count_excess, new_search, seat_best, settle_arcs
-from dios.firmament.solvers.shape import Contracted, contract, expand
+from dios.firmament.solvers.repair import (
+    FAR,
+    SINK,
+    SOLVED,
+    Net,
+    choose,
+    choose_best,
+    count_excess,
+    new_search,
+    repair,
+    settle_arcs,
+)
+from dios.kernels import kernel, no_refcount_kernel
+
+AGGREGATE = 0
+SLOTS = 1
+ENDLESS = 2
+"""The kinds of vertices: others below them, slots at rising prices, or room for all at one price."""
+
+DEPTH = 3
+"""The largest number of arcs on a path from an option's vertex to a vertex with slots."""
+
+
+class Market(NamedTuple):
+    """The state of an auction. All prices are scaled, by ``scale``.
+
+    Bids rise by ``step`` above the next best at least, those by way of an aggregate by ``war_step``.
+
+    ``askers`` (how many options name it), ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the
+    vertex with slots that is best from here) and ``size`` (of the heap) are (V,). An aggregate's heap of arcs
+    is ``arc_heap`` and ``arc_key`` (A,) from its ``out_start``. A vertex' heap of taken slots is
+    ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
+    ``piece`` (V,) is the place of the piece (an arc to the sink, cheapest first, in ``arc_heap``) that the
+    next free slot belongs to, ``left`` (V,) how many it has left; ``floor`` (V,) is the least slot price.
+    ``chosen`` (T,) is a task's option and ``way`` (T, DEPTH) the arcs from there. ``stack`` is for tasks that
+    wait, ``climb`` for vertices whose price rose.
+    """
+
+    scale: int
+    step: int
+    war_step: int
+    askers: Ints
+    kind: Ints
+    value: Ints
+    leaf: Ints
+    size: Ints
+    arc_heap: Ints
+    arc_key: Ints
+    slot_start: Ints
+    slot_price: Ints
+    slot_task: Indices
+    piece: Ints
+    left: Ints
+    floor: Ints
+    chosen: Ints
+    way: Indices
+    stack: Indices
+    climb: Ints
+
+
+@no_refcount_kernel
+def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
+    """Replace the top of a heap, which begins at ``base``, and sift it down."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and keys[base + child + 1] < keys[base + child]:
+            child += 1
+        if keys[base + child] >= key:
+            break
+        keys[base + place] = keys[base + child]
+        kept[base + place] = kept[base + child]
+        place = child
+    keys[base + place] = key
+    kept[base + place] = entry
+
+
+@no_refcount_kernel
+def refresh(net: Net, market: Market, vertex: int) -> int:
+    """Refresh the top of an aggregate's heap; return the cost of a unit from the aggregate."""
+    base, size = net.out_start[vertex], market.size[vertex]
+    while True:
+        arc = market.arc_heap[base]
+        key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+        if key <= market.arc_key[base]:
+            return int(key)
+        _sink(market.arc_key, market.arc_heap, base, size, key, arc)
+
+
+@no_refcount_kernel
+def _climb(net: Net, market: Market, vertex: int) -> None:
+    """Update the aggregates above a vertex whose price rose, where the vertex was their best."""
+    market.climb[0] = vertex
+    count = 1
+    while count:
+        count -= 1
+        below = market.climb[count]
+        for place in range(net.in_start[below], net.in_start[below + 1]):
+            arc = net.in_arcs[place]
+            above = net.tail[arc]
+            if market.arc_heap[net.out_start[above]] != arc:
+                continue
+            value = refresh(net, market, above)
+            leaf = market.leaf[net.head[market.arc_heap[net.out_start[above]]]]
+            if value != market.value[above] or leaf != market.leaf[above]:
+                market.value[above] = value
+                market.leaf[above] = leaf
+                market.climb[count] = above
+                count += 1
+
+
+@no_refcount_kernel
+def _second(net: Net, market: Market, vertex: int) -> int:
+    """Return a lower bound of the cost from an aggregate to any vertex but its best one."""
+    passed, best = 0, FAR
+    while market.kind[vertex] == AGGREGATE:
+        base = net.out_start[vertex]
+        for place in range(1, min(3, market.size[vertex])):
+            best = min(best, passed + market.arc_key[base + place])
+        arc = market.arc_heap[base]
+        passed += net.cost[arc] * market.scale
+        vertex = net.head[arc]
+    return best
+
+
+@no_refcount_kernel
+def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
+    """Return a task's best option, its cost, and the cost of the next best outside the same slots."""
+    option, least = -1, FAR
+    for other in range(net.row_start[task], net.row_end[task]):
+        pays = net.option_cost[other] * market.scale + market.value[net.target[other]]
+        if pays < least:
+            option, least = other, pays
+    if option < 0:
+        return option, least, least
+    leaf = market.leaf[net.target[option]]
+    second = FAR
+    for other in range(net.row_start[task], net.row_end[task]):
+        target = net.target[other]
+        pays = net.option_cost[other] * market.scale + market.value[target]
+        if pays < second:
+            if market.leaf[target] != leaf:
+                second = pays
+            elif market.kind[target] == AGGREGATE:
+                again = net.option_cost[other] * market.scale + _second(net, market, target)
+                second = min(second, again)
+    return option, least, second
+
+
+@no_refcount_kernel
+def _place(market: Market, vertex: int, price: int, task: int) -> None:
+    """Add a taken slot to a vertex' heap."""
+    base, place = market.slot_start[vertex], market.size[vertex]
+    market.size[vertex] += 1
+    while place:
+        above = (place - 1) >> 1
+        if market.slot_price[base + above] <= price:
+            break
+        market.slot_price[base + place] = market.slot_price[base + above]
+        market.slot_task[base + place] = market.slot_task[base + above]
+        place = above
+    market.slot_price[base + place] = price
+    market.slot_task[base + place] = task
+
+
+@no_refcount_kernel
+def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
+    """Give the cheapest taken slot to a task at a higher price; return the task that had it."""
+    base, size = market.slot_start[vertex], market.size[vertex]
+    loser = market.slot_task[base]
+    _sink(market.slot_price, market.slot_task, base, size, price, task)
+    return int(loser)
+
+
+@no_refcount_kernel
+def _free_price(net: Net, market: Market, vertex: int) -> int:
+    """Return the price of a vertex' next free slot, or FAR."""
+    if market.piece[vertex] == net.out_start[vertex + 1]:
+        return FAR
+    arc = market.arc_heap[market.piece[vertex]]
+    return int(max(market.floor[vertex], net.cost[arc] * market.scale))
+
+
+@no_refcount_kernel
+def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
+    """Continue with the next piece that has a free slot, if there is one."""
+    while not market.left[vertex] and market.piece[vertex] < net.out_start[vertex + 1]:
+        market.piece[vertex] += 1
+        if market.piece[vertex] < net.out_start[vertex + 1]:
+            market.left[vertex] = net.capacity[market.arc_heap[market.piece[vertex]]]
+
+
+@no_refcount_kernel
+def slot_value(net: Net, market: Market, vertex: int) -> int:
+    """Return the price of the cheapest slot, free or taken."""
+    free = _free_price(net, market, vertex)
+    return int(min(free, market.slot_price[market.slot_start[vertex]])) if market.size[vertex] else int(free)
+
+
+@no_refcount_kernel
+def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
+    """Give a task the cheapest slot of a vertex at a price; return the task that lost it, or -1."""
+    loser = -1
+    if market.value[vertex] == _free_price(net, market, vertex):
+        market.left[vertex] -= 1
+        _place(market, vertex, price, task)
+        skip_full_pieces(net, market, vertex)
+    else:
+        loser = _outbid(market, vertex, price, task)
+    value = slot_value(net, market, vertex)
+    if value != market.value[vertex]:
+        market.value[vertex] = value
+        _climb(net, market, vertex)
+    return loser
+
+
+@no_refcount_kernel
+def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
+    """Let the tasks on the stack bid until all have a slot or ``bids_max`` is reached; return the bids."""
+    bids = 0
+    while waiting and bids < bids_max:
+        bids += 1
+        waiting -= 1
+        task = market.stack[waiting]
+        option, least, second = _best(net, market, task)
+        if option < 0:
+            continue
+        market.chosen[task] = option
+        vertex, depth = net.target[option], 0
+        while market.kind[vertex] == AGGREGATE:
+            arc = market.arc_heap[net.out_start[vertex]]
+            market.way[task, depth] = arc
+            depth += 1
+            vertex = net.head[arc]
+        if depth < DEPTH:
+            market.way[task, depth] = -1
+        if market.kind[vertex] == ENDLESS or market.value[vertex] == FAR:
+            continue
+        step = market.war_step if depth else market.step
+        rise = min(second - least, market.scale << 20) + step
+        loser = _take(net, market, task, vertex, market.value[vertex] + rise)
+        if loser >= 0:
+            market.chosen[loser] = -1
+            market.stack[waiting] = loser
+            waiting += 1
+    return bids
+
+
+SCALE: Final = 8
+"""The number of price steps in a cost unit, so that the smallest step is lost in rounding."""
+
+WAR_STEPS: Final = 2
+"""The steps in a cost unit where the aggregates' arcs have different costs. Many slots below them then come to
+the same value, and small steps would make a long bidding war. A step of a whole unit is too much for the
+rounding. Where the arcs cost the same, first prices are so good that the small step is better."""
+
+STEPS_MAX: Final = 2**17
+"""The largest cost in steps; with smaller steps, bidding wars over large costs would take too long."""
+
+SCALED_MAX: Final = 2**57
+"""The limit of scaled costs, so that sums along a path fit 64 bits."""
+
+SAMPLE: Final = 2048
+"""The approximate number of tasks from which the first prices are estimated."""
+
+NEVER: Final = -(2**58)
+"""A price below that of every slot."""
+
+
+@kernel
+def _askers(net: Net) -> Ints:
+    """Return the number of options that lead to each vertex, (V,); unused options do not count."""
+    count = np.zeros(len(net.price), np.int64)
+    for option in range(len(net.target)):
+        if net.option_task[option] >= 0:
+            count[net.target[option]] += 1
+    return count
+
+
+@kernel
+def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
+    """Return the kind and the number of slots of each vertex, (V,) each."""
+    vertices = len(net.price)
+    kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
+    kind[SINK] = ENDLESS
+    for arc in range(len(net.tail)):
+        if net.head[arc] != SINK:
+            kind[net.tail[arc]] = AGGREGATE
+    for arc in range(len(net.tail)):
+        vertex = net.tail[arc]
+        if kind[vertex] != AGGREGATE:
+            slots[vertex] = min(slots[vertex] + net.capacity[arc], len(net.choice))
+            if (
+                net.in_start[vertex] == net.in_start[vertex + 1]
+                and net.out_start[vertex + 1] - net.out_start[vertex] == 1
+                and net.capacity[arc] >= askers[vertex]
+            ):
+                kind[vertex] = ENDLESS
+                slots[vertex] = 0
+    return kind, slots
+
+
+@kernel
+def _paths(net: Net, kind: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """Return the cost of the cheapest path from the top to each vertex, and its depth; (V,) each.
+
+    The depth is the largest number of arcs from a vertex to one with slots.
+    """
+    vertices = len(net.price)
+    path, depth = np.full(vertices, FAR, np.int64), np.zeros(vertices, np.int64)
+    for vertex in order:
+        if net.in_start[vertex] == net.in_start[vertex + 1]:
+            path[vertex] = 0
+        for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            path[net.head[arc]] = min(path[net.head[arc]], path[vertex] + net.cost[arc])
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        if kind[vertex] == AGGREGATE:
+            for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+                depth[vertex] = max(depth[vertex], depth[net.head[arc]] + 1)
+    return path, depth
+
+
+@no_refcount_kernel
+def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
+    """Return how many of every ``every``-th task want a slot that costs less than ``price`` at the top."""
+    count = 0
+    for task in range(0, len(net.choice), every):
+        best, wants = FAR, 0
+        for option in range(net.row_start[task], net.row_end[task]):
+            target = net.target[option]
+            pays = net.option_cost[option] + net.price[target]
+            cheap = 0
+            if kind[target] != ENDLESS and net.price[target] < price - path[target]:
+                pays = net.option_cost[option] + price - path[target]
+                cheap = 1
+            if pays < best or (pays == best and cheap):
+                best, wants = pays, cheap
+        count += wants
+    return count
+
+
+def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
+    """Return the price at the top at which the slots below it are as many as tasks want; NEVER if all fit.
+
+    ``net.price`` must be that of an empty network. The price is estimated from a sample of the tasks.
+    """
+    pieces = np.flatnonzero((kind[net.tail] == SLOTS) & (net.in_start[net.tail] < net.in_start[net.tail + 1]))
+    base = path[net.tail[pieces]] + net.cost[pieces]
+    units = net.capacity[pieces]
+    tasks = len(net.choice)
+    if not len(pieces) or units[base == base.min()].sum() >= tasks:
+        return NEVER
+    every = max(1, tasks // SAMPLE)
+    low, high = int(base.min()), int(base.max() + np.abs(net.option_cost).max(initial=0) * 2) + 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _demand(net, kind, path, every, middle) * every >= units[base < middle].sum():
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _open(net: Net, market: Market, order: Ints) -> None:
+    """Set the first prices from the bottom up, and the heap or the order of pieces of each vertex."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        market.leaf[vertex] = vertex
+        if vertex == SINK:
+            continue
+        first, last = net.out_start[vertex], net.out_start[vertex + 1]
+        arcs = net.out_arcs[first:last]
+        if market.kind[vertex] != AGGREGATE:
+            ranked = np.argsort(net.cost[arcs], kind="mergesort")
+            market.arc_heap[first:last] = arcs[ranked]
+            market.piece[vertex] = first
+            if market.kind[vertex] == ENDLESS:
+                market.value[vertex] = net.cost[arcs[0]] * market.scale
+            else:
+                market.left[vertex] = net.capacity[market.arc_heap[first]] if first < last else 0
+                skip_full_pieces(net, market, vertex)
+                market.value[vertex] = slot_value(net, market, vertex)
+            continue
+        keys = net.cost[arcs] * market.scale + market.value[net.head[arcs]]
+        keys = np.where(net.capacity[arcs] > net.lower[arcs], keys, FAR)
+        ranked = np.argsort(keys, kind="mergesort")
+        market.arc_heap[first:last] = arcs[ranked]
+        market.arc_key[first:last] = keys[ranked]
+        market.size[vertex] = last - first
+        market.value[vertex] = min(FAR, market.arc_key[first])
+        market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+
+
+def open_market(net: Net, order: Ints) -> Market | None:
+    """Return a new auction; ``order`` is topological. Return None if an auction does not fit the network."""
+    vertices, tasks = len(net.price), len(net.choice)
+    most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
+    askers = _askers(net)
+    kind, slots = _kinds(net, askers)
+    path, depth = _paths(net, kind, order)
+    if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
+        return None
+    start = np.cumsum(slots) - slots
+    entered = net.in_start[1:] > net.in_start[:-1]
+    price = _clearing_price(net, kind, path)
+    step, passed = 1 + most * SCALE // STEPS_MAX, net.cost[kind[net.tail] == AGGREGATE]
+    war_step = max(step, SCALE // WAR_STEPS) if len(passed) and passed.min() < passed.max() else step
+    floor = np.where(entered & (price > NEVER), (price - path) * SCALE, NEVER * SCALE)
+    market = Market(
+        scale=SCALE,
+        askers=askers,
+        step=step,
+        war_step=war_step,
+        kind=kind,
+        value=np.zeros(vertices, np.int64),
+        leaf=np.zeros(vertices, np.int64),
+        size=np.zeros(vertices, np.int64),
+        arc_heap=np.zeros(len(net.tail), np.int64),
+        arc_key=np.zeros(len(net.tail), np.int64),
+        slot_start=start,
+        slot_price=np.empty(int(slots.sum()) + 1, np.int64),
+        slot_task=np.empty(int(slots.sum()) + 1, np.int32),
+        piece=np.zeros(vertices, np.int64),
+        left=np.zeros(vertices, np.int64),
+        floor=floor,
+        chosen=np.full(tasks, -1, np.int64),
+        way=np.full((tasks, DEPTH), -1, np.int32),
+        stack=np.arange(tasks - 1, -1, -1, dtype=np.int32),
+        climb=np.empty(2 * (vertices + len(net.tail)), np.int64),
+    )
+    _open(net, market, order)
+    return market
+
+
+@no_refcount_kernel
+def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) -> None:
+    """Round the prices of vertices with slots down, after adding ``offset``; compute those of aggregates."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        if market.kind[vertex] != AGGREGATE:
+            value = market.value[vertex]
+            net.price[vertex] = dead if value >= FAR else (value + offset) // market.scale
+            continue
+        best = dead
+        for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            if net.capacity[arc] > net.lower[arc]:
+                best = min(best, net.cost[arc] + net.price[net.head[arc]])
+        net.price[vertex] = best
+
+
+@no_refcount_kernel
+def adopt_seats(net: Net, market: Market) -> None:
+    """Give tasks the options that they won, if these are best at the rounded prices, and set their flow."""
+    for task in range(len(net.choice)):
+        option = market.chosen[task]
+        if option < 0:
+            continue
+        least = net.option_cost[option] + net.price[net.target[option]]
+        fits = True
+        for other in range(net.row_start[task], net.row_end[task]):
+            if net.option_cost[other] + net.price[net.target[other]] < least:
+                fits = False
+                break
+        if fits:
+            choose(net, task, option)
+            for step in range(DEPTH):
+                if market.way[task, step] < 0:
+                    break
+                net.flow[market.way[task, step]] += 1
+
+
+@no_refcount_kernel
+def fill_pieces(net: Net, market: Market) -> None:
+    """Set the flow of the arcs to the sink from the flow into the vertices with slots, cheapest first."""
+    for vertex in range(len(net.price)):
+        if vertex == SINK or market.kind[vertex] == AGGREGATE:
+            continue
+        here = 0
+        task = net.first_task[vertex]
+        while task >= 0:
+            here += 1
+            task = net.next_task[task]
+        for arc in net.in_arcs[net.in_start[vertex] : net.in_start[vertex + 1]]:
+            here += net.flow[arc]
+        for arc in market.arc_heap[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            net.flow[arc] = max(net.lower[arc], min(here, net.capacity[arc]))
+            here -= net.flow[arc]
+
+
+BIDS_EACH_MAX: Final = 64
+BIDS_MAX: Final = 2000
+"""The bids for each task that comes in, and in all; more would be a bidding war for too few slots."""
+
+NEAR_SHARE: Final = 8
+"""The number of candidates that are kept for the next round, as a multiple of the tasks needed."""
+
+ROUNDS_MAX: Final = 12
+"""The number of rounds after which the rest is left to the repair."""
+
+
+@no_refcount_kernel
+def _margin(net: Net, market: Market, vertex: int) -> int:
+    """Return the cost of a vertex' next slot, or of the last if all are taken; FAR if it has none."""
+    first, last = net.out_start[vertex], net.out_start[vertex + 1]
+    if first == last:
+        return FAR
+    return int(net.cost[market.arc_heap[min(market.piece[vertex], last - 1)]] * market.scale)
+
+
+@no_refcount_kernel
+def _bound(net: Net, market: Market, vertex: int) -> int:
+    """Return 1 if a vertex' slots are above their cost, so that they could become cheaper."""
+    return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
+
+
+@no_refcount_kernel
+def _left_over(net: Net, market: Market) -> int:
+    """Return the number of slots that are free and above their cost."""
+    count = 0
+    for vertex in range(len(net.price)):
+        if vertex != SINK and _bound(net, market, vertex):
+            for place in range(market.piece[vertex], net.out_start[vertex + 1]):
+                arc = market.arc_heap[place]
+                if net.cost[arc] * market.scale < market.floor[vertex]:
+                    room = net.capacity[arc]
+                    count += market.left[vertex] if place == market.piece[vertex] else room
+    return count
+
+
+@no_refcount_kernel
+def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
+    """Compute by how much prices must fall until each of ``tasks`` would move to them; FAR where it cannot.
+
+    The result is in ``gaps``. ``room`` (V,) receives the amount by which each vertex' price exceeds its cost.
+    """
+    for vertex in range(len(room)):
+        room[vertex] = 0
+        if _bound(net, market, vertex):
+            room[vertex] = market.value[vertex] - _margin(net, market, vertex)
+    for place in range(len(tasks)):
+        task = tasks[place]
+        gaps[place] = FAR
+        option = market.chosen[task]
+        if option < 0:
+            continue
+        vertex = net.target[option]
+        pays = net.option_cost[option] * market.scale
+        for step in range(DEPTH):
+            arc = market.way[task, step]
+            if arc < 0:
+                break
+            pays += net.cost[arc] * market.scale
+            vertex = net.head[arc]
+        # The price of its own slot falls too, but not below its cost.
+        pays += market.value[vertex] - room[vertex]
+        gap = FAR
+        for other in range(net.row_start[task], net.row_end[task]):
+            target = net.target[other]
+            if room[market.leaf[target]]:
+                gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
+        gaps[place] = gap
+
+
+@no_refcount_kernel
+def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
+    """Lower all prices that are above their costs by ``fall``, and those of the aggregates above."""
+    for place in range(len(order) - 1, -1, -1):
+        vertex = order[place]
+        first, last = net.out_start[vertex], net.out_start[vertex + 1]
+        if _bound(net, market, vertex):
+            least = _margin(net, market, vertex)
+            base = market.slot_start[vertex]
+            for slot in range(base, base + market.size[vertex]):
+                market.slot_price[slot] = max(least, market.slot_price[slot] - fall)
+            market.floor[vertex] -= fall
+            market.value[vertex] = slot_value(net, market, vertex)
+        elif market.kind[vertex] == AGGREGATE:
+            # Insertion sort: keys keep most of their order when all fall by the same amount.
+            for at in range(first, last):
+                arc = market.arc_heap[at]
+                key = FAR
+                if net.capacity[arc] > net.lower[arc]:
+                    key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+                slot = at
+                while slot > first and market.arc_key[slot - 1] > key:
+                    market.arc_key[slot] = market.arc_key[slot - 1]
+                    market.arc_heap[slot] = market.arc_heap[slot - 1]
+                    slot -= 1
+                market.arc_key[slot] = key
+                market.arc_heap[slot] = arc
+            market.value[vertex] = min(FAR, market.arc_key[first])
+            market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+
+
+@no_refcount_kernel
+def _release(net: Net, market: Market, task: int) -> None:
+    """Take the slot from a task; the slot is then free at the price of the other free ones."""
+    vertex = net.target[market.chosen[task]]
+    for step in range(DEPTH):
+        if market.way[task, step] < 0:
+            break
+        vertex = net.head[market.way[task, step]]
+    market.chosen[task] = -1
+    if market.kind[vertex] != SLOTS:
+        return
+    base, size = market.slot_start[vertex], market.size[vertex]
+    # A sorted array is also a heap, and these arrays are short.
+    for at in range(base + 1, base + size):
+        price, who, slot = market.slot_price[at], market.slot_task[at], at
+        while slot > base and market.slot_price[slot - 1] > price:
+            market.slot_price[slot] = market.slot_price[slot - 1]
+            market.slot_task[slot] = market.slot_task[slot - 1]
+            slot -= 1
+        market.slot_price[slot] = price
+        market.slot_task[slot] = who
+    found = base
+    while market.slot_task[found] != task:
+        found += 1
+    for at in range(found, base + size - 1):
+        market.slot_price[at] = market.slot_price[at + 1]
+        market.slot_task[at] = market.slot_task[at + 1]
+    market.size[vertex] = size - 1
+    if market.piece[vertex] == net.out_start[vertex + 1]:
+        market.piece[vertex] -= 1
+    market.left[vertex] += 1
+
+
+@no_refcount_kernel
+def _release_all(net: Net, market: Market, tasks: Ints) -> None:
+    """Take the slots from tasks."""
+    for task in tasks:
+        _release(net, market, task)
+
+
+def ease(net: Net, market: Market, order: Ints) -> None:
+    """Lower prices until no slot above its cost is free, or the remaining gain is small."""
+    room, near = np.empty(len(net.price), np.int64), np.arange(len(net.choice))
+    for _ in range(ROUNDS_MAX):
+        free = _left_over(net, market)
+        if not free:
+            return
+        gaps = np.empty(len(near), np.int64)
+        _gaps(net, market, near, room, gaps)
+        wanted = min(free, int(np.count_nonzero(gaps < FAR)))
+        if not wanted:
+            return
+        if NEAR_SHARE * wanted < len(near):
+            # Bids raise prices, so that a task that is far away now will not be among the next to come.
+            nearest = np.argpartition(gaps, NEAR_SHARE * wanted)[: NEAR_SHARE * wanted]
+            near, gaps = near[nearest], gaps[nearest]
+        ranked = np.argsort(gaps, kind="stable")[:wanted]
+        fall = max(0, int(gaps[ranked[-1]]))
+        if fall:
+            _lower(net, market, order, fall)
+        moving = near[ranked]
+        _release_all(net, market, moving)
+        market.stack[: len(moving)] = moving[::-1]
+        bid_all(net, market, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
+
 
 ALGORITHM: Final = "auction"
 
 BIDS_SHARE_MAX: Final = 40
-"""After so many bids for each task the rest is left to the repair: a war of prices is on."""
+"""The number of bids for each task after which the rest is left to the repair: it is a bidding war."""
 
 ROUNDING_STEPS: Final = 2
-"""Prices this many steps apart may belong together."""
+"""The largest difference in steps between prices that may belong together."""
 
 
 def start(net: Net, order: Ints, dead: int) -> None:
-    """Good prices and seats from an auction, where one fits; nobody may sit, and there is no flow yet.
+    """Find good prices and options by an auction, if one fits; no task may have an option, no arc flow.
 
-    ``order`` is topological, ``dead`` the price of vertices without a way to the sink. Slackness holds for
-    the tasks that sit afterwards; the others, and the arcs, have to be settled.
+    ``order`` is topological; ``dead`` is the price of vertices without a path to the sink. Slackness holds for
+    the tasks that have an option afterwards; the other tasks and the arcs have to be settled.
     """
     market = open_market(net, order)
     if market is None:
         return
-    tasks = len(net.seat)
+    tasks = len(net.choice)
     bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
     ease(net, market, order)
     askers = market.askers * (market.kind == AGGREGATE)
     part = int(market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
-    # Those who came in through the largest aggregate pay its price or a step more: no rounding may part them.
+    # Tasks in the largest aggregate pay its price or one step more; rounding must not separate them.
     offset = market.scale - part if part + ROUNDING_STEPS >= market.scale else 0
     adopt_prices(net, market, order, offset, dead)
     adopt_seats(net, market)
@@ -53,18 +719,18 @@ def start(net: Net, order: Ints, dead: int) -> None:
 
 
 def solve_contracted(small: Contracted) -> bool:
-    """Solve the small form in place; False where it is infeasible."""
+    """Solve the contracted network in place; return False if it is infeasible."""
     net = small.net
     start(net, small.order, small.dead)
-    if seat_best(net, np.flatnonzero(net.seat < 0)):
+    if choose_best(net, np.flatnonzero(net.choice < 0)):
         return False
     settle_arcs(net)
     count_excess(net, small.supply)
-    return repair(net, new_search(len(net.price)), np.zeros(4, np.int64), askers=False) == SOLVED
+    return repair(net, new_search(len(net.price)), np.zeros(3, np.int64), options_listed=False) == SOLVED
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """The solution; a problem of another shape goes on to a general algorithm, and ``reason`` says why."""
+    """Return the solution; for another shape that of a general algorithm, with the reason in ``reason``."""
     began = time.perf_counter()
     found = _solved(problem)
     if not isinstance(found, str):
@@ -76,7 +742,7 @@ def run(problem: FlowProblem) -> FlowSolution:
 
 
 def fast(problem: FlowProblem) -> FlowSolution | None:
-    """The solution where the problem is of scheduling shape and feasible, else None."""
+    """Return the solution if the problem has scheduling shape and is feasible, else None."""
     found = _solved(problem)
     return None if isinstance(found, str) else found
 
@@ -90,7 +756,7 @@ def _solved(problem: FlowProblem) -> FlowSolution | str:
         return "it is infeasible"
     flow, prices = expand(problem, small)
     net = small.net
-    # The small form costs the same, and has far fewer arcs to add up.
-    cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[net.seat])
+    # The contracted network has the same cost and far fewer arcs to add up.
+    cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[net.choice])
     seconds = time.perf_counter() - began
     return FlowSolution(flow, cost, prices, "optimal", ALGORITHM, seconds)

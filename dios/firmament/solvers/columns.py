@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.compiled import compiled
 from dios.firmament.solvers.errors import InvalidProblemError
+from dios.kernels import kernel
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -73,7 +73,7 @@ def balances(vertices: int, tail: Ints, head: Ints, flow: Ints) -> tuple[Ints, I
     return high + (low >> HALF_BITS), low & low_mask
 
 
-@compiled
+@kernel
 def grouped(ends: Ints, groups: int) -> tuple[Ints, Ints]:
     """Arcs by one of their ends: where each group starts (groups + 1,), and the arcs in that order."""
     start = np.zeros(groups + 1, np.int64)

@@ -14,39 +14,231 @@ look-ahead (a vertex is relabelled before it receives what it could not send on)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.price_refine import whole_prices
-from dios.firmament.solvers.price_update import DONE, OVERFLOWED, STUCK, Ranks, lower_by_rank, new_ranks
+from dios.firmament.solvers.heap import bring, take
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
+from dios.kernels import kernel
+
+LOWERED_MAX: Final = 6
+"""The number of times that prices may be lowered, as a multiple of the vertices; 2 or 3 usually suffice."""
+
+REFINE_PRICE_LOW: Final = -(2**62)
+"""A price below this follows a negative cycle, and would soon leave 64 bits."""
+
+
+@kernel
+def whole_prices(graph: Halves, price: Ints, factor: int) -> bool:
+    """Make ``price`` (V,) right for every residual arc, in multiples of ``factor``; False if that is far.
+
+    Costs are multiples of ``factor`` too. After False, ``price`` is not usable.
+    """
+    vertices = len(price)
+    queue, queued = np.arange(vertices), np.ones(vertices, np.bool_)
+    for vertex in range(vertices):
+        price[vertex] = price[vertex] // factor * factor
+    begin, waiting, left = 0, vertices, LOWERED_MAX * vertices
+    while waiting:
+        vertex = queue[begin]
+        begin = begin + 1 if begin + 1 < vertices else 0
+        waiting -= 1
+        queued[vertex] = False
+        own = price[vertex]
+        for half in range(graph.first[vertex], graph.first[vertex + 1]):
+            other = graph.target[half]
+            if graph.room[half] <= 0 or own + graph.cost[half] >= price[other]:
+                continue
+            price[other] = own + graph.cost[half]
+            left -= 1
+            if not queued[other]:
+                queued[other] = True
+                end = begin + waiting
+                queue[end if end < vertices else end - vertices] = other
+                waiting += 1
+        if left < 0 or own < REFINE_PRICE_LOW:
+            return False
+    return True
+
+
+FAR: Final = 2**63 - 1
+NONE: Final = -1
+
+RANK_MAX: Final = 2**61
+"""The largest rank, which leaves room for one more step within 64 bits."""
+
+PRICE_HIGH: Final = 2**61
+"""A price above this would soon leave 64 bits; the problem is then handed over."""
+
+DONE, STUCK, OVERFLOWED = 0, 1, 2
+
+
+class Ranks(NamedTuple):
+    """The columns of a price update, each (V,), made once for all updates.
+
+    ``rank`` is a vertex' distance to the nearest deficit in epsilons. Vertices of rank below V are in the list
+    of their bucket (``front``, ``after``, ``before``), the others in a heap. ``order`` lists the settled ones.
+    """
+
+    rank: Ints
+    settled: Ints
+    order: Ints
+    front: Ints
+    after: Ints
+    before: Ints
+    heap: Ints
+    where: Ints
+
+
+def new_ranks(vertices: int) -> Ranks:
+    """Return columns for a network with this number of vertices."""
+    columns = [np.zeros(vertices, np.int64) for _ in range(8)]
+    return Ranks(*columns)
+
+
+@kernel
+def _into_bucket(ranks: Ranks, vertex: int) -> None:
+    rank = ranks.rank[vertex]
+    following = ranks.front[rank]
+    ranks.after[vertex] = following
+    ranks.before[vertex] = NONE
+    if following >= 0:
+        ranks.before[following] = vertex
+    ranks.front[rank] = vertex
+
+
+@kernel
+def _out_of_bucket(ranks: Ranks, vertex: int) -> None:
+    following, preceding = ranks.after[vertex], ranks.before[vertex]
+    if preceding >= 0:
+        ranks.after[preceding] = following
+    else:
+        ranks.front[ranks.rank[vertex]] = following
+    if following >= 0:
+        ranks.before[following] = preceding
+
+
+@kernel
+def _start(ranks: Ranks, excess: Ints) -> int:
+    """Put every deficit at rank 0; return the number of vertices with excess."""
+    wanted = 0
+    for vertex in range(len(excess)):
+        ranks.rank[vertex] = FAR
+        ranks.settled[vertex] = 0
+        ranks.front[vertex] = NONE
+        ranks.where[vertex] = NONE
+    for vertex in range(len(excess)):
+        if excess[vertex] < 0:
+            ranks.rank[vertex] = 0
+            _into_bucket(ranks, vertex)
+        elif excess[vertex] > 0:
+            wanted += 1
+    return wanted
+
+
+@kernel
+def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsilon: int) -> int:
+    """Shorten the ranks of the vertices with an arc to a settled one; return the heap's new size."""
+    own = price[vertex]
+    near = ranks.rank[vertex]
+    window = len(price)
+    for half in range(graph.first[vertex], graph.first[vertex + 1]):
+        other = graph.target[half]
+        if ranks.rank[other] <= near or graph.room[graph.mate[half]] <= 0:
+            continue
+        reduced = price[other] - own - graph.cost[half]
+        rank = min(near + (reduced // epsilon + 1 if reduced >= 0 else 0), RANK_MAX)
+        if rank >= ranks.rank[other]:
+            continue
+        if ranks.rank[other] < window:
+            _out_of_bucket(ranks, other)
+        ranks.rank[other] = rank
+        if rank < window:
+            _into_bucket(ranks, other)
+        if rank >= window or ranks.where[other] >= 0:
+            # One that left the heap for a bucket stays in both: the heap needs its keys in order.
+            size = bring(ranks.heap, ranks.where, size, ranks.rank, other)
+    return size
+
+
+@kernel
+def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int, epsilon: int) -> int:
+    """Settle vertices until all with excess are settled; return their number, or -1 if that is impossible."""
+    bucket, size, settled = 0, 0, 0
+    while wanted:
+        while bucket < len(price) and ranks.front[bucket] < 0:
+            bucket += 1
+        if bucket < len(price):
+            vertex = ranks.front[bucket]
+            _out_of_bucket(ranks, vertex)
+        else:
+            # What came nearer after it entered the heap was settled out of its bucket.
+            if size == 0:
+                return -1
+            vertex = ranks.heap[0]
+            size = take(ranks.heap, ranks.where, size, ranks.rank)
+            if ranks.settled[vertex]:
+                continue
+        ranks.settled[vertex] = 1
+        ranks.order[settled] = vertex
+        settled += 1
+        wanted -= excess[vertex] > 0
+        if wanted:
+            size = _scan(graph, price, ranks, size, vertex, epsilon)
+    return settled
+
+
+@kernel
+def lower_by_rank(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int) -> int:
+    """Lower each price by its rank in epsilons, up to a common shift; return DONE, STUCK or OVERFLOWED.
+
+    After STUCK, ``ranks.settled`` is 0 for vertices that have more to send than can leave them. Prices stay
+    right up to ``epsilon``, and ``current`` is reset. Distances are whole epsilons; near vertices are in buckets.
+    """
+    wanted = _start(ranks, excess)
+    settled = _settle(graph, price, excess, ranks, wanted, epsilon)
+    if settled < 0:
+        return STUCK
+    if settled == 0:
+        return DONE
+    farthest = ranks.rank[ranks.order[settled - 1]]
+    if farthest >= PRICE_HIGH // epsilon:
+        return OVERFLOWED
+    for place in range(settled):
+        vertex = ranks.order[place]
+        price[vertex] += (farthest - ranks.rank[vertex]) * epsilon
+        if price[vertex] > PRICE_HIGH:
+            return OVERFLOWED
+    for vertex in range(len(price)):
+        current[vertex] = graph.first[vertex]
+    return DONE
+
 
 ALPHA: Final = 5
-"""Epsilon is divided by this; between 4 and 12 little changes."""
+"""The divisor of epsilon; between 4 and 12 it makes little difference."""
 
 UPDATE_SHARE: Final = 1.0
 """Prices are updated after relabelling this share of the vertices; measured on Quincy-like networks."""
 
 PRICE_LOW: Final = -(2**61)
-"""A price below this would leave 64 bits soon; then the problem is handed over."""
+"""A price below this would soon leave 64 bits; the problem is then handed over."""
 
 SCALED_MAX: Final = 2**58
-"""Scaled costs from here on leave prices no room."""
+"""The limit of scaled costs; beyond it prices have no room."""
 
 STOPPED = 3
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
-@compiled
+@kernel
 def _wait(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
-    """Put a vertex at the end of the queue, unless it waits there."""
+    """Append a vertex to the queue, unless it is in the queue."""
     if queued[vertex]:
         return
     queued[vertex] = 1
@@ -55,9 +247,9 @@ def _wait(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     counts[WAITING] += 1
 
 
-@compiled
+@kernel
 def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: int, epsilon: int) -> bool:
-    """Lower the price until the best residual arc is admissible; False where there is no such arc."""
+    """Lower the price until the best residual arc is admissible; return False if there is none."""
     best, at = 0, -1
     for half in range(graph.first[vertex], graph.first[vertex + 1]):
         if graph.room[half] > 0:
@@ -73,9 +265,9 @@ def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: in
     return True
 
 
-@compiled
+@kernel
 def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
-    """The next admissible half arc of a vertex, which stays its current one; or -1."""
+    """Return the next admissible half arc of a vertex, which becomes its current one; or -1."""
     own = price[vertex]
     for half in range(current[vertex], graph.first[vertex + 1]):
         if graph.room[half] > 0 and graph.cost[half] + own - price[graph.target[half]] < 0:
@@ -85,7 +277,7 @@ def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
     return -1
 
 
-@compiled
+@kernel
 def _discharge(
     graph: Halves,
     price: Ints,
@@ -97,9 +289,9 @@ def _discharge(
     vertex: int,
     epsilon: int,
 ) -> bool:
-    """Push and relabel until the vertex has no excess; False where that wants a price update first."""
+    """Push and relabel until the vertex has no excess; return False if a price update is needed first."""
     while excess[vertex] > 0:
-        # Also in here: two vertices whose excess has no way out relabel each other for ever.
+        # The check is also needed here: two vertices whose excess has no way out relabel each other for ever.
         if counts[RELABELS] > len(price) * UPDATE_SHARE or counts[OVERFLOWS]:
             return False
         half = _admissible(graph, price, current, vertex)
@@ -123,11 +315,11 @@ def _discharge(
     return True
 
 
-@compiled
+@kernel
 def _refine(
     graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int, stop: Ints
 ) -> int:
-    """Turn the flow and prices into ones that are right up to ``epsilon``, or say why not."""
+    """Make the flow and prices right up to ``epsilon``; return how it ended."""
     vertices = len(price)
     saturate(graph, price, excess)
     queue, queued, counts = np.empty(vertices, np.int64), np.zeros(vertices, np.int64), np.zeros(4, np.int64)
@@ -154,10 +346,10 @@ def _refine(
 
 
 def _rounded(scaled: Ints, factor: int) -> Ints:
-    """Exact prices from scaled ones that are right up to 1, where there are more residues than vertices.
+    """Return exact prices from scaled ones that are right up to 1, if there are more residues than vertices.
 
-    Rounding down breaks an arc's rule only where the scaled price before it is -1 modulo the factor. So all
-    prices are shifted by the same amount, after which no price is.
+    Rounding down violates an arc's condition only where the scaled price is -1 modulo the factor. So all
+    prices are first shifted by the same amount, after which no price is.
     """
     taken = np.zeros(factor, np.bool_)
     taken[scaled % factor] = True
@@ -167,10 +359,10 @@ def _rounded(scaled: Ints, factor: int) -> Ints:
 
 
 def _proof(graph: Halves, price: Ints, factor: int, epsilon: int) -> Ints | None:
-    """Exact prices that prove the flow optimal; None where it is not, or where that is not plain to see."""
+    """Return exact prices that prove the flow optimal, or None if it is not or the proof is not near."""
     if epsilon == 1:
         return _rounded(price, factor)
-    # From half a unit of cost on a flow is often optimal, and more refinements would move it in vain.
+    # From half a unit of cost on, a flow is often optimal, and more refinements would only move it.
     near = price.copy()
     if 2 * epsilon > factor or not whole_prices(graph, near, factor):
         return None
@@ -183,7 +375,7 @@ def _handed_over(standard: Standard) -> Outcome:
 
 
 def core(standard: Standard) -> Outcome:
-    """The algorithm for a standard problem."""
+    """Run the algorithm on a standard problem."""
     vertices = len(standard.supply)
     factor = vertices + 1
     dearest = int(np.abs(standard.cost).max(initial=0))
@@ -208,5 +400,5 @@ def core(standard: Standard) -> Outcome:
 
 
 def run(problem: FlowProblem, stop: Ints = NEVER) -> FlowSolution:
-    """The solution by cost scaling; ``stop`` (1,) ends it early."""
+    """Return the solution by cost scaling; ``stop`` (1,) ends it early."""
     return solve_by(core, problem, "cost_scaling", stop)

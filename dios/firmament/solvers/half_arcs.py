@@ -1,7 +1,7 @@
-"""The residual network of a standard problem: each arc as two halves, beside the others of their vertex.
+"""The residual network of a standard problem: each arc as two halves, grouped by the vertex they leave.
 
-Not for: networks that change their arcs (``incremental.py``), or any algorithm's own state. Prices and
-excesses are plain columns beside it.
+``Open`` keeps the halves with room apart from those without. In a scheduling network an aggregator is the
+target of thousands of arcs and has flow on few of them, so a search for room looks only at those few.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers.columns import Indices, Ints
 from dios.firmament.solvers.standard import Standard
+from dios.kernels import kernel
 
 
 class Halves(NamedTuple):
-    """Half arcs in the order of the vertex they leave.
+    """Half arcs in the order of the vertex that they leave.
 
-    Those of vertex v stand at ``first[v]`` to ``first[v + 1]``. Each has its ``target``, its other half
-    ``mate``, the ``room`` left on it, and its ``cost``. Flow pushed along a half leaves its room and enters
+    Those of vertex v are ``first[v]`` to ``first[v + 1]``. Each has its ``target``, its other half ``mate``,
+    its remaining ``room``, and its ``cost``. Flow that is pushed along a half reduces its room and increases
     its mate's.
     """
 
@@ -30,7 +30,7 @@ class Halves(NamedTuple):
     cost: Ints
 
 
-@compiled
+@kernel
 def _halves(
     vertices: int, tail: Ints, head: Ints, room: Ints, cost: Ints
 ) -> tuple[Ints, Indices, Indices, Ints, Ints, Ints]:
@@ -61,16 +61,16 @@ def _halves(
 
 
 def halves(standard: Standard) -> tuple[Halves, Ints]:
-    """The residual network of no flow, and where the forward half of each arc (K,) stands."""
+    """Return the residual network without flow, and the place of each arc's forward half (K,)."""
     first, target, mate, room, cost, place = _halves(
         len(standard.supply), standard.tail, standard.head, standard.room, standard.cost
     )
     return Halves(first, target, mate, room, cost), place
 
 
-@compiled
+@kernel
 def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
-    """Fill every half arc of negative reduced cost, in place; excess (V,) is what a vertex has too much."""
+    """Fill every half arc of negative reduced cost in place; excess (V,) is updated."""
     for vertex in range(len(price)):
         for half in range(graph.first[vertex], graph.first[vertex + 1]):
             pushed = graph.room[half]
@@ -80,3 +80,54 @@ def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
                 graph.room[graph.mate[half]] += pushed
                 excess[vertex] -= pushed
                 excess[other] += pushed
+
+
+class Open(NamedTuple):
+    """The half arcs of v with room are ``order[first[v] : end[v]]``; ``slot`` is the place of each half."""
+
+    order: Indices
+    slot: Indices
+    end: Ints
+
+
+@kernel
+def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
+    """Return the columns of an :class:`Open` for the present network."""
+    order = np.empty(len(graph.target), np.int32)
+    slot = np.empty(len(graph.target), np.int32)
+    end = graph.first[:-1].copy()
+    for vertex in range(len(end)):
+        closed = graph.first[vertex + 1]
+        for half in range(graph.first[vertex], graph.first[vertex + 1]):
+            if graph.room[half] > 0:
+                place = end[vertex]
+                end[vertex] += 1
+            else:
+                closed -= 1
+                place = closed
+            order[place] = half
+            slot[half] = place
+    return order, slot, end
+
+
+@kernel
+def _swap(opened: Open, half: int, place: int) -> None:
+    """Exchange the places of a half arc and of the one at ``place``."""
+    other, own = opened.order[place], opened.slot[half]
+    opened.order[own], opened.order[place] = other, half
+    opened.slot[other], opened.slot[half] = own, place
+
+
+@kernel
+def push(graph: Halves, opened: Open, half: int, amount: int) -> None:
+    """Send an amount above 0 along a half arc that has room for it, in place."""
+    mate = graph.mate[half]
+    vertex, other = graph.target[mate], graph.target[half]
+    graph.room[half] -= amount
+    if graph.room[half] == 0:
+        opened.end[vertex] -= 1
+        _swap(opened, half, opened.end[vertex])
+    if graph.room[mate] == 0:
+        _swap(opened, mate, opened.end[other])
+        opened.end[other] += 1
+    graph.room[mate] += amount

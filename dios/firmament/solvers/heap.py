@@ -5,11 +5,11 @@ Not for: Python code, which has ``heapq``.
 
 from __future__ import annotations
 
-from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
+from dios.kernels import kernel
 
 
-@compiled
+@kernel
 def bring(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
     """Put ``vertex`` in, or move it up after its distance fell; returns the new size.
 
@@ -33,7 +33,7 @@ def bring(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> in
     return size
 
 
-@compiled
+@kernel
 def take(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
     """Take out ``heap[0]``, the nearest vertex, which the caller has read; returns the new size."""
     where[heap[0]] = -1

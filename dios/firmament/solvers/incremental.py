@@ -1,7 +1,9 @@
-"""A flow problem that changes, solved again from where it was (thesis §6.4.3).
+"""A flow problem that changes and is solved again from its last solution (thesis §6.4.3).
 
-For: any network, a few changes at a time. Not for: a scheduler's own network, which has a known shape and
-therefore a faster solver (``warm.py``), and not for problems that are solved once (``registry.solve``).
+It serves networks of any shape. The network of a scheduler has a known shape, for which ``warm_solver`` is
+faster; problems that are solved once go to ``registry.solve``.
+
+The last flow and prices are repaired by ``repair``, in a network without tasks whose sink has no arcs.
 """
 
 from __future__ import annotations
@@ -12,61 +14,80 @@ from typing import Final
 
 import numpy as np
 
-from dios.errors import InvariantError
-from dios.firmament.solvers.columns import Ints, exact_product
+from dios.firmament.solvers.changing_network import ChangingNetwork
+from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
+from dios.firmament.solvers.contraction import PRICE_ROOM
 from dios.firmament.solvers.errors import OutOfRangeError
 from dios.firmament.solvers.potentials import potentials
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.registry import solve
-from dios.firmament.solvers.residual import flag_arcs
-from dios.firmament.solvers.residual_changes import ChangingNetwork
-from dios.firmament.solvers.residual_repair import (
-    OVERFLOW,
-    PRICE_LOW,
-    PRICE_MAX,
-    STUCK,
-    TIRED,
-    WIDE,
-    adopt,
-    excesses,
+from dios.firmament.solvers.repair import (
+    CLOCK,
+    FAR,
+    GAVE_UP,
+    INFEASIBLE,
+    NO_LIMIT,
+    ArcColumns,
+    Net,
+    count_excess,
+    new_net,
+    new_search,
     repair,
-    settle,
+    settle_arcs,
 )
-from dios.firmament.solvers.standard import NO_VERTICES, infeasible
+from dios.firmament.solvers.standard import EXCESS_MAX, NO_VERTICES, infeasible
+from dios.kernels import no_refcount_kernel
 from dios.limits import FLOW_UNBOUNDED
 
 NAME: Final = "incremental"
 
 PLAIN: Final = "successive_shortest"
-"""Who answers where no repair can: when a cycle lowers the cost for ever."""
+"""The algorithm for networks that no repair can serve: unbounded ones, and those with very large costs."""
 
 COLD_ARCS_MAX: Final = 2_000
-"""A first answer on a larger network is left to an algorithm that is made for first answers."""
+"""The first solution of a network with more arcs is left to an algorithm for solutions from scratch."""
 
 EXCESSES_MIN: Final = 64
 EXCESSES_SHARE: Final = 4
-"""More excesses than that, and than a vertex in so many: a start from scratch is likely to be cheaper."""
+"""With more excesses than both of EXCESSES_MIN and a quarter of the vertices, the problem is solved from
+scratch, which is then likely to be quicker."""
 
 WORK_SHARE: Final = 10
-"""A repair that looked at so many half-arcs for each one there is costs as much as a start from scratch."""
+"""A repair gives up after reading this many times the number of half-arcs."""
 
 FAST_SHARE: Final = 3
-"""The same for a network whose shape has a fast path: a start from scratch costs little there."""
+"""The same for a network that was solved from scratch by FAST, which takes little time."""
 
 FAST: Final = "auction"
-"""The algorithm of that path: who answered from scratch by it will do so again."""
 
 ENDLESS_MAX: Final = 2**60
-"""No flow on an arc without end may need more than this."""
+"""The largest flow that an arc without a capacity may need."""
+
+PRICE_MAX: Final = 2**58
+"""Prices are within this before a repair, so that its distances fit 64 bits."""
+
+
+@no_refcount_kernel
+def _price_new(net: Net, first: int) -> None:
+    """Price the vertices from ``first`` on: by their cheapest arc out, else by their dearest arc in."""
+    for vertex in range(first, len(net.price)):
+        least, most = FAR, -FAR
+        for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
+            if net.head[arc] < vertex and net.capacity[arc] > net.lower[arc]:
+                least = min(least, net.cost[arc] + net.price[net.head[arc]])
+        for arc in net.in_arcs[net.in_start[vertex] : net.in_start[vertex + 1]]:
+            if net.tail[arc] < vertex and net.capacity[arc] > net.lower[arc]:
+                most = max(most, net.price[net.tail[arc]] - net.cost[arc])
+        net.price[vertex] = least if least < FAR else most if most > -FAR else 0
 
 
 class IncrementalSolver(ChangingNetwork):
-    """A network with its best flow and prices; both are kept, and repaired after changes (thesis §6.4.3).
+    """A network with its cheapest flow and prices, which are repaired after changes (thesis §6.4.3).
 
-    Changes are checked at once and take effect at the next :meth:`solve`; a refused one raises
-    :class:`InvalidProblemError` and changes nothing. Ids of vertices and arcs stay as they are for good, and
-    those of removed ones are not given again. ``scratch`` names the algorithm for answers from scratch,
-    which are sought where the network changed so much that a repair would take longer; None: always repair.
+    Changes are checked at once and take effect at the next :meth:`solve`. A refused change raises
+    :class:`InvalidProblemError` and changes nothing. Ids of vertices and arcs never change, and the id of a
+    removed one is not used again. ``scratch`` names the algorithm for solutions from scratch, which are made
+    where a repair is likely to take longer; with None the solver always repairs.
     """
 
     def __init__(self, problem: FlowProblem, *, scratch: str | None = "auto") -> None:
@@ -75,137 +96,146 @@ class IncrementalSolver(ChangingNetwork):
         self._cold = True
         self._fast = False
         self._endless = 0
-        self._price_low = PRICE_LOW
+        self._search = new_search(1)
+        self._counters: Ints = np.zeros(3, np.int64)
         super().__init__(problem)
 
     def solve(self) -> FlowSolution:
-        """The cheapest flow of the network as it is now; ``flow`` and ``prices`` are by id, 0 for what was
-        removed.
+        """Return the cheapest flow of the present network.
 
-        ``algorithm`` is "incremental", or the one that answered from scratch. An infeasible network keeps
-        what could be done of it, so that a later change can make it feasible from there.
-        :class:`OutOfRangeError`: the capacities add up to more than 64 bits hold; the network stays as it
-        is.
+        ``flow`` (arc ids,) and ``prices`` (vertex ids,) are 0 for removed arcs and vertices. ``algorithm``
+        is "incremental", or the name of the one that solved the problem from scratch. After an infeasible
+        result the flow so far is kept, so that a later change can complete it.
+        Raises :class:`OutOfRangeError` if the capacities add up to more than fits 64 bits; the network stays
+        as it is.
         """
         began = time.perf_counter()
-        if self._totals.sent != self._totals.wanted:
-            return infeasible(
-                self.problem(), NO_VERTICES, algorithm=NAME, seconds=time.perf_counter() - began
-            )
+        if self._sent != self._received:
+            return self._infeasible(NO_VERTICES, NAME, began)
         if self._endless_cycle():
-            # With its ids as they are: the witness and the reason name arcs.
+            # The witness and the reason name arcs by their ids, so the network is not compacted.
             return replace(solve(self.problem(), PLAIN), seconds=time.perf_counter() - began)
         self._bound_endless()
         if self._cold and self._scratch and self._arcs > COLD_ARCS_MAX:
-            return self._from_scratch(began)
-        self._bound_prices()
-        net = self._net
-        if settle(net, self._endless, self._priced, self._vertices) == OVERFLOW:
-            raise OutOfRangeError(
-                "the flows at one vertex add up to more than 64 bits hold; use a larger unit of flow,"
-                f" or FLOW_UNBOUNDED ({FLOW_UNBOUNDED}) where there is no end"
-            )
-        self._priced = self._vertices
-        work_max = FLOW_UNBOUNDED
+            return self._from_scratch(self._scratch, began)
+        if (self._cost_max + 1) * (self._vertices + 2) * 8 >= PRICE_ROOM:
+            return self._from_scratch(PLAIN, began)
+        net = self._settled()
+        work_max = NO_LIMIT
         if self._scratch:
-            if excesses(net) > max(EXCESSES_MIN, self._vertices // EXCESSES_SHARE):
-                return self._from_scratch(began)
+            if np.count_nonzero(net.excess > 0) > max(EXCESSES_MIN, self._vertices // EXCESSES_SHARE):
+                return self._from_scratch(self._scratch, began)
             share = FAST_SHARE if self._fast else WORK_SHARE
             work_max = share * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
-        outcome, settled = WIDE, 0
-        while outcome == WIDE:
-            self._bound_prices()
-            outcome, settled = repair(net, self._endless, work_max, self._price_low)
-        if outcome == TIRED:
-            return self._from_scratch(began)
+        ended = repair(net, self._search, self._counters, options_listed=True, work_max=work_max)
+        if ended == GAVE_UP:
+            return self._from_scratch(self._scratch or PLAIN, began)
         self._cold = False
-        if outcome == STUCK:
-            stuck = np.sort(net.settled[:settled])
-            return infeasible(self.problem(), stuck, algorithm=NAME, seconds=time.perf_counter() - began)
-        self._bound_prices()
-        flow, prices = net.flow[: self._arcs].copy(), net.price[: self._vertices].copy()
-        cost = exact_product(flow, net.cost[: self._arcs])
+        columns = self._columns
+        columns.price[: self._vertices] = -net.price[1:]
+        if ended == INFEASIBLE:
+            return self._infeasible(self._stuck(), NAME, began)
+        flow, prices = net.flow.copy(), -net.price[1:]
+        # A vertex that was removed has no arcs, so that any price is right for it.
+        prices[columns.vertex_exists[: self._vertices] == 0] = 0
+        cost = exact_product(flow, net.cost)
         return FlowSolution(flow, cost, prices, "optimal", NAME, time.perf_counter() - began)
 
-    def _from_scratch(self, began: float) -> FlowSolution:
-        """An answer that starts from nothing; an optimal one is where the next repair starts from."""
-        # What was removed would hide the network's shape from those who look for one.
+    def _infeasible(self, stuck: Ints, algorithm: str, began: float) -> FlowSolution:
+        seconds = time.perf_counter() - began
+        return infeasible(self.problem(), stuck, algorithm=algorithm, seconds=seconds)
+
+    def _from_scratch(self, algorithm: str, began: float) -> FlowSolution:
+        """Return a solution that owes nothing to the last one; later repairs start from it."""
+        # Removed vertices and arcs would hide the shape of the network from algorithms that look for one.
         small = self.compacted()
-        solution = solve(small.problem, self._scratch or PLAIN)
+        solution = solve(small.problem, algorithm)
         self._fast = solution.algorithm == FAST
         if solution.status != "optimal":
-            stuck = small.vertices[solution.witness]
-            seconds = time.perf_counter() - began
-            return infeasible(self.problem(), stuck, algorithm=solution.algorithm, seconds=seconds)
+            return self._infeasible(small.vertices[solution.witness], solution.algorithm, began)
         flow, prices = np.zeros(self._arcs, np.int64), np.zeros(self._vertices, np.int64)
         flow[small.arcs], prices[small.vertices] = solution.flow, solution.prices
-        adopt(self._net, flow, prices)
+        self._columns.flow[: self._arcs], self._columns.price[: self._vertices] = flow, prices
         self._priced, self._cold = self._vertices, False
         return replace(solution, flow=flow, prices=prices, seconds=time.perf_counter() - began)
 
+    def _stuck(self) -> Ints:
+        """Return the vertices of the last phase that no edge leads out of: they send more than can leave."""
+        phase, search = self._counters[CLOCK], self._search
+        vertices = slice(1, self._vertices + 1)
+        return np.flatnonzero((search.stamp[vertices] == phase) & (search.distance[vertices] == FAR))
+
     def _endless_cycle(self) -> bool:
-        """Whether some cycle of arcs without end lowers the cost for ever."""
+        """Return True if a cycle of arcs without capacities has a negative cost."""
         if not self._endless_changed:
             return False
-        if self._totals.endless_negative:
-            net = self._net
-            arcs = np.flatnonzero(net.capacity[: self._arcs] >= FLOW_UNBOUNDED)
+        columns = self._columns
+        arcs = np.flatnonzero(columns.capacity[: self._arcs] >= FLOW_UNBOUNDED)
+        if (columns.cost[arcs] < 0).any():
             start = np.zeros(self._vertices, np.int64)
-            if potentials(self._vertices, net.tail[arcs], net.head[arcs], net.cost[arcs], start).size:
+            ends = columns.tail[arcs], columns.head[arcs]
+            if potentials(self._vertices, *ends, columns.cost[arcs], start).size:
                 return True
         self._endless_changed = False
         return False
 
     def _bound_endless(self) -> None:
-        """Find what stands for "without end": more than any arc carries in an optimal flow.
+        """Find a capacity for arcs without one: more than any arc carries in a cheapest flow.
 
-        Such a flow is paths from supplies, and cycles of negative cost, each of which fills an arc with an
-        end. It changes by doubling, so that the arcs that it concerns are seldom looked at again.
+        Such a flow consists of paths from supplies, and of cycles of negative cost, each of which fills an
+        arc that has a capacity.
         """
-        totals, net = self._totals, self._net
-        filled = totals.room if totals.endless_negative else totals.negative_room
-        most = 1 + totals.sent + 2 * totals.lower + filled
-        if most > ENDLESS_MAX and totals.endless:
+        columns, arcs = self._columns, slice(self._arcs)
+        negative = columns.cost[arcs] < 0
+        endless = columns.capacity[arcs] >= FLOW_UNBOUNDED
+        room = columns.capacity[arcs] - columns.lower[arcs]
+        filled = ~endless if (endless & negative).any() else ~endless & negative
+        most = 1 + self._sent + 2 * self._lower + exact_sum(room[filled])
+        if most > ENDLESS_MAX and endless.any():
             raise OutOfRangeError(
-                f"an arc without end might carry {most - 1}, which is more than {ENDLESS_MAX};"
+                f"an arc without a capacity might carry {most - 1}, which is more than {ENDLESS_MAX};"
                 " use a larger unit of flow"
             )
-        endless = FLOW_UNBOUNDED if most > ENDLESS_MAX else max(1 << most.bit_length(), self._endless)
-        if self._endless >= FLOW_UNBOUNDED and most <= ENDLESS_MAX:
-            endless = 1 << most.bit_length()
-        if endless != self._endless:
-            least = min(endless, self._endless)
-            flag_arcs(net, np.flatnonzero(net.capacity[: self._arcs] > least))
-            self._endless = endless
+        self._endless = FLOW_UNBOUNDED if most > ENDLESS_MAX else most
 
-    def _bound_prices(self) -> None:
-        """Bring prices that drifted far off back to where nothing can leave 64 bits."""
-        net = self._net
-        prices = net.price[: self._vertices]
-        if prices.min(initial=0) >= -PRICE_MAX and prices.max(initial=0) <= PRICE_MAX:
-            return
-        prices -= prices.max()
-        if prices.min() < -PRICE_MAX:
-            prices[:] = self._anew()
-
-    def _anew(self) -> Ints:
-        """Prices from nothing that are right on every arc that is settled."""
-        net, arcs = self._net, slice(self._arcs)
-        settled = net.flagged[arcs] == 0
-        flow, cost = net.flow[arcs], net.cost[arcs]
-        forth = settled & (flow < np.minimum(net.capacity[arcs], self._endless))
-        back = settled & (flow > net.lower[arcs])
-        tail, head = net.tail[arcs], net.head[arcs]
-        price = np.zeros(self._vertices, np.int64)
-        cycle = potentials(
-            self._vertices,
-            np.concatenate([tail[forth], head[back]]),
-            np.concatenate([head[forth], tail[back]]),
-            np.concatenate([cost[forth], -cost[back]]),
-            price,
-        )
-        if cycle.size:
-            raise InvariantError(
-                f"the flow that was kept is not optimal: arcs {cycle.tolist()} cost too much"
+    def _settled(self) -> Net:
+        """Return the network for the repair: prices in range, flow right for them, excesses counted."""
+        columns, arcs = self._columns, slice(self._arcs)
+        ends = columns.tail[arcs] + 1, columns.head[arcs] + 1
+        capacity = np.minimum(columns.capacity[arcs], self._endless)
+        none = np.zeros(0, np.int64)
+        net = new_net(
+            self._vertices + 1,
+            ArcColumns(*ends, columns.lower[arcs], capacity, columns.cost[arcs]),
+            np.zeros(1, np.int64),
+            none.astype(np.int32),
+            none,
+            none.astype(np.int32),
+        )._replace(flow=columns.flow[arcs])
+        net.price[1:] = -self._bounded_prices()
+        _price_new(net, self._priced + 1)
+        self._priced = self._vertices
+        settle_arcs(net)
+        supply = np.concatenate([[0], columns.supply[: self._vertices]])
+        through = np.bincount(ends[0], weights=net.flow, minlength=len(supply)) + np.abs(supply)
+        through += np.bincount(ends[1], weights=net.flow, minlength=len(supply))
+        if through.max() >= EXCESS_MAX:
+            # The lower bounds fit, so that the network can be settled when its capacities are smaller.
+            net.flow[:] = net.lower
+            raise OutOfRangeError(
+                "the flows at one vertex add up to more than 64 bits hold; use a larger unit of flow,"
+                f" or FLOW_UNBOUNDED ({FLOW_UNBOUNDED}) for an arc without a capacity"
             )
-        return price
+        count_excess(net, supply)
+        if len(self._search.stamp) < 2 * len(supply):
+            self._search = new_search(2 * len(supply))
+            self._counters[CLOCK] = 0
+        return net
+
+    def _bounded_prices(self) -> Ints:
+        """Return the prices, shifted where they are too large for a repair, or zeros if they still are."""
+        prices = self._columns.price[: self._vertices]
+        if np.abs(prices).max(initial=0) <= PRICE_MAX:
+            return prices
+        shifted = prices - prices.max()
+        return shifted if shifted.min() >= -PRICE_MAX else np.zeros_like(prices)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints, grouped
+from dios.kernels import kernel
 
 
-@compiled
+@kernel
 def _on_cycle(tail: Ints, parent: Ints) -> int:
     """A vertex on a cycle of parent arcs, or -1."""
     seen = np.zeros(len(parent), np.int64)
@@ -26,7 +26,7 @@ def _on_cycle(tail: Ints, parent: Ints) -> int:
     return -1
 
 
-@compiled
+@kernel
 def _correct(first: Ints, order: Ints, tail: Ints, head: Ints, length: Ints, price: Ints) -> tuple[int, Ints]:
     """Lower ``price`` in place until ``length + price[tail] - price[head] >= 0`` on every arc.
 

@@ -11,8 +11,8 @@ from typing import Final
 from dios.firmament.solvers import (
     auction,
     cost_scaling,
+    ortools_solver,
     portfolio,
-    reference,
     relaxation,
     successive_shortest,
 )
@@ -25,7 +25,7 @@ ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
     "successive_shortest": successive_shortest.run,
     "race": portfolio.run,
     "auction": auction.run,
-    "ortools": reference.run,
+    "ortools": ortools_solver.run,
 }
 
 

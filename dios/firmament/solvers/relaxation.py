@@ -17,14 +17,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers import cost_scaling, successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
-from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.open_halves import Open, open_halves, push
+from dios.firmament.solvers.half_arcs import Halves, Open, halves, open_halves, push, saturate
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
+from dios.kernels import kernel
 
 WORK_MAX: Final = 60
 """So many times the number of half arcs may be looked at; an easy network takes some dozens of times."""
@@ -68,7 +67,7 @@ def _new_growth(vertices: int) -> Growth:
     return Growth(*(np.zeros(size, np.int64) for size in sizes))
 
 
-@compiled
+@kernel
 def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
     """Put a vertex with excess at the end of the queue, unless it waits there."""
     if growth.queued[vertex] or excess[vertex] <= 0:
@@ -79,7 +78,7 @@ def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
     growth.counts[WAITING] += 1
 
 
-@compiled
+@kernel
 def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int, via: int) -> int:
     """Take a vertex into the set; by how much the room on free arcs out of the set grows."""
     number = growth.counts[ROUND]
@@ -108,7 +107,7 @@ def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int,
     return free
 
 
-@compiled
+@kernel
 def _ascend(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth) -> int:
     """Fill the free arcs out of the set, lower its prices until the next is free; by how much, or 0."""
     step = 0
@@ -137,7 +136,7 @@ def _ascend(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Grow
     return step
 
 
-@compiled
+@kernel
 def _augment(graph: Halves, opened: Open, excess: Ints, growth: Growth, root: int, end: int) -> None:
     """Send what fits from root to end along the arcs by which the set grew."""
     amount = min(excess[root], -excess[end])
@@ -155,7 +154,7 @@ def _augment(graph: Halves, opened: Open, excess: Ints, growth: Growth, root: in
     excess[end] += amount
 
 
-@compiled
+@kernel
 def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int) -> int:
     """The next free half arc out of the set, looking from a member back along the way it joined; or -1.
 
@@ -183,7 +182,7 @@ def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex:
         vertex = graph.target[graph.mate[growth.via[vertex]]]
 
 
-@compiled
+@kernel
 def _relieve(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, root: int) -> bool:
     """Send some of the root's excess, or raise the dual cost once; False where neither is possible."""
     growth.counts[ROUND] += 1
@@ -205,7 +204,7 @@ def _relieve(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Gro
         free += _join(graph, opened, price, growth, other, half)
 
 
-@compiled
+@kernel
 def _relax(
     graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, work_max: int, stop: Ints
 ) -> int:

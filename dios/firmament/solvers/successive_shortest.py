@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.compiled import compiled
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.heap import bring, take
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+from dios.kernels import kernel
 
 FAR: Final = 2**63 - 1
 FORWARD, BACKWARD = 1, -1
@@ -59,7 +59,7 @@ def new_search(vertices: int) -> Search:
     )
 
 
-@compiled
+@kernel
 def _start(search: Search, excess: Ints, only: int, direction: int) -> int:
     """Put the starts at distance 0: ``only``, or all that have excess (forward) or want it; heap's size."""
     for place in range(search.number[0]):
@@ -77,7 +77,7 @@ def _start(search: Search, excess: Ints, only: int, direction: int) -> int:
     return size
 
 
-@compiled
+@kernel
 def _scan(graph: Halves, price: Ints, search: Search, size: int, vertex: int, direction: int) -> int:
     """Bring the neighbours of a settled vertex nearer; the heap's new size."""
     near = search.distance[vertex]
@@ -96,7 +96,7 @@ def _scan(graph: Halves, price: Ints, search: Search, size: int, vertex: int, di
     return size
 
 
-@compiled
+@kernel
 def _shorten(
     graph: Halves, price: Ints, excess: Ints, search: Search, only: int, goals: int, direction: int
 ) -> bool:
@@ -123,7 +123,7 @@ def _shorten(
     return True
 
 
-@compiled
+@kernel
 def _send(graph: Halves, excess: Ints, search: Search, depth: int, root: int, end: int) -> None:
     """Send what fits from root to end along the path of ``depth`` half arcs."""
     amount = min(excess[root], -excess[end])
@@ -137,7 +137,7 @@ def _send(graph: Halves, excess: Ints, search: Search, depth: int, root: int, en
     excess[end] += amount
 
 
-@compiled
+@kernel
 def _advance(graph: Halves, price: Ints, search: Search, vertex: int, opened: int) -> int:
     """The next half arc of ``vertex`` that is free and leads where the search was not, or -1."""
     half = search.current[vertex]
@@ -155,7 +155,7 @@ def _advance(graph: Halves, price: Ints, search: Search, vertex: int, opened: in
     return -1
 
 
-@compiled
+@kernel
 def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, opened: int) -> None:
     """Send the excess of ``root`` along free arcs, depth first, as far as it goes.
 
@@ -187,7 +187,7 @@ def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, 
         search.current[vertex] += 1
 
 
-@compiled
+@kernel
 def _set_aside(excess: Ints, aside: Ints, search: Search) -> int:
     """Take every excess that a search backward did not reach out of the way; how many there were."""
     number = 0
@@ -199,7 +199,7 @@ def _set_aside(excess: Ints, aside: Ints, search: Search) -> int:
     return number
 
 
-@compiled
+@kernel
 def _together(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> int:
     """Common searches backward, as long as they pay; the next state of the depth-first search."""
     while True:
@@ -221,7 +221,7 @@ def _together(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Sea
             return opened
 
 
-@compiled
+@kernel
 def _alone(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> None:
     """One search forward for each excess that is left."""
     for vertex in range(len(excess)):

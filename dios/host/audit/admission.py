@@ -1,7 +1,4 @@
-"""What may still be done while the audit log cannot be written: what cannot be recorded is not done.
-
-Not for: the log itself (``dios.host.audit.log``), or who may do what (the core).
-"""
+"""Refuses calls while the audit log cannot be written, because an operation must not go unrecorded."""
 
 from __future__ import annotations
 
@@ -10,29 +7,29 @@ from typing import Final, Protocol
 from dios import limits
 from dios.core.effects import Audit
 from dios.errors import NoSpaceError
-from dios.host.audit.log import Pressure
+from dios.host.audit.log import BacklogLevel
 from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Hello, Vector
 from dios.wire.types import Flag, ObjectType
 
 
 class Journal(Protocol):
-    """Where audit records go."""
+    """The writer of audit records."""
 
-    pressure: Pressure
+    pressure: BacklogLevel
     trouble: str
 
     def append(self, record: Audit) -> None:
-        """Take one record, and keep it until it can be written."""
+        """Add a record and keep it until it can be written."""
         ...
 
     def flush(self) -> None:
-        """Hand what was taken to the operating system; raises DiosError and keeps it when that fails."""
+        """Write the kept records to the file. On failure keep them and raise DiosError."""
         ...
 
 
-# Named are those that leave no record unless they are denied: a call that is new is refused rather than
-# done without a record.
+# Calls that leave no record unless they are denied. A new kind of call that is not listed here is refused
+# rather than executed without a record.
 _LEAVE_NO_RECORD: Final = frozenset(
     {
         messages.AcquireRead,
@@ -68,18 +65,18 @@ _ALWAYS: Final = frozenset({messages.ReleaseRead, messages.ReleaseWrite, message
 
 
 def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
-    """Why ``call`` may not be made now; None when it may. Asked only while there is pressure."""
+    """Return the reason to refuse ``call``, or None. Called only while there is pressure."""
     parts = call.calls if isinstance(call, Vector) else (call,)
     if all(_may_be_done(part, journal.pressure) for part in parts):
         return None
     return NoSpaceError(
-        f"what cannot be recorded is not done, and the audit log cannot be written ({journal.trouble}): "
-        "free space on the disk of the node's data directory; what leaves no record goes on"
+        f"the audit log cannot be written ({journal.trouble}), and an unrecorded call is refused. "
+        "Free space on the disk of the node's data directory. Calls that leave no record still work."
     )
 
 
 def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError | None:
-    """As ``refusal``, for what another node asks for."""
+    """Return the reason to refuse a request of another node, or None."""
     match body:
         case dcp.Forward() | dcp.Start() | dcp.Delegate():
             return refusal(journal, body.call)
@@ -91,10 +88,10 @@ def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError 
             return None
 
 
-def _may_be_done(call: AnyCall, pressure: Pressure) -> bool:
+def _may_be_done(call: AnyCall, pressure: BacklogLevel) -> bool:
     kind = type(call)
     if isinstance(call, messages.Delete) and call.flags & Flag.HANDLE_ONLY:
         return True
-    if pressure is Pressure.HIGH:
+    if pressure is BacklogLevel.HIGH:
         return kind in _ALWAYS
     return kind in _LEAVE_NO_RECORD or kind in _MAKE_ROOM or isinstance(call, Hello)

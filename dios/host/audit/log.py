@@ -1,11 +1,11 @@
-"""The audit log: an append-only file of who did what to which object, chained by BLAKE3.
+"""The audit log: an append-only file of principals' operations on objects, chained by BLAKE3.
 
-Not for: deciding what is recorded (the core does, as ``effects.Audit``), or for keeping the log from
-somebody who owns the machine. The chain shows that a record was changed, removed, inserted or moved;
-who can write the files can also compute a new chain, so the head digest belongs somewhere else now and
-then. Reading and verifying are in ``dios.host.audit.reader``; ``docs/audit-format.md`` has the bytes.
+The core decides which records are made (``effects.Audit``). The chain shows that a record was changed,
+removed, inserted or moved. It does not protect against an attacker who can write the files and compute a new
+chain, so keep the head digest in another place from time to time. Reading and verifying are in
+``dios.host.audit.reader``; ``docs/audit-format.md`` describes the bytes.
 
-A record costs an encoding and a digest when it is appended; writing and syncing are the host's to batch.
+Appending a record costs an encoding and a digest. The host batches writes and syncs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMAT_VERSION: Final = 1
 MAGIC: Final = b"DIOSAUD\0"
 DIGEST_BYTES: Final = 32
 GENESIS: Final = blake3(b"dios audit log 1").digest()
-"""What the first record of a log is chained to."""
+"""The digest that the first record of a log is chained to."""
 
 HEADER: Final = struct.Struct("<8sIIQ32s")
 LENGTH: Final = struct.Struct("<I")
@@ -40,8 +40,8 @@ _pack_length: Final = LENGTH.pack
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One record as it is stored; ``now`` in nanoseconds, names only as fingerprints."""
+class AuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One stored record. ``now`` is in nanoseconds; names appear only as fingerprints."""
 
     now: int
     action: str
@@ -52,47 +52,47 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     detail: str
 
 
-class Pressure(enum.IntEnum):
-    """How much of what was done stands in memory only, because the log cannot be written."""
+class BacklogLevel(enum.IntEnum):
+    """The amount of records that are in memory only, because the log cannot be written."""
 
     NONE = 0
     SOME = 1
-    """Over AUDIT_BUFFER_BYTES_MAX: what leaves a record had better not be done."""
+    """Over AUDIT_BUFFER_BYTES_MAX: calls that leave a record should be refused."""
     HIGH = 2
-    """Over AUDIT_BACKLOG_BYTES_MAX: nothing that can leave a record may be done."""
+    """Over AUDIT_BACKLOG_BYTES_MAX: no call that can leave a record may be executed."""
 
 
 class FormatError(Exception):
-    """A record or header that cannot be what was written."""
+    """A record or header that the writer cannot have written."""
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Where segment ``number`` (from 1) of the log in ``folder`` stands."""
+    """Return the path of segment ``number`` (from 1) of the log in ``folder``."""
     return folder / f"{number:08}.audit"
 
 
 def segments(folder: Path) -> list[Path]:
-    """The segments of a log, oldest first."""
+    """Return the paths of a log's segments, oldest first."""
     return sorted(folder.glob("[0-9]*.audit"))
 
 
 def chained(previous: bytes, body: bytes) -> bytes:
-    """The digest of a record with ``body`` that follows a record with digest ``previous``."""
+    """Return the digest of a record with ``body`` that follows a record with digest ``previous``."""
     return blake3(previous + body).digest()
 
 
 def unpack_header(data: bytes) -> tuple[int, int, bytes]:
-    """Segment number, index of its first record, digest it continues; raises FormatError."""
+    """Return a segment's number, its first record's index and previous digest. Raise FormatError."""
     magic, version, number, first, previous = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise FormatError("this is no audit segment (wrong magic bytes)")
+        raise FormatError("this is not an audit segment (wrong magic bytes)")
     if version != FORMAT_VERSION:
-        raise FormatError(f"its format version is {version}, this program reads {FORMAT_VERSION}")
+        raise FormatError(f"its format version is {version}; this program reads version {FORMAT_VERSION}")
     return number, first, previous
 
 
 def raw_records(data: bytes, start: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Offset, body and stored digest of each whole record from ``start`` on; stops where none is whole."""
+    """Yield offset, body and stored digest of each complete record, and stop at the first incomplete one."""
     end = len(data)
     while start + LENGTH.size <= end:
         (length,) = LENGTH.unpack_from(data, start)
@@ -105,13 +105,13 @@ def raw_records(data: bytes, start: int) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 class AuditLog:
-    """The writing end. One owner; ``sync`` alone may run in another thread beside the rest."""
+    """The writer of an audit log. Only ``sync`` may run in another thread, concurrently with the rest."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = limits.AUDIT_SEGMENT_BYTES) -> None:
-        """Open or begin the log in ``folder``; a record torn by a crash is cut off and set aside.
+        """Open or create the log in ``folder``; cut off a record torn by a crash and keep it in a file.
 
-        ``recovered`` then says what was cut, and so does a record in the log itself. Raises DamagedError
-        when the last segment is none of ours.
+        ``recovered`` then describes the cut, and so does a record in the log itself. Raise DamagedError if
+        the last segment is not an audit segment.
         """
         self._folder: Final = folder
         self._segment_bytes: Final = segment_bytes
@@ -124,9 +124,9 @@ class AuditLog:
         self._retired: list[int] = []
         self._syncing: Final = threading.Lock()
         self.recovered = ""
-        self.pressure = Pressure.NONE
+        self.pressure = BacklogLevel.NONE
         self.trouble = ""
-        """Why the last flush that failed did, in the system's words."""
+        """The reason of the last failed flush, in the system's words."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = segments(folder)
         if found:
@@ -136,19 +136,19 @@ class AuditLog:
 
     @property
     def records(self) -> int:
-        """How many records the log holds, those not yet flushed among them."""
+        """The number of records in the log, including those not yet flushed."""
         return self._count
 
     @property
     def head(self) -> str:
-        """The digest of the newest record, in hex: what to keep elsewhere as an anchor."""
+        """The digest of the newest record in hex; keep it in another place as an anchor."""
         return self._digest.hex()
 
     def append(self, record: Audit) -> None:
-        """Chain one record on and keep it in memory until ``flush``; a record is never lost here.
+        """Append a record to the chain and keep it in memory until ``flush``; no record is lost here.
 
-        When the disk has been full for so long that the buffer is full too, ``pressure`` says so: whoever
-        decides what is done must then do less.
+        ``pressure`` rises when the disk has been full for so long that the buffer is full too; the caller
+        must then refuse calls.
         """
         buffer = self._buffer
         if len(buffer) >= limits.AUDIT_BUFFER_BYTES_MAX:
@@ -175,9 +175,9 @@ class AuditLog:
         self._count += 1
 
     def flush(self) -> None:
-        """Hand what was appended to the operating system; starts a new segment when this one is full.
+        """Write the appended records to the file; start a new segment when the present segment is full.
 
-        Raises NoSpaceError (the records stay buffered, a later flush goes on) or DamagedError.
+        Raise NoSpaceError or DamagedError; the records stay in memory and a later flush continues.
         """
         buffer = self._buffer
         while buffer:
@@ -189,14 +189,14 @@ class AuditLog:
                 raise self._translated(error) from error
             self._size += written
             del buffer[:written]
-        self.pressure = Pressure.NONE
+        self.pressure = BacklogLevel.NONE
         if self._size >= self._segment_bytes:
             self._begin_segment()
 
     def sync(self) -> None:
-        """Wait until everything flushed so far would survive a power cut; for a worker thread.
+        """Wait until everything flushed so far would survive a power failure; for a worker thread.
 
-        Raises NoSpaceError or DamagedError when the device refuses; a later sync goes on.
+        Raise NoSpaceError or DamagedError if the device fails; a later sync continues.
         """
         with self._syncing:
             try:
@@ -209,7 +209,7 @@ class AuditLog:
                 raise self._translated(error) from error
 
     def close(self) -> None:
-        """Flush, sync and let go of the files."""
+        """Flush, sync and close the files."""
         if self._fd < 0:
             return
         try:
@@ -225,11 +225,11 @@ class AuditLog:
     def _measure(self) -> None:
         size = len(self._buffer)
         if size >= limits.AUDIT_BACKLOG_BYTES_MAX:
-            self.pressure = Pressure.HIGH
+            self.pressure = BacklogLevel.HIGH
         elif size >= limits.AUDIT_BUFFER_BYTES_MAX:
-            self.pressure = Pressure.SOME
+            self.pressure = BacklogLevel.SOME
         else:
-            self.pressure = Pressure.NONE
+            self.pressure = BacklogLevel.NONE
 
     def _cut(self, record: Audit) -> bytes:
         texts = (record.action, record.outcome, record.principal, record.task, record.subject, record.detail)
@@ -238,19 +238,19 @@ class AuditLog:
     def _translated(self, error: OSError) -> DiosError:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             return NoSpaceError(
-                f"the audit log in {self._folder} cannot grow: {error.strerror}; free some space"
+                f"cannot extend the audit log in {self._folder}: {error.strerror}. Free some disk space."
             )
-        return DamagedError(f"the audit log in {self._folder} cannot be written: {error.strerror}")
+        return DamagedError(f"cannot write the audit log in {self._folder}: {error.strerror}")
 
     def _begin_segment(self) -> None:
-        """Continue in a fresh file; the old one stays open until it was synced."""
+        """Continue in a new file; the old one stays open until it has been synced."""
         number = self._number + 1
         path = segment_path(self._folder, number)
         header = HEADER.pack(MAGIC, FORMAT_VERSION, number, self._count, self._digest)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                # Unbuffered: a header that was written in part is an error, never a beginning.
+                # Unbuffered: a partly written header is an error, never the beginning of a segment.
                 self._write_whole(fd, header)
                 self._sync_folder()
             except OSError:
@@ -275,11 +275,11 @@ class AuditLog:
             os.close(folder)
 
     def _resume(self, found: list[Path]) -> None:
-        """Find the end of the newest segment and cut off what a crash left half written."""
+        """Find the end of the newest segment and cut off a record that a crash left incomplete."""
         last = found[-1]
         data = last.read_bytes()
         if len(data) < HEADER.size:
-            # The crash came while this segment was begun: no record is in it.
+            # The crash happened while this segment was created, so it has no records.
             last.unlink()
             if len(found) == 1:
                 self._begin_segment()
@@ -289,11 +289,11 @@ class AuditLog:
         try:
             number, count, digest = unpack_header(data)
         except FormatError as damage:
-            raise DamagedError(f"{last}: {damage}; move it away to begin a new log") from None
+            raise DamagedError(f"{last}: {damage}. Move this file away to begin a new log.") from None
         end = HEADER.size
         for offset, body, stored in raw_records(data, end):
             stop = offset + LENGTH.size + len(body) + DIGEST_BYTES
-            # Only the last record can be torn; whether those before it are whole is verify's question.
+            # Only the last record can be torn. Earlier records are checked by verify.
             if stop == len(data) and chained(digest, body) != stored:
                 break
             end, count, digest = stop, count + 1, stored
@@ -303,13 +303,13 @@ class AuditLog:
             self._set_aside(last, data[end:])
 
     def _set_aside(self, segment: Path, torn: bytes) -> None:
-        """Cut ``torn`` off the segment, keep it beside the log, and say so in the log."""
+        """Cut ``torn`` off the segment, save it in a file next to the log, and record that in the log."""
         aside = segment.with_suffix(f".torn-{self._size}")
         try:
             aside.write_bytes(torn)
             kept = f"kept in {aside.name}"
         except OSError as error:
-            # A full disk must not keep a node from being read. What is cut was never a whole record.
+            # A full disk must not keep the log from being opened. The cut bytes were not a complete record.
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             kept = f"not kept ({error.strerror}), BLAKE3 {blake3(torn).hexdigest()}"

@@ -1,6 +1,6 @@
-"""The reading end of the audit log: read it, follow it beside its writer, and verify its chain.
+"""Reading the audit log: read it, follow it while it is written, and verify its chain.
 
-Not for: writing (``dios.host.audit.log``) or the bytes' layout (``docs/audit-format.md``).
+Writing is in ``dios.host.audit.log``; ``docs/audit-format.md`` describes the bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dios.host.audit.log import (
     GENESIS,
     HEADER,
     LENGTH,
+    AuditRecord,
     FormatError,
-    Record,
     chained,
     raw_records,
     segment_path,
@@ -28,24 +28,24 @@ from dios.host.audit.log import (
     unpack_header,
 )
 
-_decoder: Final = msgspec.msgpack.Decoder(Record)
+_decoder: Final = msgspec.msgpack.Decoder(AuditRecord)
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A record and its place: ``index`` counts from 0 over the whole log, ``offset`` within ``segment``."""
+class AuditEntry(msgspec.Struct, frozen=True):
+    """A record and its place: ``index`` counts over the whole log, ``offset`` is within ``segment``."""
 
     index: int
     segment: str
     offset: int
     digest: bytes
-    record: Record
+    record: AuditRecord
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What ``verify`` found; ``index``, ``segment`` and ``offset`` are those of the first bad record.
+    """The result of ``verify``. ``index``, ``segment`` and ``offset`` are those of the first bad record.
 
-    ``head`` chains all good records before it. ``torn_bytes`` at the end are a record that is being written
-    or whose writing a crash cut short; that alone is no damage.
+    ``head`` is the digest of the last good record before it. ``torn_bytes`` at the end belong to a record
+    that is being written or whose writing a crash interrupted; they alone are no damage.
     """
 
     ok: bool
@@ -59,7 +59,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class AuditReader:
-    """The reading end, beside a writer or not: each ``poll`` gives what was flushed since the last one."""
+    """A reader that can run while the log is written: ``poll`` yields newly flushed records."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
@@ -67,8 +67,8 @@ class AuditReader:
         self._offset = 0
         self._index = 0
 
-    def poll(self) -> Iterator[Entry]:
-        """The records that are new; raises DamagedError at one that cannot be read. Checks no digests."""
+    def poll(self) -> Iterator[AuditEntry]:
+        """Yield new records. Raise DamagedError at a record that cannot be decoded. Checks no digests."""
         while True:
             if not self._number:
                 found = segments(self._folder)
@@ -76,14 +76,14 @@ class AuditReader:
                     return
                 self._number = int(found[0].stem)
             path = segment_path(self._folder, self._number)
-            # Looked at before reading: whoever begins the next segment has finished this one.
+            # Checked before reading: when the next segment exists, the present segment is complete.
             has_next = segment_path(self._folder, self._number + 1).exists()
             yield from self._read(path)
             if not has_next:
                 return
             self._number, self._offset = self._number + 1, 0
 
-    def _read(self, path: Path) -> Iterator[Entry]:
+    def _read(self, path: Path) -> Iterator[AuditEntry]:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             if not self._offset:
                 header = file.read(HEADER.size)
@@ -103,24 +103,24 @@ class AuditReader:
                     record = _decoder.decode(body)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise DamagedError(
-                        f"{path}: record {index} at byte {base + offset} cannot be read: {error}; "
-                        "`dios audit verify` says more"
+                        f"{path}: cannot decode record {index} at byte {base + offset}: {error}. "
+                        "Run `dios audit verify` for details."
                     ) from None
-                yield Entry(index, path.name, base + offset, digest, record)
+                yield AuditEntry(index, path.name, base + offset, digest, record)
 
 
-def read(folder: Path, *, since: int = 0) -> Iterator[Entry]:
-    """Every record of the log in ``folder`` from index ``since`` on; raises DamagedError as it goes."""
+def read(folder: Path, *, since: int = 0) -> Iterator[AuditEntry]:
+    """Yield the records of the log in ``folder`` from index ``since`` on. Raise DamagedError on the way."""
     return (entry for entry in AuditReader(folder).poll() if entry.index >= since)
 
 
 _LOST: Final = (
-    "the record with the given digest is not in this log: records were cut off, or the chain is another"
+    "the record with the given digest is not in this log: records were cut off, or it is another log"
 )
 
 
 class _Chain:
-    """The chain as far as it is known to be whole."""
+    """The part of the chain that has been verified."""
 
     def __init__(self, anchor: str) -> None:
         self.anchor: Final = anchor
@@ -130,36 +130,36 @@ class _Chain:
         self.offset = 0
 
     def verdict(self, torn_bytes: int = 0) -> Verdict:
-        """The verdict on a chain without a bad record."""
+        """Return the verdict on a chain without a bad record."""
         problem = "" if self.seen else _LOST
         return Verdict(self.seen, self.index, self.digest.hex(), problem, torn_bytes=torn_bytes)
 
     def follow(self, data: bytes, number: int) -> None:
-        """Check one segment; raises FormatError with ``offset`` at the first bad place."""
+        """Verify one segment. Raise FormatError with ``offset`` at the first bad place."""
         self.offset = 0
         _check_header(data, number, self.index, self.digest)
         self.offset = HEADER.size
         for offset, body, stored in raw_records(data, HEADER.size):
             self.offset = offset
             if chained(self.digest, body) != stored:
-                raise FormatError("its digest does not follow from the record before it and its bytes")
+                raise FormatError("its digest does not match its bytes and the record before it")
             self.offset = offset + LENGTH.size + len(body) + DIGEST_BYTES
             self.index, self.digest = self.index + 1, stored
             self.seen = self.seen or stored.hex() == self.anchor
 
     def finish(self, data: bytes, *, last: bool) -> int:
-        """How many bytes after the last whole record may be torn; raises FormatError when none may."""
+        """Return the number of torn bytes at the end. Raise FormatError if they cannot be a torn record."""
         torn = len(data) - self.offset
         if torn and not (last and _may_be_torn(data, self.offset)):
-            raise FormatError("there is no whole record here, but more bytes follow")
+            raise FormatError("the record here is incomplete, but more bytes follow")
         return torn
 
 
 def verify(folder: Path, *, anchor: str = "") -> Verdict:
-    """Recompute the whole chain of the log in ``folder``.
+    """Verify the whole chain of the log in ``folder``.
 
-    ``anchor`` is a head digest seen earlier (hex): the log must still contain the record it belongs to,
-    which shows that nobody cut records off the end or computed a new chain since then.
+    ``anchor`` is a head digest from an earlier time (hex). The log must still contain its record. This shows
+    that since then no records were cut off the end and no new chain was computed.
     """
     chain, torn = _Chain(anchor), 0
     found = segments(folder)
@@ -178,20 +178,20 @@ def verify(folder: Path, *, anchor: str = "") -> Verdict:
 
 
 def _check_header(data: bytes, number: int, first: int, previous: bytes) -> None:
-    """Raise FormatError unless the segment continues exactly what came before it."""
+    """Raise FormatError unless the segment continues exactly the segment before it."""
     if len(data) < HEADER.size:
         raise FormatError("the segment ends within its header")
     stored_number, stored_first, stored_previous = unpack_header(data)
     if stored_number != number:
-        raise FormatError(f"segment {number} is missing: this one says it is {stored_number}")
+        raise FormatError(f"segment {number} is missing: this is segment {stored_number}")
     if (stored_first, stored_previous) != (first, previous):
         raise FormatError(
-            f"it continues another record than {first - 1}: the segment before it lost or gained some"
+            f"it does not continue record {first - 1}: records of the segment before were removed or added"
         )
 
 
 def _may_be_torn(data: bytes, offset: int) -> bool:
-    """Whether the rest of the newest segment can be the beginning of one record."""
+    """Return True if the end of the newest segment can be the beginning of one record."""
     if len(data) - offset < LENGTH.size:
         return True
     (length,) = LENGTH.unpack_from(data, offset)

@@ -1,7 +1,4 @@
-"""On whose account bytes go: a task's own while a guarantee names it, or its principal's.
-
-Not for: who may move how much (``dios.host.bandwidth.guarantees``, ``dios.host.bandwidth.rates``).
-"""
+"""The account that bytes are charged to: a task's own while a guarantee names it, else its principal's."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from dios.ids import TaskId
 
 
 class TaskAccount(NamedTuple):
-    """One task of a principal that is at an end of a guarantee."""
+    """The account of a task that is an end of a guarantee."""
 
     principal: str
     task: TaskId
 
 
 Account: TypeAlias = str | TaskAccount
-"""A principal stands for all of its that has no account of its own."""
+"""A principal stands for all its tasks that have no account of their own."""

@@ -1,6 +1,6 @@
-"""What is moved and wants to: of one account, and of all together.
+"""Counters of moved and waiting bytes, of one account and of all together.
 
-Not for: threads (``dios.host.bandwidth.rates`` has the lock), or who may move how much.
+Not thread-safe: ``dios.host.bandwidth.rates`` has the lock.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dios import limits
 _S: Final = 1_000_000_000
 
 
-class Flow:
-    """What one account moved of one kind of traffic, and wants to; ``last`` as many as it began last.
+class TrafficFlow:
+    """The bytes that an account moved and wants to move, for one kind of traffic.
 
-    ``streams`` says that some of it is streams, of which one does not know what will come.
+    ``last`` is the size of its last request. ``streams`` means that some of it belongs to streams, whose
+    next bytes are unknown in advance.
     """
 
     __slots__ = ("last", "moved", "streams", "waiting")
@@ -28,11 +29,11 @@ class Flow:
         self.streams = False
 
 
-class Total:
-    """All flows of one kind of traffic, and the highest rate that was seen while somebody waited.
+class TrafficTotal:
+    """All flows of one kind of traffic, and the highest rate measured while bytes were waiting.
 
-    A sample is of a second or more in which, but for moments, something always waited: then what moved is
-    what could be moved. ``now`` in nanoseconds.
+    A sample covers a second or more in which bytes waited nearly all the time; then the moved bytes are what
+    could be moved. ``now`` is in nanoseconds.
     """
 
     __slots__ = ("_idle", "_idle_since", "_moved", "_then", "best", "moved", "waiting")
@@ -47,7 +48,7 @@ class Total:
         self._idle_since = now
 
     def change(self, moved: int, waiting: int, now: Callable[[], int]) -> None:
-        """Something moved, or waits."""
+        """Count bytes that moved or began or ceased to wait."""
         before = self.waiting
         self.moved += moved
         self.waiting += waiting
@@ -57,7 +58,7 @@ class Total:
             self._idle_since = now()
 
     def sample(self, now: int) -> None:
-        """Look at what moved since the last look, if that was a second ago."""
+        """Take a sample if the last one is at least a second old."""
         passed = now - self._then
         if passed < _S:
             return

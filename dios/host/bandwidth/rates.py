@@ -1,8 +1,7 @@
-"""What principals move through this node, and the rates that whoever schedules told it (EDRF).
+"""The meters of principals, and the rates that the scheduler set for them (EDRF).
 
-Not for: deciding rates (``dios.firmament``), or tokens (``dios.host.bandwidth.token_bucket``). Threads that
-move bytes come
-here for every piece, and nobody waits who has no rate.
+``dios.firmament`` decides rates. Threads that move bytes call this module for every piece. Accounts without a
+rate never wait.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from dios import limits
 from dios.core.effects import SetRates
 from dios.host.bandwidth.accounts import Account, TaskAccount
 from dios.host.bandwidth.guarantees import LocalController
-from dios.host.bandwidth.meters import Flow, Total
-from dios.host.bandwidth.token_bucket import Bucket
+from dios.host.bandwidth.meters import TrafficFlow, TrafficTotal
+from dios.host.bandwidth.token_bucket import TokenBucket
 from dios.ids import TaskId
 from dios.wire.messages import Guarantee, Meter, Metered
 from dios.wire.rates import UNMEASURED
@@ -32,9 +31,9 @@ _NO_TASK: Final = TaskId(0)
 
 
 class Charge:
-    """Some bytes of a principal's that want to move, and do piece by piece; for any thread.
+    """Bytes of a principal that are to be moved piece by piece; for any thread.
 
-    They are on the account of ``task`` while it has one of its own.
+    They are charged to the account of ``task`` while it has one of its own.
     """
 
     __slots__ = ("_account", "_flow", "_left", "_rates", "principal", "task", "traffic")
@@ -50,34 +49,34 @@ class Charge:
         self._account = rates.account(task, principal)
         self._flow = rates.begin(self._account, traffic, size)
 
-    def is_of_a_stream(self) -> None:
-        """More may come after these, or not."""
+    def mark_as_stream(self) -> None:
+        """Mark the bytes as part of a stream, of which more may follow."""
         self._flow.streams = True
 
     def piece(self) -> int:
-        """So many bytes are best taken at once."""
-        self._look_whose()
+        """Return the best number of bytes to take at a time."""
+        self._update_account()
         return self._rates.piece(self._account, self.traffic)
 
     def take(self, size: int, ended: Callable[[], bool]) -> bool:
-        """Wait until ``size`` bytes may go; False when ``ended`` says meanwhile that they need not."""
+        """Wait until ``size`` bytes may be sent. Return False if ``ended`` returned True meanwhile."""
         return self._rates.take(self._account, self.traffic, size, ended)
 
     def went(self, size: int) -> None:
-        """So many of them have moved."""
-        self._look_whose()
+        """Count ``size`` of the bytes as moved."""
+        self._update_account()
         size = min(size, self._left)
         self._left -= size
         self._rates.change(self._flow, self.traffic, size, -size)
 
     def close(self) -> None:
-        """What has not moved will not."""
+        """Stop: the remaining bytes will not be moved."""
         left, self._left = self._left, 0
         if left:
             self._rates.change(self._flow, self.traffic, 0, -left)
 
-    def _look_whose(self) -> None:
-        """Guarantees come and go while bytes move: what is left goes on the account that it has now."""
+    def _update_account(self) -> None:
+        """Charge the remaining bytes to the present account, because guarantees come and go meanwhile."""
         account = self._rates.account(self.task, self.principal)
         if account != self._account:
             self._rates.change(self._flow, self.traffic, 0, -self._left)
@@ -86,11 +85,11 @@ class Charge:
 
 
 class Rates:
-    """The rates that hold now, and the meters. ``capacity`` is what people said of link and store.
+    """The present rates, and the meters.
 
-    It is in bytes per second for each ``Traffic``, 0 where nobody knows: then the highest rate is told that
-    was seen, and a little more than the rates is let go, so that what is seen can grow where there is room.
-    ``now`` is a clock in nanoseconds that never runs back.
+    ``capacity`` is the configured capacity in bytes per second for each ``Traffic``, or 0 for unknown. Then
+    the highest measured rate is reported instead, and rates are exceeded a little, so that the measured rate
+    can grow where there is room. ``now`` is a monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -99,23 +98,23 @@ class Rates:
         self._capacity: Final = capacity
         self._now: Final = now
         self._changed: Final = threading.Condition(threading.Lock())
-        self._flows: Final[dict[tuple[Account, Traffic], Flow]] = {}
-        self._totals: Final = {traffic: Total(now()) for traffic in Traffic}
-        self._buckets: dict[tuple[Account, Traffic], Bucket] = {}
+        self._flows: Final[dict[tuple[Account, Traffic], TrafficFlow]] = {}
+        self._totals: Final = {traffic: TrafficTotal(now()) for traffic in Traffic}
+        self._buckets: dict[tuple[Account, Traffic], TokenBucket] = {}
         self._control: Final = LocalController(self._link)
         self._until = 0
-        self._told = trio.Event()
+        self._rates_set = trio.Event()
         self.hold = False
-        """Whether anybody has a rate, or had one a moment ago."""
-        self.told_by = TaskId(0)
+        """True if any account has a rate, or had one until recently."""
+        self.set_by = TaskId(0)
         self.listeners: Final[set[Callable[[], None]]] = set()
-        """What is called in the loop when rates were set."""
+        """Functions that are called in the event loop when rates were set."""
 
     # -- what whoever schedules asks ------------------------------------------------------------------
     def set(self, effect: SetRates) -> None:
-        """Keep to these rates from now on, until their lease is over."""
+        """Enforce these rates from now on, until their lease ends."""
         now = self._now()
-        self.told_by = effect.by
+        self.set_by = effect.by
         with self._changed:
             former = self._holding(now)
             self._buckets = {}
@@ -125,7 +124,7 @@ class Rates:
                     bytes_s += bytes_s * limits.RATE_PROBE_PERCENT // 100
                 bucket = former.get(key)
                 if bucket is None:
-                    bucket = Bucket(bytes_s, now)
+                    bucket = TokenBucket(bytes_s, now)
                 else:
                     bucket.set_rate(bytes_s, now)
                 self._buckets[key] = bucket
@@ -137,13 +136,13 @@ class Rates:
             self._control.set(effect.guarantees, self._until, now)
             self.hold = bool(self._buckets) or self._control.on
             self._changed.notify_all()
-        self._told.set()
-        self._told = trio.Event()
+        self._rates_set.set()
+        self._rates_set = trio.Event()
         for listener in list(self.listeners):
             listener()
 
     def completed(self, answer: Metered) -> Metered:
-        """The core's own answer with what was moved here, and how much could be; another node's as it is."""
+        """Add this node's meters and capacity to the core's answer. Leave other nodes' answers unchanged."""
         if answer.capacity != UNMEASURED:
             return answer
         now = self._now()
@@ -157,18 +156,18 @@ class Rates:
 
     # -- who has a rate -------------------------------------------------------------------------------
     def account(self, task: TaskId, principal: str) -> Account:
-        """On whose account bytes go that move for a task of a principal's."""
+        """Return the account that is charged for the bytes of a principal's task."""
         found = self._control.accounts.get(task)
         return principal if found is None or found.principal != principal else found
 
     def paced(self, account: Account, traffic: Traffic) -> bool:
-        """Whether an account has a rate now."""
+        """Return True if the account has a rate now."""
         if not self.hold or self._now() >= self._until:
             return False
         return (traffic is Traffic.OUT and self._control.on) or (account, traffic) in self._buckets
 
     def piece(self, account: Account, traffic: Traffic) -> int:
-        """So many bytes are best taken at once."""
+        """Return the best number of bytes to take at a time."""
         if traffic is Traffic.OUT and self._control.on:
             with self._changed:
                 return self._control.piece(account)
@@ -176,35 +175,35 @@ class Rates:
 
     @property
     def inline_bytes_max(self) -> int:
-        """More bytes than these do not go inside a message to another node."""
+        """The most bytes that are sent inside a message to another node."""
         return limits.INLINE_BYTES_MAX if self._control.on else limits.DCP_INLINE_BYTES_MAX
 
     def in_debt(self, principal: str, traffic: Traffic) -> bool:
-        """Whether a principal has moved more than its rate gives."""
+        """Return True if a principal has moved more than its rate allows."""
         now = self._now()
         with self._changed:
             bucket = self._holding(now).get((principal, traffic))
             return bucket is not None and bucket.wait_ns(now) > 0
 
-    def _holding(self, now: int) -> dict[tuple[Account, Traffic], Bucket]:
+    def _holding(self, now: int) -> dict[tuple[Account, Traffic], TokenBucket]:
         if self.hold and now >= self._until:
             self._buckets, self.hold = {}, False
             self._control.set((), 0, now)
         return self._buckets
 
     def _link(self) -> tuple[int, bool]:
-        """What the link carries in a second, and whether somebody said so."""
+        """Return the link's bytes per second, and True if they were configured."""
         said, seen = self._capacity[Traffic.OUT], self._totals[Traffic.OUT].best
         probed = seen + seen * limits.RATE_PROBE_PERCENT // 100
         return said or probed or limits.RATE_BYTES_S_MAX, bool(said)
 
     # -- moving ---------------------------------------------------------------------------------------
     def take(self, account: Account, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:
-        """Wait in this thread until so many bytes may go; False when ``ended`` says so meanwhile."""
+        """Wait in this thread until ``size`` bytes may move. Return False if ``ended`` returned True."""
         if not self.hold:
             return True
         if traffic is Traffic.OUT and self._control.on:
-            return self._take_guarded(account, size, ended)
+            return self._take_guaranteed(account, size, ended)
         with self._changed:
             while not ended():
                 now = self._now()
@@ -217,8 +216,8 @@ class Rates:
                 self._changed.wait(min(wait_ns, self._until - now) / _S)
             return False
 
-    def _take_guarded(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
-        """The same while guarantees hold; what goes when they end needs no more than a rate's look."""
+    def _take_guaranteed(self, account: Account, size: int, ended: Callable[[], bool]) -> bool:
+        """Do the same while guarantees hold. If they end, only the rate is checked."""
         control = self._control
         with self._changed:
             while not ended():
@@ -231,15 +230,15 @@ class Rates:
                 if not wait_ns:
                     sender.take(size, now)
                     return True
-                wait_ns = min(wait_ns, control.hold_up(sender, now))
-                sender.asleep += 1
+                wait_ns = min(wait_ns, control.note_delay(sender, now))
+                sender.waiting_threads += 1
                 self._changed.wait(wait_ns / _S)
-                sender.asleep -= 1
+                sender.waiting_threads -= 1
             else:
                 return False
         return self.take(account, Traffic.OUT, size, ended)
 
-    def pass_on(
+    def take_stream_bytes(
         self,
         principal: str,
         traffic: Traffic,
@@ -247,12 +246,12 @@ class Rates:
         ended: Callable[[], bool],
         task: TaskId = _NO_TASK,
     ) -> bool:
-        """Wait in this thread until so many bytes may go, and count them; False as ``take``."""
+        """Wait in this thread until ``size`` bytes may move, and count them. Returns False as ``take``."""
         if not self.hold:
             self.count(principal, traffic, size)
             return True
         charge = Charge(self, principal, traffic, size, task)
-        charge.is_of_a_stream()
+        charge.mark_as_stream()
         try:
             if not charge.take(size, ended):
                 return False
@@ -262,12 +261,12 @@ class Rates:
         return True
 
     def wake(self) -> None:
-        """Something has ended: who waits looks whether it was that."""
+        """Wake all waiting threads, so that each checks if its transfer has ended."""
         with self._changed:
             self._changed.notify_all()
 
     def spend(self, principal: str, traffic: Traffic, size: int) -> None:
-        """So many bytes go without having waited."""
+        """Charge bytes that move without having waited."""
         if self._buckets:
             now = self._now()
             with self._changed:
@@ -277,7 +276,7 @@ class Rates:
 
     # -- inside messages, while guarantees hold ------------------------------------------------------
     def spend_inline(self, account: Account, size: int) -> None:
-        """So many bytes go inside a message to another node, and are counted."""
+        """Count and charge bytes that are sent inside a message to another node."""
         if not self._control.on or size < limits.GUARANTEE_INLINE_BYTES_MIN:
             return
         flow = self.begin(account, Traffic.OUT, 0)
@@ -290,57 +289,57 @@ class Rates:
                 self._control.sender(account, flow, now).spend(size, now)
 
     def owes_inline(self, account: Account) -> bool:
-        """Whether the next call of an account is to wait, for what went inside messages before."""
+        """Return True if the next call of the account must wait because of bytes sent inside messages."""
         if not self._control.on:
             return False
         with self._changed:
             return self._control.owes(account, self._now())
 
-    async def wait_inline(self, account: Account, ended: Callable[[], bool]) -> None:
-        """Wait in the loop until that is not so any more, or ``ended`` says that it need not."""
+    async def wait_for_inline_credit(self, account: Account, ended: Callable[[], bool]) -> None:
+        """Wait in the event loop until ``owes_inline`` is False or ``ended`` returns True."""
         while self.owes_inline(account) and not ended():
-            told = self._told
+            rates_set = self._rates_set
             with self._changed:
                 now = self._now()
                 self._holding(now)
                 if not self._control.on:
                     return
                 sender = self._control.sender(account, self._flow_of(account, Traffic.OUT), now)
-                wait_ns = min(sender.inline.wait_ns(now), self._control.hold_up(sender, now))
-                sender.asleep += 1
+                wait_ns = min(sender.inline.wait_ns(now), self._control.note_delay(sender, now))
+                sender.waiting_threads += 1
             try:
                 with trio.move_on_after(wait_ns / _S):
-                    await told.wait()
+                    await rates_set.wait()
             finally:
-                sender.asleep -= 1
+                sender.waiting_threads -= 1
 
     # -- the store, where the loop waits --------------------------------------------------------------
-    async def wait_off(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
-        """Wait in the loop until a principal has no debt, or ``ended`` says that it need not.
+    async def wait_for_credit(self, principal: str, traffic: Traffic, ended: Callable[[], bool]) -> None:
+        """Wait in the event loop until a principal has no debt, or ``ended`` returns True.
 
-        What it wants meanwhile is as much as it began last.
+        Meanwhile the meter shows the size of its last request as waiting.
         """
         if not self.paced(principal, traffic):
             return
         charge: Charge | None = None
         try:
             while True:
-                now, told = self._now(), self._told
+                now, rates_set = self._now(), self._rates_set
                 with self._changed:
                     bucket = self._holding(now).get((principal, traffic))
                     wait_ns = 0 if bucket is None else min(bucket.wait_ns(now), self._until - now)
                 if not wait_ns or ended():
                     return
                 charge = charge or Charge(self, principal, traffic, self._last(principal, traffic))
-                with trio.move_on_after(min(wait_ns / _S, limits.RATE_LOOK_MS / 1000)):
-                    await told.wait()
+                with trio.move_on_after(min(wait_ns / _S, limits.RATE_POLL_MS / 1000)):
+                    await rates_set.wait()
         finally:
             if charge is not None:
                 charge.close()
 
     # -- meters ---------------------------------------------------------------------------------------
-    def begin(self, account: Account, traffic: Traffic, size: int) -> Flow:
-        """So many bytes want to move."""
+    def begin(self, account: Account, traffic: Traffic, size: int) -> TrafficFlow:
+        """Count bytes that are to be moved. Return the flow that they belong to."""
         with self._changed:
             flow = self._flow_of(account, traffic)
             flow.waiting += size
@@ -348,25 +347,25 @@ class Rates:
             self._totals[traffic].change(0, size, self._now)
             return flow
 
-    def _flow_of(self, account: Account, traffic: Traffic) -> Flow:
+    def _flow_of(self, account: Account, traffic: Traffic) -> TrafficFlow:
         flow = self._flows.get((account, traffic))
         if flow is None:
             if len(self._flows) >= limits.RATES_METERED_MAX:
                 self._forget_one()
-            flow = self._flows[account, traffic] = Flow()
+            flow = self._flows[account, traffic] = TrafficFlow()
         return flow
 
     def count(self, account: Account, traffic: Traffic, size: int) -> None:
-        """So many bytes have moved that had not waited."""
+        """Count bytes that moved without having waited."""
         self.change(self.begin(account, traffic, 0), traffic, size, 0)
 
-    def change(self, flow: Flow, traffic: Traffic, moved: int, waiting: int) -> None:
-        """Some of it moved, or waits no longer."""
+    def change(self, flow: TrafficFlow, traffic: Traffic, moved: int, waiting: int) -> None:
+        """Count bytes that moved or do not wait any more."""
         with self._changed:
             flow.moved += moved
             flow.waiting += waiting
             if not flow.waiting and self._control.on:
-                self._control.soon()
+                self._control.request_division()
             self._totals[traffic].change(moved, waiting, self._now)
 
     def _last(self, principal: str, traffic: Traffic) -> int:
@@ -374,20 +373,22 @@ class Rates:
         return 1 if flow is None else flow.last
 
     def _forget_one(self) -> None:
-        """Whoever moved least and wants nothing now begins anew, should it come again."""
+        """Forget the flow that moved least and has nothing waiting."""
         del self._flows[
             min(self._flows, key=lambda key: (self._flows[key].waiting > 0, self._flows[key].moved))
         ]
 
-    def _forget_tasks(self, told: tuple[Guarantee, ...]) -> None:
-        """Whom neither these guarantees name nor those before has ended, or counts with its principal."""
-        named = {end for one in told for end in (one.source, one.target)} | self._control.accounts.keys()
+    def _forget_tasks(self, guarantees: tuple[Guarantee, ...]) -> None:
+        """Forget the flows of tasks that neither the new nor the old guarantees name."""
+        named = {
+            end for one in guarantees for end in (one.source, one.target)
+        } | self._control.accounts.keys()
         for (account, traffic), flow in list(self._flows.items()):
             if isinstance(account, TaskAccount) and account.task not in named and not flow.waiting:
                 del self._flows[account, traffic]
 
 
-def _meter(account: Account, traffic: Traffic, flow: Flow) -> Meter:
+def _meter(account: Account, traffic: Traffic, flow: TrafficFlow) -> Meter:
     if isinstance(account, TaskAccount):
         return Meter(account.principal, traffic, flow.moved, flow.waiting, account.task)
     return Meter(account, traffic, flow.moved, flow.waiting)

@@ -1,7 +1,6 @@
-"""Token buckets: so many bytes per second on average, and no more at once than a moment's worth.
+"""Token buckets: a limit on the average rate in bytes per second, and on the size of a burst.
 
-Not for: waiting, or who may take how much (``dios.host.bandwidth.rates``). A bucket is told the time, and
-is nobody's to share between threads.
+A bucket does not wait and is not thread-safe; its callers pass it the time.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ _S: Final = 1_000_000_000
 _BURST_NS: Final = limits.RATE_BURST_MS * 1_000_000
 
 
-class Bucket:
-    """Bytes that may go, which come at ``bytes_s``; ``now`` is in nanoseconds and does not run back.
+class TokenBucket:
+    """A token bucket that fills at ``bytes_s``; ``now`` is in nanoseconds and never decreases.
 
-    Whoever finds no debt takes a piece, however large, and whoever comes next waits the debt off: what goes
-    is over the rate by a burst and one piece at most. It begins empty. With a ``debt_ns`` nobody waits longer
-    than that for what went before its rate was lowered.
+    A caller that finds no debt takes a piece of any size; the next caller waits until that debt is paid. So
+    the rate is exceeded by at most a burst and one piece. The bucket starts empty. With a ``debt_ns`` no
+    caller waits longer than that for bytes that were taken before the rate was lowered.
     """
 
     __slots__ = ("_burst_ns", "_debt_ns", "_level", "_then", "bytes_s")
@@ -32,7 +31,7 @@ class Bucket:
         self._level = 0  # in bytes times nanoseconds per second: exact
 
     def set_rate(self, bytes_s: int, now: int) -> None:
-        """Go on at another rate."""
+        """Change the rate."""
         self._fill(now)
         self.bytes_s = bytes_s
         self._fill(now)
@@ -41,12 +40,12 @@ class Bucket:
             self._level = max(self._level, min(least, -bytes_s * self._debt_ns))
 
     def wait_ns(self, now: int) -> int:
-        """So long until something may go; 0 for now."""
+        """Return the time in nanoseconds until the bucket has no debt, 0 if it has none."""
         self._fill(now)
         return -(self._level // self.bytes_s) if self._level < 0 else 0
 
     def take(self, size: int, now: int) -> None:
-        """So many bytes go, whether there were so many or not."""
+        """Take ``size`` bytes, even if the bucket has fewer."""
         self._fill(now)
         self._level -= size * _S
 

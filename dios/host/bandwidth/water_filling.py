@@ -1,7 +1,7 @@
-"""A link among those who send: guarantees first, the rest by weight (Packer paper, Algorithm 2).
+"""Divides a link among senders: guarantees first, the rest by weight (Packer paper, Algorithm 2).
 
-Not for: what is guaranteed or wanted (``dios.host.bandwidth.guarantees``), or experiments with many tasks
-(``dios.packer.share_bandwidth``, which needs numpy; a daemon has none). Here all numbers are whole.
+All numbers are integers, because a daemon loads no numpy. ``dios.packer.share_bandwidth`` is the version for
+experiments with many tasks.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _FINE = 32
-"""Bits behind the point by which needs for each weight are ordered: more than quotients can be apart."""
+"""Fractional bits of the quotients by which senders are ordered: more than two quotients can differ by."""
 
 
-class Claim(NamedTuple):
-    """What one sender may count on, what it wants, and how much it weighs when the rest is shared."""
+class LinkClaim(NamedTuple):
+    """One sender's guarantee, demand, and weight in the division of the remainder."""
 
     guarantee: int
     demand: int
     weight: int
 
 
-def shared(capacity: int, claims: Sequence[Claim]) -> list[int]:
-    """The rate of each, in the unit of the claims, rounded down to a whole one.
+def divide_link(capacity: int, claims: Sequence[LinkClaim]) -> list[int]:
+    """Return the rate of each sender, in the unit of the claims, rounded down.
 
-    Each gets the smaller of its guarantee and its demand, or that part of it which ``capacity`` has; what
-    is left goes to those who want more, in proportion to their weights, until nothing is left or
-    nobody wants more. Who has no weight gets of it, in equal parts, what those with one leave.
+    Each sender gets the smaller of its guarantee and its demand, scaled down if ``capacity`` is too small.
+    The remainder goes to senders that want more, in proportion to their weights, until nothing remains or no
+    sender wants more. Divide what the senders with a weight leave equally among senders without a weight.
     """
     rates = [min(claim.guarantee, claim.demand) for claim in claims]
     certain = sum(rates)
@@ -39,8 +39,10 @@ def shared(capacity: int, claims: Sequence[Claim]) -> list[int]:
     return rates
 
 
-def _pour(left: int, hungry: Iterable[int], claims: Sequence[Claim], rates: list[int], *, equal: bool) -> int:
-    """Raise the rates of these; what is left when all have what they want, else 0."""
+def _pour(
+    left: int, hungry: Iterable[int], claims: Sequence[LinkClaim], rates: list[int], *, equal: bool
+) -> int:
+    """Raise the rates of these senders. Return the remainder once all have their demands, else 0."""
     found = [(claims[at].demand - rates[at], 1 if equal else claims[at].weight, at) for at in hungry]
     found.sort(key=lambda one: (one[0] << _FINE) // one[1])
     weights = sum(weight for _, weight, _ in found)

@@ -1,9 +1,10 @@
-"""Open buffers: what each stands on, and how its bytes reach the task (thesis §3.7, §4.7).
+"""Open buffers: the memory behind each, and the replies that give its bytes to a task (thesis §3.7, §4.7).
 
-Not for: whether an acquire is admitted or a commit holds; the core has decided when these run.
+The core has already decided that an acquire is admitted or that a commit holds when these functions run.
 
-Small bytes travel in the messages. Large ones are memory: a reader maps the object's immutable content, a
-writer fills a private shadow that becomes the content without a copy, when its task has unmapped it.
+Small bytes travel inside messages. Large ones are shared memory: a reader maps the object's immutable
+content. A writer fills a private shadow memory, which becomes the content without a copy once its task has
+unmapped it.
 """
 
 from __future__ import annotations
@@ -20,41 +21,42 @@ from dios.host.content.contents import (
     Source,
     compose_bytes,
     compose_memory,
-    keep,
-    let_go,
     new_size,
     read_from,
+    release_content,
+    retain_content,
     size_of,
 )
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId
 from dios.wire.messages import Buffer, Mapping, PlainResult
 
 
-class Answered(NamedTuple):
-    """A reply, complete, and the descriptors that go with it: made for it, and closed once it is sent."""
+class CompletedReply(NamedTuple):
+    """A complete reply and its descriptors, which were made for it and are closed once it is sent."""
 
     result: PlainResult
     fds: tuple[int, ...] = ()
 
 
-class Work(NamedTuple):
-    """Something too slow for the loop: ``run`` in a thread, then ``done`` in the loop.
+class BackgroundWork(NamedTuple):
+    """Work that is too slow for the event loop: call ``run`` in a thread, then ``done`` in the loop.
 
-    ``failed`` is called in the loop instead of ``done`` when ``run`` raised. ``target`` is the object
-    that no later effect may touch before.
+    If ``run`` raises, ``failed`` is called in the loop instead of ``done``. Until then, no later effect may
+    touch the object ``target``.
     """
 
     target: ObjectId
     run: Callable[[], None]
-    done: Callable[[], Answered | None]
+    done: Callable[[], CompletedReply | None]
     failed: Callable[[], None]
 
 
 class OpenBuffer:
-    """One buffer: ``length`` bytes of ``content`` from ``start`` on.
+    """An open buffer: ``length`` bytes of ``content`` from ``start`` on.
 
-    ``shadow`` marks a memory that only this buffer's task writes; ``mapped`` that the task was sent it.
+    ``shadow`` marks a memory that only this buffer's task writes. ``with_mapping`` means that the task
+    received the memory and maps it.
     """
 
     __slots__ = ("content", "length", "mapped", "shadow", "start")
@@ -68,7 +70,7 @@ class OpenBuffer:
 
 
 class Buffers:
-    """All open buffers of the node."""
+    """All open buffers of this node."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents: Final = contents
@@ -78,23 +80,23 @@ class Buffers:
         return len(self._open)
 
     def close(self, buffer: BufferId) -> None:
-        """Unpin its content, free its memory; nothing if it is not open."""
+        """Close a buffer: release its content. Do nothing if it is not open."""
         opened = self._open.pop(buffer, None)
         if opened is not None:
-            let_go(opened.content)
+            release_content(opened.content)
 
     def close_all(self) -> None:
-        """At the node's end."""
+        """Close all buffers, at the node's end."""
         for buffer in list(self._open):
             self.close(buffer)
 
     def has(self, buffer: BufferId, length: int) -> bool:
-        """Whether a buffer of at least ``length`` bytes is open."""
+        """Return True if the buffer is open and has at least ``length`` bytes."""
         opened = self._open.get(buffer)
         return opened is not None and length <= opened.length
 
     def source(self, source: WriteSource, payload: Content | None) -> Source:
-        """The bytes that a write brings; ``payload`` are those of its event. Raises DamagedError."""
+        """Return the bytes of a write. ``payload`` are the bytes of its event. Raise DamagedError."""
         if payload is not None:
             return Source(payload, 0, min(source.length, size_of(payload)))
         if source.content_of:
@@ -104,58 +106,64 @@ class Buffers:
             return Source(b"", 0, 0)
         opened = self._open.get(source.buffer)
         if opened is None or source.length > opened.length:
-            raise DamagedError(f"a write of {source.length} bytes speaks of a buffer that has no such bytes")
+            raise DamagedError(f"a write of {source.length} bytes names a buffer that is smaller or not open")
         return Source(opened.content, opened.start, source.length)
 
     # -- reading ------------------------------------------------------------------------------------
-    def read(self, effect: AnswerRead, room: int = limits.REPLY_BYTES_MAX) -> Answered | Work:
-        """Complete a read's reply, with at most ``room`` bytes inside the message.
+    def read(self, effect: AnswerRead, room: int = limits.REPLY_BYTES_MAX) -> CompletedReply | BackgroundWork:
+        """Complete the reply to a read, with at most ``room`` bytes inside the message.
 
-        Raises DamagedError, OutOfMemoryError or OSError; nothing has changed then.
+        Raise DamagedError, OutOfMemoryError or OSError; nothing has changed then.
         """
         target = effect.object
         if self._contents.is_slow(target):
             return self._read_slowly(effect, room)
         content = self._contents.current(target)
         offset, length, result = effect.offset, effect.length, effect.result
-        if offset + length > size_of(content) and not (isinstance(content, Memory) and content.raw):
-            raise DamagedError(f"{length} bytes at {offset} were promised, the object has {size_of(content)}")
+        if offset + length > size_of(content) and not (isinstance(content, ContentMemory) and content.raw):
+            raise DamagedError(
+                f"cannot read {length} bytes at {offset}: the object's content has {size_of(content)} bytes"
+            )
         buffer = BufferId(result.buffer)
         inline = length <= limits.INLINE_BYTES_MAX and length <= room
-        if buffer and effect.reuse and self._still_stands(buffer, content, offset, length, inline=inline):
-            return Answered(result)
+        if buffer and effect.reuse and self._is_reusable(buffer, content, offset, length, inline=inline):
+            return CompletedReply(result)
         if inline:
             data = read_from(content, offset, length)
             if buffer:
-                self.put(buffer, OpenBuffer(keep(content), offset, length, shadow=False, mapped=False))
-            return Answered(
+                self.put(
+                    buffer, OpenBuffer(retain_content(content), offset, length, shadow=False, mapped=False)
+                )
+            return CompletedReply(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data)
             )
         memory = self._as_memory(target, content, offset + length)
         fd = memory.reader_fd()
         if buffer:
             self.put(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
-        return Answered(
+        return CompletedReply(
             Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, memory.size),
             (fd,),
         )
 
-    def _read_slowly(self, effect: AnswerRead, room: int) -> Work:
-        """The first look at a large stored value reads all of it, to check its digest."""
+    def _read_slowly(self, effect: AnswerRead, room: int) -> BackgroundWork:
+        """Read a large stored value for the first time; this reads all of it, to check its digest."""
         found: list[Content] = []
 
-        def done() -> Answered | None:
+        def done() -> CompletedReply | None:
             self._contents.adopt_stored(effect.object, found.pop())
             answered = self.read(effect, room)
-            return answered if isinstance(answered, Answered) else None
+            return answered if isinstance(answered, CompletedReply) else None
 
         def failed() -> None:
             while found:
-                let_go(found.pop())
+                release_content(found.pop())
 
-        return Work(effect.object, lambda: found.append(self._contents.fetch(effect.object)), done, failed)
+        return BackgroundWork(
+            effect.object, lambda: found.append(self._contents.fetch(effect.object)), done, failed
+        )
 
-    def _still_stands(
+    def _is_reusable(
         self, buffer: BufferId, content: Content, offset: int, length: int, *, inline: bool
     ) -> bool:
         opened = self._open.get(buffer)
@@ -163,46 +171,50 @@ class Buffers:
             return False
         if opened.start != offset or opened.length < length or opened.mapped is inline:
             return False
-        # What was copied into a message is stale as soon as a raw memory changes; a mapping never is.
-        return not (inline and isinstance(content, Memory) and content.raw)
+        # Bytes copied into a message are outdated when a raw memory changes; a mapping never is.
+        return not (inline and isinstance(content, ContentMemory) and content.raw)
 
-    def _as_memory(self, target: ObjectId, content: Content, size: int) -> Memory:
-        """A memory to hand to a reader; for bytes over the room of a message, made now."""
+    def _as_memory(self, target: ObjectId, content: Content, size: int) -> ContentMemory:
+        """Return a memory for a reader to map; create it if the content is bytes that exceed a message."""
         if isinstance(content, bytes):
-            content = Memory.version(size_of(content), self._contents.pool).filled(content)
+            content = ContentMemory.version(size_of(content), self._contents.pool).filled(content)
             self._contents.set(target, content)
         elif content.raw:
             content.grow(size)
         return content
 
     def get(self, buffer: BufferId) -> OpenBuffer | None:
-        """An open buffer; None when there is none of that number."""
+        """Return an open buffer, or None if no buffer of that number is open."""
         return self._open.get(buffer)
 
     def put(self, buffer: BufferId, opened: OpenBuffer) -> None:
-        """Open a buffer, in the place of what had its number before."""
+        """Open a buffer. It replaces an open buffer of the same number."""
         before = self._open.get(buffer)
         self._open[buffer] = opened
         if before is not None:
-            let_go(before.content)
+            release_content(before.content)
 
     # -- writing ------------------------------------------------------------------------------------
-    def write(self, effect: AnswerWrite) -> Answered | Work:
-        """Complete the reply to an acquire for writing; raises OutOfMemoryError, DamagedError or OSError."""
+    def write(self, effect: AnswerWrite) -> CompletedReply | BackgroundWork:
+        """Complete the reply to an acquire for writing. Raise OutOfMemoryError, DamagedError or OSError."""
         if effect.raw:
             return self._write_raw(effect)
         if effect.reuse:
             opened = self._open.get(BufferId(effect.result.buffer))
             if opened is not None:
-                return self._write_again(effect, opened)
-        return self._write_anew(effect)
+                return self._reuse_for_write(effect, opened)
+        return self._open_for_write(effect)
 
-    def _write_raw(self, effect: AnswerWrite) -> Answered | Work:
+    def _write_raw(self, effect: AnswerWrite) -> CompletedReply | BackgroundWork:
         buffer, result = BufferId(effect.result.buffer), effect.result
         content = self._contents.peek(effect.object)
-        if isinstance(content, Memory) and not content.raw and content.size > limits.LOOP_COPY_BYTES_MAX:
-            return self._made_raw(effect, content)
-        before = content.size if isinstance(content, Memory) and content.raw else -1
+        if (
+            isinstance(content, ContentMemory)
+            and not content.raw
+            and content.size > limits.LOOP_COPY_BYTES_MAX
+        ):
+            return self._make_raw(effect, content)
+        before = content.size if isinstance(content, ContentMemory) and content.raw else -1
         memory = self._contents.raw(effect.object, effect.offset + effect.length)
         opened = self._open.get(buffer)
         same = (
@@ -213,34 +225,34 @@ class Buffers:
             and memory.size == before
         )
         if same:
-            return Answered(result)
+            return CompletedReply(result)
         fd = memory.writer_fd()
         self.put(buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True))
-        return Answered(mapped(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
+        return CompletedReply(with_mapping(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
-    def _made_raw(self, effect: AnswerWrite, content: Memory) -> Work:
-        """The first writer of a large object that was a copy of another one: now it gets bytes of its own."""
+    def _make_raw(self, effect: AnswerWrite, content: ContentMemory) -> BackgroundWork:
+        """Give a large object that shares another's content a memory of its own, for its first writer."""
         size, kept = content.size, content.retain()
-        made = Memory.own(max(size, effect.offset + effect.length))
+        made = ContentMemory.own(max(size, effect.offset + effect.length))
 
-        def done() -> Answered | None:
+        def done() -> CompletedReply | None:
             kept.release()
             self._contents.set(effect.object, made)
             answered = self._write_raw(effect)
-            return answered if isinstance(answered, Answered) else None
+            return answered if isinstance(answered, CompletedReply) else None
 
         def failed() -> None:
             kept.release()
             made.release()
 
-        return Work(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
+        return BackgroundWork(effect.object, lambda: made.fill(0, kept, 0, size), done, failed)
 
-    def duplicate(self, effect: DuplicateContent) -> Work | None:
-        """Give a new object the bytes of another; raises OutOfMemoryError or DamagedError."""
+    def duplicate(self, effect: DuplicateContent) -> BackgroundWork | None:
+        """Give a new object the bytes of another object. Raise OutOfMemoryError or DamagedError."""
         contents = self._contents
         content = contents.current(effect.source)
         if isinstance(content, bytes) or not content.raw:
-            contents.set(effect.object, keep(content))
+            contents.set(effect.object, retain_content(content))
             return None
         return self._copied(
             effect.object,
@@ -250,30 +262,30 @@ class Buffers:
             Source(content, 0, content.size),
         )
 
-    def _write_again(self, effect: AnswerWrite, opened: OpenBuffer) -> Answered | Work:
+    def _reuse_for_write(self, effect: AnswerWrite, opened: OpenBuffer) -> CompletedReply | BackgroundWork:
         content = opened.content
         if effect.blank and (not opened.shadow or isinstance(content, bytes) or not content.frozen):
-            return Answered(effect.result)
+            return CompletedReply(effect.result)
         if isinstance(content, bytes) or content.frozen or not opened.shadow:
-            # A frozen shadow has become the object's content: the next write needs another one.
-            return self._write_anew(effect)
-        return self._prefill(effect, content, lambda: Answered(effect.result), fresh=False)
+            # A frozen shadow has become the object's content, so the next write needs a new shadow.
+            return self._open_for_write(effect)
+        return self._prefill(effect, content, lambda: CompletedReply(effect.result), fresh=False)
 
-    def _write_anew(self, effect: AnswerWrite) -> Answered | Work:
+    def _open_for_write(self, effect: AnswerWrite) -> CompletedReply | BackgroundWork:
         buffer, length, result = BufferId(effect.result.buffer), effect.length, effect.result
         if length <= limits.INLINE_BYTES_MAX:
             data = b"" if effect.blank else self._old_bytes(effect)
             opened = OpenBuffer(data.ljust(length, b"\0"), 0, length, shadow=True, mapped=False)
             self.put(buffer, opened)
-            return Answered(
+            return CompletedReply(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data or None)
             )
-        memory = Memory.shadow(length)
+        memory = ContentMemory.shadow(length)
         self.put(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
 
-        def answer() -> Answered:
-            # Last of all, so that no descriptor is made for a reply that is never sent.
-            return Answered(mapped(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+        def answer() -> CompletedReply:
+            # Create the descriptor last, so that none is created for a reply that is never sent.
+            return CompletedReply(with_mapping(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
 
         return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
 
@@ -283,14 +295,14 @@ class Buffers:
         return read_from(content, effect.offset, available) if available else b""
 
     def _prefill(
-        self, effect: AnswerWrite, shadow: Memory, answer: Callable[[], Answered], *, fresh: bool
-    ) -> Answered | Work:
-        """Copy the object's bytes into the shadow; where there are none it is zero."""
+        self, effect: AnswerWrite, shadow: ContentMemory, answer: Callable[[], CompletedReply], *, fresh: bool
+    ) -> CompletedReply | BackgroundWork:
+        """Copy the object's bytes into the shadow, and zeros beyond its end."""
         contents, target = self._contents, effect.object
         size = self._known_size(target)
         held: list[Content] = [shadow.retain()]
         if size is not None:
-            held.append(keep(contents.current(target)))
+            held.append(retain_content(contents.current(target)))
 
         def run() -> None:
             content = held[1] if len(held) > 1 else contents.fetch(target)
@@ -303,13 +315,13 @@ class Buffers:
 
         def free() -> None:
             while held:
-                let_go(held.pop())
+                release_content(held.pop())
 
-        def done() -> Answered | None:
+        def done() -> CompletedReply | None:
             free()
             return answer()
 
-        work = Work(target, run, done, free)
+        work = BackgroundWork(target, run, done, free)
         if size is None or min(size, effect.length) > limits.LOOP_COPY_BYTES_MAX:
             return work
         try:
@@ -322,12 +334,12 @@ class Buffers:
         return None if self._contents.is_slow(target) else size_of(self._contents.current(target))
 
     # -- committing ---------------------------------------------------------------------------------
-    def apply(self, effect: ApplyWrite, payload: Content | None) -> Work | None:
-        """Make a volatile object's new content; raises OutOfMemoryError, and then nothing has changed."""
+    def apply(self, effect: ApplyWrite, payload: Content | None) -> BackgroundWork | None:
+        """Apply a write to a volatile object. Raise OutOfMemoryError, and then nothing has changed."""
         target, order = effect.object, effect.source
         source = self.source(order, payload)
         base = self._contents.current(target)
-        if isinstance(base, Memory) and base.raw:
+        if isinstance(base, ContentMemory) and base.raw:
             base.grow(order.offset + source.length)
             if not effect.raw:
                 return self._copied(target, base, None, order.offset, source)
@@ -337,13 +349,13 @@ class Buffers:
             old = read_from(base, 0, min(size_of(base), total)) if size_of(base) else b""
             self._contents.set(target, compose_bytes(old, order.offset, source.read(), replace=order.replace))
             return None
-        if total == source.length and self._adopted(target, source):
+        if total == source.length and self._adopt_source(target, source):
             return None
-        made = Memory.version(total, self._contents.pool)
+        made = ContentMemory.version(total, self._contents.pool)
         return self._copied(target, made, base, order.offset, source, replace=order.replace)
 
-    def _adopted(self, target: ObjectId, source: Source) -> bool:
-        """Take the source's own memory as the content: no byte is copied."""
+    def _adopt_source(self, target: ObjectId, source: Source) -> bool:
+        """Make the source's own memory the content, without copying, if possible. Return True if it was."""
         content = source.content
         if isinstance(content, bytes) or content.raw or source.start:
             return False
@@ -358,15 +370,15 @@ class Buffers:
     def _copied(
         self,
         target: ObjectId,
-        made: Memory,
+        made: ContentMemory,
         base: Content | None,
         offset: int,
         source: Source,
         *,
         replace: bool = False,
-    ) -> Work | None:
-        """Fill ``made`` and make it current; ``base`` None writes into the object's own raw memory."""
-        held = [keep(source.content)] + ([] if base is None else [keep(base)])
+    ) -> BackgroundWork | None:
+        """Fill ``made`` and make it current. With ``base`` None, write into the object's own raw memory."""
+        held = [retain_content(source.content)] + ([] if base is None else [retain_content(base)])
 
         def run() -> None:
             if base is None:
@@ -376,21 +388,21 @@ class Buffers:
 
         def free() -> None:
             while held:
-                let_go(held.pop())
+                release_content(held.pop())
 
         def failed() -> None:
             free()
             if base is not None:
                 made.release()
 
-        def done() -> Answered | None:
+        def done() -> CompletedReply | None:
             free()
             if base is not None:
                 self._contents.set(target, made)
             return None
 
         if made.size > limits.LOOP_COPY_BYTES_MAX:
-            return Work(target, run, done, failed)
+            return BackgroundWork(target, run, done, failed)
         try:
             run()
         except (OSError, DiosError):
@@ -400,6 +412,6 @@ class Buffers:
         return None
 
 
-def mapped(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
-    """A buffer reply completed with a mapping of so many bytes, where its own begin at ``start``."""
+def with_mapping(result: Buffer, mapping: Mapping, start: int, length: int) -> Buffer:
+    """Return a buffer reply with a mapping of ``length`` bytes in which the buffer begins at ``start``."""
     return Buffer(result.buffer, result.size, result.v_r, result.v_w, mapping, start, length)

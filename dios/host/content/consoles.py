@@ -1,6 +1,6 @@
-"""The consoles of tasks: the last bytes that each wrote, at absolute positions (CONSOLE_STREAM, §4.2).
+"""The consoles of tasks: the last bytes that each task printed, at absolute positions (CONSOLE_STREAM, §4.2).
 
-Not for: who may read one, or how far a reader has come; the core knows both.
+The core decides who may read a console and records how far each reader has read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dios import limits
 from dios.ids import TaskId
 
 
-class Console:
-    """A bounded tail of a stream of bytes that began at position 0."""
+class TaskConsole:
+    """The last bytes, within a bound, of a stream that began at position 0."""
 
     __slots__ = ("_followed", "_moved", "_read_to", "_tail", "arrived")
 
@@ -23,25 +23,25 @@ class Console:
         self._tail: Final = bytearray()
         self.arrived = 0
         self._read_to = 0
-        # Whoever starts a task has not read yet when it prints its first lines.
+        # The reader has not read yet when a new task prints its first lines.
         self._followed = True
         self._moved: trio.Event | None = None
 
-    async def room(self) -> None:
-        """Wait until the next read of CONSOLE_READ_BYTES makes nobody who reads along miss anything.
+    async def wait_for_room(self) -> None:
+        """Wait until the next read of CONSOLE_READ_BYTES cannot make the reader miss bytes.
 
-        A reader that does not come within CONSOLE_PATIENCE_MS is waited for no more until it reads again:
-        a task is not held up by somebody who went away.
+        A reader that does not read for CONSOLE_READER_TIMEOUT_MS is ignored until it reads again, so that a
+        task is not delayed by a reader that has gone away.
         """
         most = limits.CONSOLE_TAIL_BYTES - limits.CONSOLE_READ_BYTES
         while self._followed and self.arrived - self._read_to > most:
             self._moved = trio.Event()
-            with trio.move_on_after(limits.CONSOLE_PATIENCE_MS / 1000) as patience:
+            with trio.move_on_after(limits.CONSOLE_READER_TIMEOUT_MS / 1000) as patience:
                 await self._moved.wait()
             self._followed = not patience.cancelled_caught
 
     def append(self, data: bytes) -> None:
-        """Take more bytes; the oldest beyond CONSOLE_TAIL_BYTES are forgotten."""
+        """Append bytes, and drop the oldest bytes beyond CONSOLE_TAIL_BYTES."""
         tail = self._tail
         tail += data
         self.arrived += len(data)
@@ -53,7 +53,7 @@ class Console:
         return len(self._tail)
 
     def read(self, position: int, length: int) -> bytes:
-        """What is still kept of ``length`` bytes from ``position`` on; nothing when all is forgotten."""
+        """Return the bytes still kept out of the ``length`` bytes from ``position`` on."""
         kept = self.arrived - len(self._tail)
         start = max(position - kept, 0)
         end = max(position + length - kept, 0)
@@ -64,42 +64,42 @@ class Console:
         return bytes(self._tail[start:end])
 
     def last_bytes(self, count: int) -> bytes:
-        """At most so many of the last bytes."""
+        """Return at most the last ``count`` bytes."""
         return bytes(self._tail[-count:])
 
     def text(self) -> str:
-        """All that is kept, as text."""
+        """Return all kept bytes as text."""
         return self._tail.decode(errors="replace")
 
     def last_lines(self, count: int = limits.LAST_LINES_KEPT) -> list[str]:
-        """The last non-empty lines as text, each cut to what a message can hold."""
+        """Return the last ``count`` non-empty lines, from as many bytes as a message can hold."""
         text = self._tail[-limits.TEXT_BYTES_MAX :].decode(errors="replace")
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         return lines[-count:]
 
 
 class Consoles:
-    """One console for each task; those of ended tasks within a bound of bytes together, oldest first out."""
+    """One console per task. Consoles of ended tasks are kept within a bound of bytes; the oldest go first."""
 
     def __init__(self) -> None:
-        self._consoles: Final[dict[TaskId, Console]] = {}
+        self._consoles: Final[dict[TaskId, TaskConsole]] = {}
         self._ended: Final[OrderedDict[TaskId, int]] = OrderedDict()
         self._ended_bytes = 0
 
-    def of(self, task: TaskId) -> Console:
-        """The console of a task, made when first asked for."""
+    def of(self, task: TaskId) -> TaskConsole:
+        """Return the console of a task; create it on first use."""
         console = self._consoles.get(task)
         if console is None:
-            console = self._consoles[task] = Console()
+            console = self._consoles[task] = TaskConsole()
         return console
 
     def read(self, task: TaskId, position: int, length: int) -> bytes:
-        """Read the console of a task; nothing where it is forgotten."""
+        """Read from the console of a task; return nothing if it was dropped."""
         console = self._consoles.get(task)
         return b"" if console is None else console.read(position, length)
 
     def ended(self, task: TaskId) -> None:
-        """The task is gone; its last bytes stay readable until newer ones need the room."""
+        """Mark a task as ended. Its last bytes stay readable until newer consoles need the space."""
         console = self._consoles.get(task)
         if console is None or task in self._ended:
             return
@@ -113,5 +113,5 @@ class Consoles:
             del self._consoles[oldest]
 
     def drop(self, task: TaskId) -> None:
-        """Nobody will read it again: a session's."""
+        """Drop the console of a session, which nobody can read any more."""
         self._consoles.pop(task, None)

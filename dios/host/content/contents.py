@@ -1,11 +1,11 @@
 """The current content of every object on this node, by object id (thesis §3.7, Buffering).
 
-Not for: who may see it, or since which version: the core decides; or open buffers
-(``dios.host.content.buffers``).
+The core decides who may see a content, and from which version on. Open buffers are in
+``dios.host.content.buffers``.
 
-A content is immutable once it is current, except a raw one: small ones are ``bytes``, larger ones a
-``Memory`` (an anonymous memory, or an extent of the store). What the store holds is opened when it is first
-asked for, and may be forgotten again.
+A current content is immutable, except a raw one. Small contents are ``bytes``; larger ones are a
+``ContentMemory``: an anonymous memory, or a file of the store. A stored content is opened on first use and
+may be dropped from memory again.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
 from dios.errors import BadReferenceError
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import ObjectId, PayloadId
 from dios.store.protocol import InlineContent, Store
 from dios.transport.memory.pool import MemoryPool
 
-Content: TypeAlias = bytes | Memory
+Content: TypeAlias = bytes | ContentMemory
 Payloads: TypeAlias = Mapping[PayloadId, Content]
 """The bytes that came with an event, by their ids."""
 
 
 def size_of(content: Content) -> int:
-    """How many bytes a content has."""
+    """Return the number of bytes of a content."""
     return len(content) if isinstance(content, bytes) else content.size
 
 
 def read_from(content: Content, offset: int, length: int) -> bytes:
-    """Copy bytes out of a content; the whole of ``bytes`` is not copied."""
+    """Return a copy of part of a content. All of a ``bytes`` content is returned without a copy."""
     if isinstance(content, bytes):
         if offset == 0 and length == len(content):
             return content
@@ -39,42 +39,42 @@ def read_from(content: Content, offset: int, length: int) -> bytes:
     return content.read(offset, length)
 
 
-def keep(content: Content) -> Content:
-    """One user more."""
+def retain_content(content: Content) -> Content:
+    """Add a user of the content."""
     return content if isinstance(content, bytes) else content.retain()
 
 
-def let_go(content: Content) -> None:
-    """One user less."""
+def release_content(content: Content) -> None:
+    """Remove a user of the content."""
     if not isinstance(content, bytes):
         content.release()
 
 
-class Carried(dict[PayloadId, Content]):
-    """Payloads of another node's message, some of them memories: freed with the last step that needs them.
+class OwnedPayloads(dict[PayloadId, Content]):
+    """The payloads of a message from another node, some of them memories. They are released on deletion.
 
-    A step and its effects wait in many places, and each lets go of the payloads when it is done.
+    A step and its effects are deferred in many places. The payloads are deleted with the last reference.
     """
 
     def __del__(self) -> None:
         for content in self.values():
-            let_go(content)
+            release_content(content)
 
 
 class Source(NamedTuple):
-    """Bytes to be written: ``length`` bytes of ``content`` from ``start`` on. Holds nothing by itself."""
+    """Bytes to write: ``length`` bytes of ``content`` from ``start`` on. It does not count as a user."""
 
     content: Content
     start: int
     length: int
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return all the bytes."""
         return read_from(self.content, self.start, self.length)
 
 
 class Contents:
-    """Every object's current content. Each call may touch memory or the disk, none waits for a task."""
+    """The current content of every object. Calls may read memory or the disk; none waits for a task."""
 
     def __init__(self, store: Store, pool: MemoryPool) -> None:
         self._store: Final = store
@@ -87,30 +87,30 @@ class Contents:
         self._cached_bytes = 0
         self._cached_files = 0
         self.in_use: Callable[[ObjectId], bool] = lambda _: False
-        """Whether a durable content must stay at hand, for the store may hold a newer one already."""
+        """Return True if a durable content must stay in memory because the store may hold a newer one."""
 
     def __len__(self) -> int:
         return len(self._current) + len(self._stored)
 
     # -- looking ------------------------------------------------------------------------------------
     def peek(self, target: ObjectId) -> Content | None:
-        """The content if it is at hand without the store; None also for an object without one."""
+        """Return the content if it is in memory; None if it is only stored or the object has none."""
         return self._current.get(target)
 
     def is_stored(self, target: ObjectId) -> bool:
-        """Whether the content is in the store only."""
+        """Return True if the content is only in the store."""
         return target in self._stored
 
     def is_durable(self, target: ObjectId) -> bool:
-        """Whether the store has a content of the object."""
+        """Return True if the store has a content of the object."""
         return target in self._stored or target in self._cached
 
     def is_slow(self, target: ObjectId) -> bool:
-        """Whether asking for the content will read all of a large value, to check it."""
+        """Return True if reading the content must first read all of a large stored value, to check it."""
         return target in self._unchecked and target in self._stored
 
     def current(self, target: ObjectId) -> Content:
-        """The current content; stays ours. Raises DamagedError when the stored one is not whole."""
+        """Return the current content without adding a user. Raise DamagedError if it is damaged."""
         content = self._current.get(target)
         if content is not None:
             return content
@@ -119,14 +119,14 @@ class Contents:
         return self.adopt_stored(target, self.fetch(target))
 
     def fetch(self, target: ObjectId) -> Content:
-        """Open the stored content, for ``adopt_stored``; may run in another thread."""
+        """Open the stored content, for ``adopt_stored``. May run in another thread."""
         try:
             found = self._store.open_content(target)
         except BadReferenceError:
             return b""
         if isinstance(found, InlineContent):
             return found.data
-        opened = Memory(found.fd, found.size, frozen=True)
+        opened = ContentMemory(found.fd, found.size, frozen=True)
         if found.size > limits.INLINE_BYTES_MAX:
             return opened
         try:
@@ -135,7 +135,7 @@ class Contents:
             opened.release()
 
     def adopt_stored(self, target: ObjectId, content: Content) -> Content:
-        """What ``fetch`` found is the current content, which may be forgotten again."""
+        """Make a content that ``fetch`` returned the current one; it may be dropped from memory again."""
         self._unchecked.discard(target)
         self._stored.discard(target)
         self._put(target, content)
@@ -144,20 +144,20 @@ class Contents:
 
     # -- changing -----------------------------------------------------------------------------------
     def recovered(self, targets: Iterable[tuple[ObjectId, int]]) -> None:
-        """The store holds these objects, of these sizes."""
+        """Register objects that the store holds, with their sizes."""
         for target, size in targets:
             self._stored.add(target)
             if size > limits.INLINE_BYTES_MAX:
                 self._unchecked.add(target)
 
     def set(self, target: ObjectId, content: Content) -> None:
-        """The object's new current content; takes over the caller's use of it."""
+        """Set the object's current content; takes over the caller's use of it."""
         self._uncache(target)
         self._stored.discard(target)
         self._put(target, content)
 
     def set_durable(self, target: ObjectId, content: bytes | None) -> None:
-        """The store holds the new content now: these bytes, or None for a large one."""
+        """Set the current content to one that the store holds now: these bytes, or None for a large one."""
         if content is None:
             self._uncache(target)
             self._remove(target)
@@ -167,27 +167,27 @@ class Contents:
             self.set(target, content)
             self._cache(target, content)
 
-    def raw(self, target: ObjectId, size: int) -> Memory:
-        """The object's own memory, of at least ``size`` bytes, that its writers change in place."""
+    def raw(self, target: ObjectId, size: int) -> ContentMemory:
+        """Return the object's own memory of at least ``size`` bytes, which its writers change in place."""
         content = self.current(target)
-        if isinstance(content, Memory) and content.raw:
+        if isinstance(content, ContentMemory) and content.raw:
             content.grow(size)
             return content
         before = size_of(content)
-        made = Memory.own(max(size, before, 1))
+        made = ContentMemory.own(max(size, before, 1))
         made.fill(0, content, 0, before)
         self.set(target, made)
         return made
 
     def discard(self, target: ObjectId) -> None:
-        """The object is gone."""
+        """Drop the content of a deleted object."""
         self._uncache(target)
         self._stored.discard(target)
         self._unchecked.discard(target)
         self._remove(target)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all contents."""
         for target in list(self._current):
             self.discard(target)
 
@@ -196,12 +196,12 @@ class Contents:
         before = self._current.get(target)
         self._current[target] = content
         if before is not None:
-            let_go(before)
+            release_content(before)
 
     def _remove(self, target: ObjectId) -> None:
         before = self._current.pop(target, None)
         if before is not None:
-            let_go(before)
+            release_content(before)
 
     def _cache(self, target: ObjectId, content: Content) -> None:
         cost = len(content) if isinstance(content, bytes) else 0
@@ -228,22 +228,24 @@ class Contents:
 
 # -- making contents out of pieces ------------------------------------------------------------------
 def new_size(base: int, offset: int, length: int, *, replace: bool) -> int:
-    """The size of an object of ``base`` bytes after a write of ``length`` bytes at ``offset``."""
+    """Return the size of an object of ``base`` bytes after a write of ``length`` bytes at ``offset``."""
     return offset + length if replace else max(base, offset + length)
 
 
 def compose_bytes(base: bytes, offset: int, data: bytes, *, replace: bool) -> bytes:
-    """The small content after a write over ``base``."""
+    """Return the small content that results from a write over ``base``."""
     if offset == 0 and (replace or len(data) >= len(base)):
         return data
     head = base[:offset].ljust(offset, b"\0")
     return head + data if replace else head + data + base[offset + len(data) :]
 
 
-def compose_memory(target: Memory, base: Content, offset: int, source: Source, *, replace: bool) -> None:
-    """Fill ``target`` with the large content after a write over ``base``; may run in another thread.
+def compose_memory(
+    target: ContentMemory, base: Content, offset: int, source: Source, *, replace: bool
+) -> None:
+    """Fill ``target`` with the large content that results from a write over ``base``.
 
-    ``target`` has exactly the new size, and any bytes in it.
+    ``target`` has exactly the new size and may contain any bytes. May run in another thread.
     """
     before = size_of(base)
     head = min(before, offset)

@@ -1,7 +1,6 @@
-"""Memories and extents of this node by use: each closes with its last user.
+"""Memories and files of the store with a count of users: the last user closes them.
 
-Not for: the system calls (``dios.transport.memory.memfd``), re-use (``dios.transport.memory.pool``), or which
-object a memory belongs to (``dios.host.content.contents``).
+The system calls are in ``dios.transport.memory.memfd``, the pool in ``dios.transport.memory.pool``.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from dios.transport.memory.pool import MemoryPool, PooledMemory
 _OWNER_READS: Final = 0o400
 
 
-class Memory:
-    """A descriptor with ``size`` bytes behind it. Only the node's loop counts users.
+class ContentMemory:
+    """A descriptor of ``size`` bytes and a count of its users, kept by the node's event loop only.
 
-    ``frozen``: nobody but the node can change the bytes, and the node will not. ``raw``: an object's own
-    memory, which its writers change in place.
+    ``frozen`` means that only the node could change the bytes, and it does not. ``raw`` marks an object's
+    own memory, which its writers change in place.
     """
 
     __slots__ = ("_pool", "_pooled", "_users", "fd", "frozen", "raw", "size")
@@ -38,41 +37,41 @@ class Memory:
         self._pooled: PooledMemory | None = None
 
     @classmethod
-    def shadow(cls, size: int) -> Memory:
-        """A zeroed memory for a task to fill; raises OutOfMemoryError."""
+    def shadow(cls, size: int) -> ContentMemory:
+        """Create a zeroed memory for a task to fill. Raise OutOfMemoryError."""
         return cls(memfd.create_memory(size, "shadow"), size)
 
     @classmethod
-    def own(cls, size: int) -> Memory:
-        """A zeroed raw memory; it can grow and never shrinks under its mappings. Raises OutOfMemoryError."""
+    def own(cls, size: int) -> ContentMemory:
+        """Create a zeroed raw memory, which can grow but never shrink. Raise OutOfMemoryError."""
         try:
             fd = os.memfd_create("dios raw blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
-            raise translated(error) from error
+            raise translate_os_error(error) from error
         try:
             os.ftruncate(fd, size)
             os.fchmod(fd, _OWNER_READS)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         except OSError as error:
             os.close(fd)
-            raise translated(error) from error
+            raise translate_os_error(error) from error
         return cls(fd, size, raw=True)
 
     @classmethod
-    def version(cls, size: int, pool: MemoryPool) -> Memory:
-        """A memory that the node must fill completely, before it hands it out; raises OutOfMemoryError."""
+    def version(cls, size: int, pool: MemoryPool) -> ContentMemory:
+        """Take a memory from the pool, to be filled completely before use. Raise OutOfMemoryError."""
         pooled = pool.take(size)
         made = cls(pooled.fd, size, frozen=True)
         made._pool, made._pooled = pool, pooled
         return made
 
-    def retain(self) -> Memory:
-        """One user more."""
+    def retain(self) -> ContentMemory:
+        """Add a user."""
         self._users += 1
         return self
 
     def release(self) -> None:
-        """One user less; the last one frees the memory."""
+        """Remove a user; the last one frees the memory."""
         self._users -= 1
         if self._users:
             return
@@ -83,34 +82,34 @@ class Memory:
         self.fd = -1
 
     def reader_fd(self) -> int:
-        """An open file of its own for one reader, which cannot be written through; the caller closes it.
+        """Open the memory for one reader, which cannot write through the descriptor; the caller closes it.
 
-        Raises OSError without descriptors.
+        Raise OSError if descriptors are exhausted.
         """
         return memfd.reopen_read_only(self.fd) if self._pooled is None else self._pooled.hand_out()
 
     def writer_fd(self) -> int:
-        """A descriptor for one who writes; the caller closes it. Raises OSError without descriptors."""
+        """Open the memory for one writer; the caller closes it. Raise OSError without descriptors."""
         return memfd.reopen_for_writing(self.fd)
 
     def adopt(self, length: int) -> bool:
-        """Freeze a shadow of exactly ``length`` bytes; False while its task still maps it for writing."""
+        """Freeze a shadow of exactly ``length`` bytes. Return False while its task maps it for writing."""
         if not self.frozen and not self.raw and length == self.size:
             self.frozen = memfd.seal_forever(self.fd)
         return self.frozen and length == self.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Copy bytes out; raises DamagedError where there are fewer."""
+        """Return a copy of some bytes. Raise DamagedError if there are fewer."""
         data = os.pread(self.fd, length, offset)
         while len(data) < length:
             more = os.pread(self.fd, length - len(data), offset + len(data))
             if not more:
-                raise DamagedError(f"{length} bytes at {offset} were promised, {len(data)} are there")
+                raise DamagedError(f"cannot read {length} bytes at {offset}: only {len(data)} are there")
             data += more
         return data
 
-    def fill(self, offset: int, source: Memory | bytes, start: int, length: int) -> None:
-        """Copy bytes in; may run in another thread. Raises NoSpaceError, OSError."""
+    def fill(self, offset: int, source: ContentMemory | bytes, start: int, length: int) -> None:
+        """Copy bytes into the memory. May run in another thread. Raise NoSpaceError or OSError."""
         if not length:
             return
         if self._pooled is not None:
@@ -127,13 +126,13 @@ class Memory:
         else:
             memfd.copy_bytes(source.fd, start, self.fd, offset, length)
 
-    def filled(self, data: bytes) -> Memory:
-        """The memory itself, with ``data`` at its beginning."""
+    def filled(self, data: bytes) -> ContentMemory:
+        """Write ``data`` at the beginning and return the memory."""
         self.fill(0, data, 0, len(data))
         return self
 
     def wipe(self, offset: int) -> None:
-        """Make everything from ``offset`` on zero, before anything is written there; raises OSError."""
+        """Zero everything from ``offset`` on, before anything is written there. Raise OSError."""
         length = self.size - offset
         if length <= 0:
             return
@@ -144,12 +143,12 @@ class Memory:
             memfd.punch_hole(self.fd, offset, length)
 
     def grow(self, size: int) -> None:
-        """Make room for ``size`` bytes; what is new is zero."""
+        """Grow the memory to ``size`` bytes; new bytes are zero."""
         if size > self.size:
             try:
                 os.ftruncate(self.fd, size)
             except OSError as error:
-                raise translated(error) from error
+                raise translate_os_error(error) from error
             self.size = size
 
 
@@ -160,14 +159,16 @@ def _wipe_view(view: memoryview) -> None:
         part[:] = zeros[: len(part)]
 
 
-def translated(error: OSError | DiosError) -> DiosError:
-    """What an error of the system's memory or files means to a caller."""
+def translate_os_error(error: OSError | DiosError) -> DiosError:
+    """Translate an error of the system's memory or files into the error for a caller."""
     if isinstance(error, DiosError) and not isinstance(error, NoSpaceError):
         return error
     if isinstance(error, NoSpaceError):
-        return OutOfMemoryError(f"the node has no memory left: {error.message}; release buffers")
+        return OutOfMemoryError(
+            f"the node has no memory left: {error.message}. Release buffers and try again."
+        )
     if error.errno in {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EFBIG}:
         return OutOfMemoryError(
-            f"the node has no memory or descriptors left ({error.strerror}); release buffers and try again"
+            f"the node has no memory or descriptors left ({error.strerror}). Release buffers and try again."
         )
     return DamagedError(f"the node's memory or disk failed: {error.strerror}")

@@ -1,6 +1,6 @@
-"""The public pages of all tasks: memory that the node writes and a task can only read (thesis §4.5.1).
+"""The public pages of all tasks: memory that the node writes and tasks can only read (thesis §4.5.1).
 
-Not for: the layout of a slot (``dios.wire.page``), or when something is published: the core says so.
+The layout of a slot is in ``dios.wire.page``. The core decides when something is published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dios.wire.page import PageWriter
 
 
 class _Page:
-    """One task's page: the node's mapping, and the descriptor that its task's own is made from."""
+    """One task's page: the node's mapping, and the descriptor from which the task's own is made."""
 
     __slots__ = ("_map", "_view", "bound", "fd", "writer")
 
@@ -27,7 +27,7 @@ class _Page:
         fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page")
         try:
             self._map: Final = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
-            # From here on nobody, not even by opening it again, can map it for writing.
+            # From now on nobody can map it for writing, not even through a new descriptor.
             seal_future_write(fd)
             self.fd: Final = reopen_read_only(fd)
         finally:
@@ -43,8 +43,8 @@ class _Page:
         os.close(self.fd)
 
 
-class _Published:
-    """Where one object's counters are shown, and what was shown last."""
+class _ShownObject:
+    """The slots that show one object's counters, and the counters shown last."""
 
     __slots__ = ("counters", "places", "step")
 
@@ -55,32 +55,35 @@ class _Published:
 
 
 class PublicPages:
-    """Every task's page, and every object's slots in them.
+    """Every task's page, and the slots of every object in them.
 
-    Effects of an outcome that waited for the disk may come after those of later steps. So each method
-    that publishes takes the number of its step, and what is older than shown never replaces it.
+    Effects that waited for the disk may run after those of later steps. So each publishing method takes the
+    number of its step, and older values never replace newer ones.
     """
 
     def __init__(self) -> None:
         self._pages: Final[dict[TaskId, _Page]] = {}
         self._spare: _Page | None = None
-        self._objects: Final[dict[ObjectId, _Published]] = {}
+        self._objects: Final[dict[ObjectId, _ShownObject]] = {}
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def open(self, task: TaskId) -> None:
-        """Make the page of a new task; raises OSError without memory or descriptors."""
+        """Create the page of a new task. Raise OSError if memory or descriptors are exhausted."""
         spare, self._spare = self._spare, None
         self._pages[task] = _Page() if spare is None else spare
 
     def descriptor(self, task: TaskId) -> int | None:
-        """What the task maps, for the caller to close; None when the task is gone already. Raises OSError."""
+        """Return a descriptor for the task to map, which the caller closes; None if the task has ended.
+
+        Raise OSError if descriptors are exhausted.
+        """
         page = self._pages.get(task)
         return None if page is None else reopen_read_only(page.fd)
 
     def close(self, task: TaskId) -> None:
-        """The task is gone; nothing if it has no page."""
+        """Free the page of an ended task. Do nothing if it has no page."""
         page = self._pages.pop(task, None)
         if page is None:
             return
@@ -88,12 +91,12 @@ class PublicPages:
             self._forget(task, slot, bound)
         page.close()
         if self._spare is None:
-            # A fresh one, for the next task: it is waited for then, and nobody waits now.
+            # Prepare the page of the next task now, when nobody waits for it.
             with contextlib.suppress(OSError, DiosError):
                 self._spare = _Page()
 
     def close_all(self) -> None:
-        """Let go of every page."""
+        """Free every page."""
         for task in list(self._pages):
             self.close(task)
         spare, self._spare = self._spare, None
@@ -113,7 +116,7 @@ class PublicPages:
         target = ObjectId(reference.object)
         shown = self._objects.get(target)
         if shown is None:
-            shown = self._objects[target] = _Published()
+            shown = self._objects[target] = _ShownObject()
         counters = shown.counters
         page.bound[slot] = target
         page.writer.bind(
@@ -136,7 +139,7 @@ class PublicPages:
             self._forget(effect.task, effect.slot, bound)
 
     def publish(self, effect: PublishCounters, step: int) -> None:
-        """Renew an object's counters wherever they are shown."""
+        """Update an object's counters in every slot that shows them."""
         shown = self._objects.get(effect.object)
         if shown is None or step < shown.step:
             return

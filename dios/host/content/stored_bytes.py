@@ -1,8 +1,7 @@
-"""Whose durable contents the store writes, and how many bytes of them: for meters and rates.
+"""Counts the durable bytes that each principal stores, for meters and rates.
 
-Not for: writing (``dios.host.loop.persister``), which is in the order of tickets and waits for nobody's
-rate. Who
-has stored more than its rate gives waits before its next call that stores is taken, at its own connection.
+The store writes in the order of tickets and waits for no rate. Instead, a principal that has stored more than
+its rate allows waits before its next storing call is accepted, at its own connection.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Final
 
 from dios.core.effects import AppendLog, Outcome, PutObject, StoreOperation
 from dios.core.events import Event, Received
-from dios.host.bandwidth.meters import Flow
+from dios.host.bandwidth.meters import TrafficFlow
 from dios.host.bandwidth.rates import Rates
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import TaskId, Ticket
 from dios.transport.unix.server import TaskChannel
 from dios.wire import dcp, messages
@@ -34,16 +33,16 @@ _STORING: Final[frozenset[type]] = frozenset(
 )
 
 
-class Stored:
-    """What is on its way to the store, and for whom."""
+class StoredBytes:
+    """The bytes on their way to the store, with their principals."""
 
-    def __init__(self, rates: Rates, owners: Owners) -> None:
+    def __init__(self, rates: Rates, owners: TaskPrincipals) -> None:
         self._rates: Final = rates
         self._owners: Final = owners
-        self._staged: Final[deque[tuple[Ticket, Flow, int]]] = deque()
+        self._staged: Final[deque[tuple[Ticket, TrafficFlow, int]]] = deque()
 
     def staged(self, event: Event, outcome: Outcome) -> None:
-        """A step stores something."""
+        """Count the bytes that a step stores."""
         for operation in outcome.persist:
             size = _size(operation)
             if size and isinstance(operation, PutObject | AppendLog):
@@ -53,14 +52,14 @@ class Stored:
                 self._rates.spend(principal, Traffic.STORE, size)
 
     def durable(self, last: Ticket) -> None:
-        """Everything up to this ticket is on the disk."""
+        """Record that everything up to this ticket is on disk."""
         staged = self._staged
         while staged and staged[0][0] <= last:
             _, flow, size = staged.popleft()
             self._rates.change(flow, Traffic.STORE, size, -size)
 
     def failed(self) -> None:
-        """Nothing that is on its way was stored."""
+        """Record that nothing on its way to the store was stored."""
         while self._staged:
             _, flow, size = self._staged.popleft()
             self._rates.change(flow, Traffic.STORE, 0, -size)
@@ -72,21 +71,23 @@ class Stored:
         caller: dcp.Caller | None = getattr(asked, "caller", None)
         return "" if caller is None else caller.principal
 
-    async def wait_off(self, task: TaskId, call: AnyCall, channel: TaskChannel) -> None:
-        """Hold up a call that may store something while its principal has stored more than its rate gives.
+    async def wait_for_credit(self, task: TaskId, call: AnyCall, channel: TaskChannel) -> None:
+        """Delay a call that may store something while its principal has stored more than its rate allows.
 
-        Until then, or until whoever made it has hung up.
+        Return early if the caller closes its connection.
         """
-        # Held up for what its user stores, a coordinator could not tell the rates that would end it.
-        if task != self._rates.told_by and may_store(call):
+        # A coordinator sets the rates; delayed by its own user's debt, it could not raise the rate.
+        if task != self._rates.set_by and may_store(call):
             principal = self._owners.of(task)
-            # Of what is stored on another node, the few bytes inside a message went before they were counted.
-            await self._rates.wait_inline(self._rates.account(task, principal), lambda: _hung_up(channel))
-            await self._rates.wait_off(principal, Traffic.STORE, lambda: _hung_up(channel))
+            # First the debt for bytes inside messages: those were sent before they could be counted.
+            await self._rates.wait_for_inline_credit(
+                self._rates.account(task, principal), lambda: _hung_up(channel)
+            )
+            await self._rates.wait_for_credit(principal, Traffic.STORE, lambda: _hung_up(channel))
 
 
 def may_store(call: AnyCall) -> bool:
-    """Whether a call is of a kind that stores something."""
+    """Return True if a call is of a kind that may store bytes."""
     return any(
         type(part) in _STORING for part in (call.calls if isinstance(call, messages.Vector) else (call,))
     )
@@ -96,7 +97,7 @@ def _size(operation: StoreOperation) -> int:
     if isinstance(operation, AppendLog):
         return operation.source.length
     if isinstance(operation, PutObject) and operation.source is not None:
-        return operation.record.size  # a content is written whole, however little of it changes
+        return operation.record.size  # a content is written as a whole, even if little of it changes
     return 0
 
 

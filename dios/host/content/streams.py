@@ -1,10 +1,10 @@
-"""The node's hold on the rings of streams: made at the first attach, ended with the object.
+"""The rings of streams on this node: created at the first attach, closed with the object.
 
-Not for: data, which never passes through here, or who may attach: the core has decided (thesis §4.7.4).
+Data does not pass through here, and the core has decided who may attach (thesis §4.7.4).
 
-A SHMEM_STREAM has one ring, whose ends are taken by tasks. A stream with a socket behind it has two, one to
-read and one to write; a task takes one end of each, and the *far side*, a pump of the host, the other.
-Inside the host, ``local_end`` takes an end in the place of a task, as for a task of another node.
+A SHMEM_STREAM has one ring; tasks attach to both of its ends. A stream with a socket behind it has two rings,
+one to read and one to write. A task attaches to one end of each; a backend in the host (a pump) has the other
+end. ``local_end`` attaches inside the host on behalf of a task, for example a task of another node.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dios.wire.types import Mode
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
-class FarSide(Protocol):
-    """What is behind the rings of a stream in both directions."""
+class StreamBackend(Protocol):
+    """The host's side of a stream with two rings."""
 
-    def taken(self, mode: Mode, end: RingEnd) -> None:
-        """Somebody reads or writes from now on; ``end`` is the opposite one, and the far side's to close."""
+    def end_attached(self, mode: Mode, end: RingEnd) -> None:
+        """Start to serve a direction: a task attached to it. The backend closes ``end``, the opposite end."""
         ...
 
-    def left(self, mode: Mode) -> None:
-        """Nobody ever will."""
+    def end_closed(self, mode: Mode) -> None:
+        """Note that no task will attach to a direction any more."""
         ...
 
 
 class Streams:
-    """Every open ring by its object, and by its direction where the object has one for each."""
+    """Every open ring by its object, and by direction for streams with one ring per direction."""
 
     def __init__(self) -> None:
         self._rings: Final[dict[tuple[ObjectId, Mode | None], RingDescriptors]] = {}
-        self._gone: Final[dict[ObjectId, set[Mode]]] = {}
-        self._far: Final[dict[ObjectId, FarSide]] = {}
+        self._closed_modes: Final[dict[ObjectId, set[Mode]]] = {}
+        self._backends: Final[dict[ObjectId, StreamBackend]] = {}
 
     def __len__(self) -> int:
         return len(self._rings)
@@ -45,8 +45,9 @@ class Streams:
     def attach(
         self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False
     ) -> tuple[Attached, tuple[int, ...]]:
-        """One end's reply and four descriptors for it, which the caller closes; raises OutOfMemoryError,
-        OSError. ``duplex``: reading and writing have a ring each.
+        """Attach to one end. Return the reply and four descriptors, which the caller closes.
+
+        With ``duplex``, each direction has a ring of its own. Raise OutOfMemoryError or OSError.
         """
         key = (target, mode if duplex else None)
         ring = self._rings.get(key)
@@ -54,74 +55,75 @@ class Streams:
             ring = create_ring(ring_bytes)
             if duplex:
                 try:
-                    self._tell(target, mode, ring)
+                    self._notify_backend(target, mode, ring)
                 except OSError:
                     ring.close()
                     raise
             else:
-                for gone in self._gone.get(target, ()):
+                for gone in self._closed_modes.get(target, ()):
                     ring.mark_closed(gone)
             self._rings[key] = ring
         return Attached(ring.ring_bytes), ring.hand_out(mode)
 
     def local_end(self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False) -> RingEnd:
-        """The same end for use inside the host, which closes it; errors as of ``attach``."""
+        """Attach to an end inside the host, which closes it. Raises the errors of ``attach``."""
         attached, fds = self.attach(target, mode, ring_bytes, duplex=duplex)
         return _end(mode, fds, attached.ring_bytes)
 
-    def serve(self, target: ObjectId, far: FarSide) -> None:
-        """From now on ``far`` is behind the rings of a stream, those that are taken and those to come."""
-        self._far[target] = far
+    def serve(self, target: ObjectId, backend: StreamBackend) -> None:
+        """Set the backend of a stream; it serves the ends attached so backend and later ones."""
+        self._backends[target] = backend
         for mode in Mode:
             ring = self._rings.get((target, mode))
             if ring is not None:
-                self._tell(target, mode, ring)
-            elif mode in self._gone.get(target, ()):
-                far.left(mode)
+                self._notify_backend(target, mode, ring)
+            elif mode in self._closed_modes.get(target, ()):
+                backend.end_closed(mode)
 
-    def close_end(self, target: ObjectId, mode: Mode, *, tell: bool = True) -> None:
-        """Tell the other end, now or when it comes; with both gone the rings are let go.
+    def close_end(self, target: ObjectId, mode: Mode, *, notify: bool = True) -> None:
+        """Close one end and notify the opposite end, now or later. Free the rings when both are closed.
 
-        Without ``tell`` whoever took it by ``local_end`` closes it, when all that is on its way is written.
+        Without ``notify``, the code that attached with ``local_end`` closes the ring itself, once everything
+        on its way has been written.
         """
-        gone = self._gone.setdefault(target, set())
+        gone = self._closed_modes.setdefault(target, set())
         gone.add(mode)
         taken = False
         for key in ((target, None), (target, mode)):
             ring = self._rings.get(key)
             if ring is not None:
-                if tell:
+                if notify:
                     ring.mark_closed(mode)
                 taken = True
-        far = self._far.get(target)
-        if far is not None and not taken:
-            far.left(mode)
-        if len(gone) == len(Mode) and (far is not None or (target, None) in self._rings):
-            self._let_go(target)
+        backend = self._backends.get(target)
+        if backend is not None and not taken:
+            backend.end_closed(mode)
+        if len(gone) == len(Mode) and (backend is not None or (target, None) in self._rings):
+            self._free_rings(target)
 
     def discard(self, target: ObjectId) -> None:
-        """The object is gone: both ends learn of it. Nothing for what is no stream."""
+        """Close both ends of a deleted object. Do nothing for an object that is not a stream."""
         for key in _keys(target):
             ring = self._rings.get(key)
             if ring is not None:
                 for mode in Mode:
                     ring.mark_closed(mode)
-        self._let_go(target)
+        self._free_rings(target)
 
     def close(self) -> None:
-        """At the node's end."""
+        """Close all rings, at the node's end."""
         for target, _ in list(self._rings):
             self.discard(target)
 
-    def _tell(self, target: ObjectId, mode: Mode, ring: RingDescriptors) -> None:
-        far = self._far.get(target)
-        if far is not None:
+    def _notify_backend(self, target: ObjectId, mode: Mode, ring: RingDescriptors) -> None:
+        backend = self._backends.get(target)
+        if backend is not None:
             opposite = _OPPOSITE[mode]
-            far.taken(mode, _end(opposite, ring.hand_out(opposite), ring.ring_bytes))
+            backend.end_attached(mode, _end(opposite, ring.hand_out(opposite), ring.ring_bytes))
 
-    def _let_go(self, target: ObjectId) -> None:
-        self._gone.pop(target, None)
-        self._far.pop(target, None)
+    def _free_rings(self, target: ObjectId) -> None:
+        self._closed_modes.pop(target, None)
+        self._backends.pop(target, None)
         for key in _keys(target):
             ring = self._rings.pop(key, None)
             if ring is not None:

@@ -1,6 +1,6 @@
 """The node's clock: nanoseconds since the epoch that never run backwards.
 
-Not for: waiting, which is trio's. The core gets every moment from here, in events.
+Every event that goes to the core carries a time from this clock. Waiting is trio's.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Final
 
 
 class Clock:
-    """Wall-clock time as of the node's start, carried on by the monotonic clock.
+    """The wall-clock time at the node's start, advanced by the monotonic clock.
 
-    Audit records and ``dios ps`` need moments that people can read; time limits need a clock that nobody
-    sets. One that starts as the first and runs as the second serves both.
+    Audit records and ``dios ps`` show wall-clock times; time limits need a clock that is never set back.
+    This clock serves both.
     """
 
     __slots__ = ("_offset",)
@@ -22,5 +22,5 @@ class Clock:
         self._offset: Final = time.time_ns() - time.monotonic_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return the nanoseconds since the epoch."""
         return time.monotonic_ns() + self._offset

@@ -1,6 +1,6 @@
-"""What becomes of a batch of tickets when the store takes it, or refuses a part of it (ADR 0007).
+"""Find out which jobs of a batch became durable when the store refuses a part of it (ADR 0007).
 
-Not for: threads or stores (``dios.host.loop.persister``); the simulator asks the same function.
+Pure functions: the writer thread (``dios.host.loop.persister``) and the simulator share them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dios.errors import DiosError
 from dios.ids import Ticket
 
 
-class Settled(NamedTuple):
-    """Tickets ``first`` to ``last`` are durable, or failed together when ``error`` is there."""
+class CommitResult(NamedTuple):
+    """The tickets ``first`` to ``last``, which became durable together, or failed together with ``error``."""
 
     first: Ticket
     last: Ticket
@@ -21,33 +21,36 @@ class Settled(NamedTuple):
 
 
 class Ticketed(Protocol):
-    """Whatever is made durable under one ticket."""
+    """Anything that is made durable under one ticket."""
 
     @property
     def ticket(self) -> Ticket:
-        """Its place in the order of all."""
+        """The ticket: the job's position in the order of all jobs."""
         ...
 
 
 _Job = TypeVar("_Job", bound=Ticketed)
 
 
-def settle(batch: Sequence[_Job], apply: Callable[[Sequence[_Job]], DiosError | None]) -> list[Settled]:
-    """Apply all jobs in one, or, where that is refused, one by one up to the one at fault.
+def commit_batch(
+    batch: Sequence[_Job], apply: Callable[[Sequence[_Job]], DiosError | None]
+) -> list[CommitResult]:
+    """Apply all jobs in one commit; if the store refuses it, apply each separately up to the failing job.
 
-    Returns consecutive ranges of tickets; after a failed one nothing is tried, for it may build on that.
+    Return consecutive ranges of tickets. Jobs after the failing job are not tried, because they may build
+    on it.
     """
     if not batch:
         return []
     error = apply(batch)
     if error is None:
-        return [Settled(batch[0].ticket, batch[-1].ticket)]
+        return [CommitResult(batch[0].ticket, batch[-1].ticket)]
     if len(batch) == 1:
-        return [Settled(batch[0].ticket, batch[0].ticket, error)]
-    # One of them is at fault: those before it can still hold. Those behind it may build on it.
+        return [CommitResult(batch[0].ticket, batch[0].ticket, error)]
+    # At least one job fails. Jobs before it can still succeed; jobs after it may build on it.
     for done, job in enumerate(batch):
         failed = apply([job])
         if failed is not None:
-            results = [Settled(batch[0].ticket, batch[done - 1].ticket)] if done else []
-            return [*results, Settled(job.ticket, batch[-1].ticket, failed)]
-    return [Settled(batch[0].ticket, batch[-1].ticket)]
+            results = [CommitResult(batch[0].ticket, batch[done - 1].ticket)] if done else []
+            return [*results, CommitResult(job.ticket, batch[-1].ticket, failed)]
+    return [CommitResult(batch[0].ticket, batch[-1].ticket)]

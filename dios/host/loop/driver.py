@@ -1,7 +1,7 @@
-"""The way of every event: step the core, store what must be durable, then carry out the rest.
+"""The path of every event: step the core, store what must be durable, then carry out the effects.
 
-Not for: I/O. It never waits: a frame goes in and its reply is sent before the next one is looked at. Only
-what needs the disk is put aside, until the writer thread says that it is durable.
+The driver does no I/O and never waits. The reply to a frame is sent before the next frame is read; only
+effects that need the disk are deferred until the writer thread reports that their ticket is durable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
 from dios.errors import DiosError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
-from dios.host.content.contents import Carried, Content, Payloads, size_of
-from dios.host.content.stored_bytes import Stored
+from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
+from dios.host.content.stored_bytes import StoredBytes
 from dios.host.loop.clock import Clock
-from dios.host.loop.commit_results import Settled
-from dios.host.loop.effect_kinds import tangles, touches_contents
-from dios.host.loop.effector import NO_PAYLOADS, Effector, Rest
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.commit_results import CommitResult
+from dios.host.loop.effect_kinds import defers_volatile_changes, touches_contents
+from dios.host.loop.effector import NO_PAYLOADS, Effector, RemainingEffects
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -40,15 +40,15 @@ _NO_PAYLOAD: Final = PayloadId(0)
 
 
 class Stepper(Protocol):
-    """The core, or one that writes down what it does."""
+    """The core, or a wrapper that records its steps."""
 
     def step(self, event: Event) -> Outcome:
-        """Take one event."""
+        """Process one event."""
         ...
 
 
-class _Held(NamedTuple):
-    """The effects of a step, until ``ticket`` is durable."""
+class _DeferredEffects(NamedTuple):
+    """The effects of a step, deferred until ``ticket`` is durable."""
 
     ticket: Ticket
     effects: list[Effect]
@@ -57,9 +57,9 @@ class _Held(NamedTuple):
 
 
 class Driver:
-    """One node's core and what surrounds it, in one thread.
+    """One node's core and the code around it, in one thread.
 
-    ``alarm`` is called with the next moment at which the core wants to be woken, or None.
+    ``alarm`` is called with the time at which the core wants its next timer event, or None for no timer.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Driver:
         core: Stepper,
         clock: Clock,
         alarm: Callable[[int | None], None],
-        owners: Owners,
-        stored: Stored,
+        owners: TaskPrincipals,
+        stored: StoredBytes,
     ) -> None:
         self._core: Final = core
         self._take: Final = core.step
@@ -81,59 +81,59 @@ class Driver:
         self._issued = Ticket(0)
         self._steps = 0
         self._next_payload = 1
-        self._held: deque[_Held] = deque()
-        # Until this ticket is durable, effects of earlier steps that no ticket of an object tells of are
-        # held: changes of volatile contents, and buffers opened, beside something durable in one vector.
-        self._tangled = Ticket(0)
+        self._held: deque[_DeferredEffects] = deque()
+        # Until this ticket is durable, later effects that touch contents or buffers are deferred too:
+        # deferred effects will change volatile contents or open buffers, and objects have no ticket for that.
+        self._volatile_barrier = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
         self.sound = True
-        """Whether no step broke off in its middle: after that the node may be wrong, and must end."""
+        """False after a step was interrupted by an exception. The node's state may be wrong: it must end."""
         self._quiet = trio.Event()
         self._effector: Effector
         self._staging: Staging
 
     def connect(self, effector: Effector, staging: Staging) -> None:
-        """Complete the circle: what carries out effects posts events here."""
+        """Set the effector and the staging, which need this driver themselves: they post events to it."""
         self._effector = effector
         self._staging = staging
 
     @property
     def steps(self) -> int:
-        """How many events the core has taken."""
+        """The number of events that the core has processed."""
         return self._steps
 
     @property
     def settled(self) -> bool:
-        """Whether everything that was decided has been carried out."""
+        """Return True if every effect of every step has been carried out."""
         return not (self._held or self._posted or self._staging) and self._effector.idle
 
     @property
-    def tangled(self) -> bool:
-        """Whether contents and buffers are not yet what the core takes them for."""
-        return self._tangled > self._durable
+    def has_deferred_volatile(self) -> bool:
+        """Return True while deferred effects will still change volatile contents or open buffers."""
+        return self._volatile_barrier > self._durable
 
-    async def wait_settled(self) -> None:
-        """Wait until everything that was decided has been carried out."""
+    async def wait_idle(self) -> None:
+        """Wait until every effect of every step has been carried out."""
         while not self.settled:
             self._quiet = trio.Event()
             await self._quiet.wait()
 
     def refusal_of(self, hello: messages.Hello) -> DiosError | None:
-        """Why no session may begin now; None when it may."""
+        """Return the reason why no session may begin now, or None if one may."""
         journal = self._effector.journal
         return refusal(journal, hello) if journal.pressure else None
 
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
-        """A task's call: the hot path."""
-        if self._effector.journal.pressure and self._effector.refuses(task, seq, call):
+        """Process the call of a task. This is the hot path."""
+        if self._effector.journal.pressure and self._effector.refuse_unrecorded(task, seq, call):
             return
         kind = type(call)
         if (
             kind in _COMMITS
             and not self.settled
-            and self._effector.refuses_early(task, seq, call, (held.effects for held in self._held))
+            and self._effector.refuse_early_commit(task, seq, call, (held.effects for held in self._held))
         ):
             return
         payloads: Payloads = NO_PAYLOADS
@@ -155,25 +155,25 @@ class Driver:
         return found
 
     def receive(
-        self, node: NodeId, epoch: int, message: dcp.Message, beside: Content | None
+        self, node: NodeId, epoch: int, message: dcp.Message, attached: Content | None
     ) -> Failure | None:
-        """A message of another node, and the bytes that came beside it, which are the driver's now.
+        """Process a message of another node and the bytes attached to it, which the driver takes over.
 
-        Returns how a request is to be answered that the core never sees. Raises ProtocolError when the core
-        refuses the message: nothing has changed then.
+        Return the failure to answer with if a request is refused before it reaches the core, else None.
+        Raise ProtocolError if the core refuses the message; nothing has changed then.
         """
-        payloads, first = self._carried(message, beside)
+        payloads, first = self._attached_payloads(message, attached)
         now = self._now()
         if self._deadline is not None and self._deadline <= now:
-            # What is due is done before, so that a message which is refused takes nothing of it along.
+            # Fire due timers first, so that a message that the core refuses cannot undo their effects.
             self.feed(TimerFired(now))
-        event = Received(now, node, epoch, message, first, 0 if beside is None else size_of(beside))
+        event = Received(now, node, epoch, message, first, 0 if attached is None else size_of(attached))
         if isinstance(message, dcp.Ask):
             journal = self._effector.journal
             refused = refusal_of_request(journal, message.body) if journal.pressure else None
             if refused is not None:
                 return Failure(int(refused.code), refused.message)
-            if beside is None and not self.settled and self._commits_too_early(message):
+            if attached is None and not self.settled and self._commits_too_early(message):
                 return None
         self._stepping = True
         try:
@@ -192,7 +192,7 @@ class Driver:
         finally:
             self._stepping = False
         if self._posted:
-            self._work_off()
+            self._process_posted()
         return None
 
     def _commits_too_early(self, asked: dcp.Ask) -> bool:
@@ -200,35 +200,37 @@ class Driver:
         if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
             return False
         held = (held.effects for held in self._held)
-        return self._effector.refuses_early(body.caller.task, asked.number, body.call, held)
+        return self._effector.refuse_early_commit(body.caller.task, asked.number, body.call, held)
 
-    def _carried(self, message: dcp.Message, beside: Content | None) -> tuple[Payloads, PayloadId]:
+    def _attached_payloads(
+        self, message: dcp.Message, attached: Content | None
+    ) -> tuple[Payloads, PayloadId]:
         inside: dict[PayloadId, bytes] = {}
         first = PayloadId(self._next_payload)
         if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
             inside = self._payloads_of(message.body.call)
-        if beside is None:
+        if attached is None:
             return (inside, first) if inside else (NO_PAYLOADS, _NO_PAYLOAD)
-        carried = Carried({first: beside})
+        carried = OwnedPayloads({first: attached})
         if inside:
-            raise ProtocolError("a call with bytes inside it and beside it")
+            raise ProtocolError("a call carries bytes both inside the message and attached to it")
         self._next_payload += 1
         return carried, first
 
     def post(self, event: Event) -> None:
-        """Take an event when the present step is done; at once when there is none."""
+        """Process an event after the current step, or now if no step is running."""
         self._posted.append(event)
         if not self._stepping:
-            self._work_off()
+            self._process_posted()
 
-    def keep_bytes(self, data: bytes) -> tuple[PayloadId, Payloads]:
-        """An id for bytes that an event brings, and what is to be fed beside that event."""
+    def register_payload(self, data: bytes) -> tuple[PayloadId, Payloads]:
+        """Give bytes that come with an event an id. Return the id and the payloads to feed with the event."""
         number = PayloadId(self._next_payload)
         self._next_payload += 1
         return number, {number: data}
 
     def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
-        """Take one event now, carry out what follows, and then what that posted."""
+        """Process one event now, carry out its effects, then process the events that these posted."""
         self._stepping = True
         try:
             self._step(event, payloads)
@@ -238,10 +240,10 @@ class Driver:
         finally:
             self._stepping = False
         if self._posted:
-            self._work_off()
+            self._process_posted()
 
-    def resumed(self, continue_with: Callable[[], None]) -> None:
-        """Carry on with a step whose slow part came back from a thread."""
+    def resume_step(self, continue_with: Callable[[], None]) -> None:
+        """Continue a step whose slow part has finished in a thread."""
         self._stepping = True
         try:
             continue_with()
@@ -251,11 +253,11 @@ class Driver:
         finally:
             self._stepping = False
         self._staging.pump()
-        self._work_off()
+        self._process_posted()
         if self.settled:
             self._quiet.set()
 
-    def _work_off(self) -> None:
+    def _process_posted(self) -> None:
         self._stepping = True
         try:
             while self._posted:
@@ -277,46 +279,46 @@ class Driver:
             self._deadline = outcome.deadline
             self._alarm(outcome.deadline)
         wait = outcome.wait_for
-        if self._tangled > self._durable and touches_contents(outcome.after):
-            wait = max(wait, self._tangled)
+        if self._volatile_barrier > self._durable and touches_contents(outcome.after):
+            wait = max(wait, self._volatile_barrier)
         if outcome.persist:
             self._issued = outcome.ticket
             self._staging.stage(outcome, payloads, self._steps)
             self._stored.staged(event, outcome)
         if wait > self._durable:
-            self._held.append(_Held(wait, outcome.after, payloads, self._steps))
-            if wait > outcome.wait_for or tangles(outcome.after):
-                self._tangled = max(self._tangled, wait)
+            self._held.append(_DeferredEffects(wait, outcome.after, payloads, self._steps))
+            if wait > outcome.wait_for or defers_volatile_changes(outcome.after):
+                self._volatile_barrier = max(self._volatile_barrier, wait)
         elif outcome.after:
             self._effector.run(outcome.after, payloads, self._steps)
 
     # -- from the disk ------------------------------------------------------------------------------
-    def persisted(self, results: list[Settled]) -> Ticket:
-        """The writer thread is done with these tickets: carry out what waited for them, in step order.
+    def persisted(self, results: list[CommitResult]) -> Ticket:
+        """Carry out, in step order, the effects that waited for tickets which the writer thread has finished.
 
-        Returns the last ticket issued: after a failure, everything up to it was undone.
+        Return the last ticket issued. After a failure, everything up to that ticket was undone.
         """
         for result in results:
             if result.error is None:
-                ready = self._no_longer_held(result.last)
+                ready = self._pop_durable(result.last)
                 self.feed(Persisted(self._now(), result.last))
                 self._carry_out(ready)
             else:
                 self._fail(result.first, result.error)
         self._staging.pump()
-        self._work_off()
+        self._process_posted()
         if self.settled:
             self._quiet.set()
         return self._issued
 
-    def _no_longer_held(self, last: Ticket) -> list[_Held]:
+    def _pop_durable(self, last: Ticket) -> list[_DeferredEffects]:
         self._durable = max(self._durable, last)
         self._stored.durable(last)
         ready = [held for held in self._held if held.ticket <= last]
         self._held = deque(held for held in self._held if held.ticket > last)
         return ready
 
-    def _carry_out(self, ready: list[_Held]) -> None:
+    def _carry_out(self, ready: list[_DeferredEffects]) -> None:
         self._effector.record(held.effects for held in ready)
         self._stepping = True
         try:
@@ -326,10 +328,10 @@ class Driver:
             self._stepping = False
 
     def _fail(self, first: Ticket, error: DiosError) -> None:
-        """Everything issued since ``first`` builds on what did not take place, and fails with it."""
+        """Fail every ticket since ``first``: the later ones build on changes that did not take place."""
         last = self._issued
         self._stored.failed()
-        ready = self._no_longer_held(last)
+        ready = self._pop_durable(last)
         _log.warning("the store refused changes", extra={"why": error.message})
         self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
@@ -340,6 +342,8 @@ class Driver:
                 if held.ticket < first:
                     self._effector.run(held.effects, held.payloads, held.step)
                 else:
-                    self._effector.run_failed(Rest(held.effects, 0, held.payloads, held.step), failure)
+                    self._effector.run_failed(
+                        RemainingEffects(held.effects, 0, held.payloads, held.step), failure
+                    )
         finally:
             self._stepping = False

@@ -1,6 +1,6 @@
-"""Kinds of effects, by what they touch: what order they must keep, and what a failure leaves of them.
+"""Groups of effects by what they touch: which must keep an order, and which run even after a failure.
 
-Not for: carrying them out (``dios.host.loop.effector``).
+``dios.host.loop.effector`` carries them out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from dios.core import effects as fx
 from dios.ids import ObjectId, TaskId
 
-ANSWERS: Final = (
+ANSWER_EFFECTS: Final = (
     fx.Answer,
     fx.AnswerRead,
     fx.AnswerWrite,
@@ -23,7 +23,7 @@ ANSWERS: Final = (
     fx.AnswerReceived,
     fx.AnswerAttachAway,
 )
-OF_CONTENTS: Final = (
+CONTENT_EFFECTS: Final = (
     fx.AnswerRead,
     fx.AnswerWrite,
     fx.AnswerVector,
@@ -33,7 +33,7 @@ OF_CONTENTS: Final = (
     fx.CloseBuffer,
     fx.AnswerReceived,
 )
-DONE_EVEN_IN_FAILURE: Final = (
+RUN_DESPITE_FAILURE: Final = (
     fx.CloseBuffer,
     fx.UnbindSlot,
     fx.PublishCounters,
@@ -56,15 +56,18 @@ DONE_EVEN_IN_FAILURE: Final = (
 
 
 def touches_contents(effects: list[fx.Effect]) -> bool:
-    """Whether any of the effects reads, changes or frees contents or buffers."""
+    """Return True if any effect reads, changes or frees contents or buffers."""
     return any(
-        isinstance(effect, OF_CONTENTS) or (isinstance(effect, fx.Send) and effect.source is not None)
+        isinstance(effect, CONTENT_EFFECTS) or (isinstance(effect, fx.Send) and effect.source is not None)
         for effect in effects
     )
 
 
-def tangles(effects: list[fx.Effect]) -> bool:
-    """Whether effects change or open what the objects' own tickets do not tell of, when they are held."""
+def defers_volatile_changes(effects: list[fx.Effect]) -> bool:
+    """Return True if deferring these effects defers a change that no object's ticket records.
+
+    These are changes of volatile contents, duplicated contents, and buffers opened by a vector.
+    """
     for effect in effects:
         if isinstance(effect, fx.ApplyWrite):
             if not effect.durable:
@@ -77,8 +80,8 @@ def tangles(effects: list[fx.Effect]) -> bool:
     return False
 
 
-def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
-    """The buffers that effects will open for a task, without those that they close again."""
+def opened_buffers(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
+    """Return the buffers that the effects will open for a task and not close again."""
     made: set[int] = set()
     closed: set[int] = set()
     for effect in effects:
@@ -91,7 +94,7 @@ def buffers_made(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
 
 
 def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
-    """The objects whose content or counters an effect touches."""
+    """Return the objects whose content or counters an effect touches."""
     if isinstance(effect, fx.DuplicateContent):
         return (effect.object, effect.source)
     if isinstance(effect, fx.ApplyWrite):
@@ -109,5 +112,5 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
 
 
 def task_answered(effects: Iterable[fx.Effect]) -> TaskId:
-    """The task for which a step's effects are done: the first that they answer."""
-    return next((effect.task for effect in effects if isinstance(effect, ANSWERS)), TaskId(0))
+    """Return the task on whose behalf a step runs: the first task that its effects answer, or 0."""
+    return next((effect.task for effect in effects if isinstance(effect, ANSWER_EFFECTS)), TaskId(0))

@@ -1,8 +1,7 @@
-"""Carries out what a step decided: replies, buffers, pages, streams, tasks, audit.
+"""Carry out the effects of a step: replies, buffers, public pages, streams, tasks, audit records.
 
-Not for: deciding, waiting for the disk (``dios.host.loop.driver``), or how each part does it. What takes
-long goes
-to a thread; until it is back, nothing else touches that object, and the rest of its step waits.
+``dios.host.loop.driver`` decides when a step's effects may run. Slow effects go to a thread; until the
+thread is done, no other effect touches that object, and the rest of the step waits.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
 from dios.errors import Code, DiosError
 from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
-from dios.host.content.buffers import Buffers, Work
+from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.consoles import Consoles
 from dios.host.content.contents import Content, Contents, Payloads, read_from, size_of
 from dios.host.content.log_reader import LogReader
@@ -28,49 +27,50 @@ from dios.host.loop import effect_kinds
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.staging import Staging
-from dios.host.loop.vectors import Vectors, do_at_once, failure_of, with_data
+from dios.host.loop.vectors import VectorReplies, failure_of, run_now, with_data
 from dios.host.network.sockets import Sockets
-from dios.host.peers.interface import Elsewhere
+from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[fx.Effect], Work | None]
+Handler: TypeAlias = Callable[[fx.Effect], BackgroundWork | None]
 
 _TOO_EARLY: Final = Failure(
-    int(Code.EBADF), "the buffer is not open; commit one when the reply that brings it has come"
+    int(Code.EBADF),
+    "cannot commit: the buffer is not open yet. Wait for the reply that carries it, then commit.",
 )
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
 
-class Tasks(Protocol):
-    """What the effects ask of processes and connections."""
+class TaskController(Protocol):
+    """The operations on processes and connections that effects need."""
 
     def spawn(self, effect: fx.Spawn) -> None:
-        """Begin to start a process; raises OSError without descriptors."""
+        """Begin to start a process. Raise OSError if descriptors are exhausted."""
         ...
 
     def kill(self, task: TaskId) -> None:
-        """End its process."""
+        """End the task's process."""
         ...
 
     def suspend(self, task: TaskId) -> None:
-        """Stop its process."""
+        """Stop the task's process."""
         ...
 
     def resume(self, task: TaskId) -> None:
-        """Let it run on."""
+        """Continue the task's process."""
         ...
 
     def close(self, task: TaskId, reason: str) -> None:
-        """Close its connection after what is queued."""
+        """Close the task's connection after its queued replies are sent."""
         ...
 
 
-class Parts(NamedTuple):
-    """What the effector works with."""
+class EffectorParts(NamedTuple):
+    """The parts of the node that the effector works with."""
 
     contents: Contents
     buffers: Buffers
@@ -81,15 +81,15 @@ class Parts(NamedTuple):
     sockets: Sockets
     logs: LogReader
     outbox: Outbox
-    tasks: Tasks
+    tasks: TaskController
     journal: Journal
     clock: Clock
     rates: Rates
-    elsewhere: Elsewhere | None = None
+    remote: RemoteEffects | None = None
 
 
-class Rest(NamedTuple):
-    """The effects of one step that are still to be done."""
+class RemainingEffects(NamedTuple):
+    """The effects of one step, from index ``place`` on, that have not been carried out."""
 
     effects: list[fx.Effect]
     place: int
@@ -98,18 +98,19 @@ class Rest(NamedTuple):
 
 
 class Effector:
-    """Runs the effects of one step after another.
+    """Carries out the effects of one step after another.
 
-    ``post`` takes an event for the core, to be stepped when the present step is done; ``in_thread`` runs
-    a task's Work's slow part and then calls ``finish``; ``info`` completes the node's description.
+    ``post`` queues an event for the core, to be processed after the current step. ``in_thread`` runs the
+    slow part of a task's work in a thread and then calls its callback with the error or None. ``info``
+    completes the node's description.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        parts: EffectorParts,
         *,
         post: Callable[[Event], None],
-        in_thread: Callable[[TaskId, Work, Callable[[Exception | None], None]], None],
+        in_thread: Callable[[TaskId, BackgroundWork, Callable[[Exception | None], None]], None],
         info: Callable[[Info], Info],
         begin_shutdown: Callable[[], None],
     ) -> None:
@@ -119,20 +120,20 @@ class Effector:
         self._info: Final = info
         self._begin_shutdown: Final = begin_shutdown
         self._reply: Final = parts.outbox.reply
-        self._hand_over: Final = parts.outbox.hand_over
+        self._hand_over: Final = parts.outbox.reply_and_close
         self.journal: Final = parts.journal
         self._payloads: Payloads = NO_PAYLOADS
         self._kept: Final[dict[PayloadId, Payloads]] = {}
         self._step = 0
-        self._vectors: Final = Vectors(
+        self._vectors: Final = VectorReplies(
             parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
         )
-        self._gates: Final[dict[ObjectId, deque[Rest]]] = {}
-        self._to_close: Final[deque[tuple[int, BufferId]]] = deque()
+        self._steps_by_busy_object: Final[dict[ObjectId, deque[RemainingEffects]]] = {}
+        self._deferred_closes: Final[deque[tuple[int, BufferId]]] = deque()
         self._handlers: Final = self._table()
 
     def _table(self) -> dict[type, Handler]:
-        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+        found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Answer: self._answer,
             fx.AnswerRead: self._answer_read,
             fx.AnswerWrite: self._answer_write,
@@ -164,26 +165,27 @@ class Effector:
             fx.Audit: self._audit,
             fx.SetRates: self._parts.rates.set,
         }
-        elsewhere = self._parts.elsewhere
+        elsewhere = self._parts.remote
         if elsewhere is not None:
             found |= elsewhere.handlers(self._payload_of)
-            found |= elsewhere.minding(dict(found))
+            found |= elsewhere.overrides(dict(found))
         return cast("dict[type, Handler]", found)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being done in a thread."""
-        return not self._gates
+        """Return True if no work is being done in a thread."""
+        return not self._steps_by_busy_object
 
     def done_before(self, step: int) -> bool:
-        """Whether nothing of the steps before this one is being done in a thread or waits for that."""
-        return all(rest.step >= step for waiting in self._gates.values() for rest in waiting)
+        """Return True if no step before ``step`` is working in a thread or waiting for such work."""
+        return all(rest.step >= step for waiting in self._steps_by_busy_object.values() for rest in waiting)
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
-        """Write down what steps did that are durable now, before anybody is told; ``run`` leaves it out.
+        """Write the audit records of durable steps to the log, before anybody gets a reply.
 
-        After a kill nobody then knows of a durable change that the audit log does not know.
+        The records are removed from the steps, so that ``run`` does not write them again. A kill in between
+        can therefore not leave a durable change that a client knows of and the audit log does not.
         """
         found = False
         for effects in steps:
@@ -194,50 +196,52 @@ class Effector:
                 for record in records:
                     self.journal.append(record)
         if found:
-            # What it cannot write it keeps, and refuses calls in time.
+            # The journal keeps records that it cannot write, and refuses further calls in time.
             with contextlib.suppress(DiosError):
                 self.journal.flush()
 
-    def refuses(self, task: TaskId, seq: int, call: AnyCall) -> bool:
-        """Whether a call is not made, and answered so, because it could not be recorded."""
+    def refuse_unrecorded(self, task: TaskId, seq: int, call: AnyCall) -> bool:
+        """Refuse a call if it could not be recorded in the audit log. Return True if it was refused."""
         refused = refusal(self.journal, call)
         if refused is not None:
             self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
 
-    def refuses_early(self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]) -> bool:
-        """Whether a call commits a buffer that was not handed out yet, and is not made, and answered so.
+    def refuse_early_commit(
+        self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]
+    ) -> bool:
+        """Refuse a commit of a buffer that was not handed out yet. Return True if it was refused.
 
-        Who guesses its number commits bytes that may never come to be. The core would take it, and without
-        them the store's work fails, of everybody, since then (ADR 0007). ``held`` are effects that wait for
-        the disk.
+        A task that guesses a buffer's number would commit bytes that may never exist. The core would accept
+        the commit, and without the bytes the store would fail all later changes, of every task (ADR 0007).
+        ``held`` are the effects that wait for the disk.
         """
         if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
             return False
         buffer = BufferId(call.buffer)
-        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._to_close):
+        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._deferred_closes):
             return False
         gated = (
-            # What is done in the thread belongs to what is still to come.
+            # In the first step of a queue, the effect before ``place`` is running in the thread.
             rest.effects[rest.place - (number == 0) :]
-            for waiting in self._gates.values()
+            for waiting in self._steps_by_busy_object.values()
             for number, rest in enumerate(waiting)
         )
         later = (each for effects in (*held, *gated) for each in effects)
-        if buffer not in effect_kinds.buffers_made(later, task):
-            return False  # it is none of anybody's: for the core to say
+        if buffer not in effect_kinds.opened_buffers(later, task):
+            return False  # no buffer of this task: the core answers
         self._reply(task, seq, _TOO_EARLY)
         return True
 
     # -- one step after another ---------------------------------------------------------------------
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
-        """Carry out a step's effects from ``index`` on, in order."""
+        """Carry out a step's effects in order, beginning with ``index``."""
         self._payloads, self._step = payloads, step
-        handlers, gates = self._handlers, self._gates
+        handlers, gates = self._handlers, self._steps_by_busy_object
         while index < len(effects):
             effect = effects[index]
             index += 1
-            if gates and self._must_pause(effect, Rest(effects, index - 1, payloads, step)):
+            if gates and self._must_pause(effect, RemainingEffects(effects, index - 1, payloads, step)):
                 return
             try:
                 work = handlers[type(effect)](effect)
@@ -245,37 +249,37 @@ class Effector:
                 failure = failure_of(error)
                 if self._refused(effect, failure):
                     continue
-                self.run_failed(Rest(effects, index, payloads, step), failure, content_lost=False)
+                self.run_failed(RemainingEffects(effects, index, payloads, step), failure, content_lost=False)
                 return
             if work is not None:
-                self._begin(work, effect, Rest(effects, index, payloads, step))
+                self._begin(work, effect, RemainingEffects(effects, index, payloads, step))
                 return
 
-    def run_failed(self, rest: Rest, failure: Failure, *, content_lost: bool = True) -> None:
-        """Do what is left of a step that could not be made durable: free, and refuse.
+    def run_failed(self, rest: RemainingEffects, failure: Failure, *, content_lost: bool = True) -> None:
+        """Finish a step that could not be made durable: free what it used and answer with ``failure``.
 
-        ``content_lost`` says that the durable writes among the effects did not take place.
+        ``content_lost`` means that the durable writes among the effects did not take place.
         """
         self._payloads, self._step = rest.payloads, rest.step
         for effect in rest.effects[rest.place :]:
-            if isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+            if isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
                 self._handlers[type(effect)](effect)
             elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
                 if effect.seq:
                     self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, effect_kinds.ANSWERS):
+            elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
                 self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, fx.Send) and self._parts.elsewhere is not None:
-                self._parts.elsewhere.send_failed(effect, failure)
+            elif isinstance(effect, fx.Send) and self._parts.remote is not None:
+                self._parts.remote.send_failed(effect, failure)
             elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
                 self._content_in_failure(effect, content_lost=content_lost)
             elif isinstance(effect, fx.Spawn):
-                self._never_started(effect.task, failure.message)
+                self._report_not_started(effect.task, failure.message)
 
     def _content_in_failure(
         self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
     ) -> None:
-        """What was not durable is as the core has it all the same: only the store's part did not happen."""
+        """Apply changes of volatile contents all the same: only the part in the store failed."""
         contents = self._parts.contents
         if isinstance(effect, fx.ApplyWrite) and effect.durable:
             version = self._parts.staging.take(effect.object)
@@ -287,21 +291,21 @@ class Effector:
         try:
             work = self._handlers[type(effect)](effect)
             if work is not None:
-                do_at_once(work)
+                run_now(work)
         except (DiosError, OSError) as error:
-            _log.error("content of an object could not be made", extra={"why": str(error)})
+            _log.error("cannot build the content of an object", extra={"why": str(error)})
 
     def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
-        """Tell whoever waits that the effect failed; False when the step's other answers must fail too."""
+        """Report a failed effect to the waiting task. Return False if the step's other answers must fail."""
         if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
             self._reply(effect.task, effect.seq, failure)
             self._effect_failed(effect, failure)
-        elif isinstance(effect, effect_kinds.ANSWERS):
+        elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
             self._reply(effect.task, effect.seq, failure)
         elif isinstance(effect, fx.Spawn):
-            self._never_started(effect.task, failure.message)
+            self._report_not_started(effect.task, failure.message)
         elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
-            _log.error("content of an object could not be made", extra={"why": failure.message})
+            _log.error("cannot build the content of an object", extra={"why": failure.message})
             return False
         else:
             _log.error("effect failed", extra={"effect": type(effect).__name__, "why": failure.message})
@@ -319,13 +323,13 @@ class Effector:
             )
         )
 
-    def _never_started(self, task: TaskId, why: str) -> None:
+    def _report_not_started(self, task: TaskId, why: str) -> None:
         self._post(TaskEnded(self._parts.clock.now(), task, Cause.SPAWN, detail=why))
 
     # -- work in threads ----------------------------------------------------------------------------
-    def _begin(self, work: Work, effect: fx.Effect, rest: Rest) -> None:
-        # The first is the step whose work it is, the others wait for it.
-        self._gates[work.target] = deque((rest,))
+    def _begin(self, work: BackgroundWork, effect: fx.Effect, rest: RemainingEffects) -> None:
+        # The first entry is the step that does the work; the others wait for the object.
+        self._steps_by_busy_object[work.target] = deque((rest,))
 
         def finish(error: Exception | None) -> None:
             self._finish(work, effect, rest, error)
@@ -333,9 +337,11 @@ class Effector:
         asker = effect_kinds.task_answered((effect, *rest.effects[rest.place :]))
         self._in_thread(asker, work, finish)
 
-    def _finish(self, work: Work, effect: fx.Effect, rest: Rest, error: Exception | None) -> None:
-        """The thread is back: answer, do the rest of that step, then the steps that wait for the object."""
-        waiting = self._gates.pop(work.target)
+    def _finish(
+        self, work: BackgroundWork, effect: fx.Effect, rest: RemainingEffects, error: Exception | None
+    ) -> None:
+        """Answer after a thread has finished, run the rest of its step, then the steps that wait."""
+        waiting = self._steps_by_busy_object.pop(work.target)
         waiting.popleft()
         self._payloads, self._step = rest.payloads, rest.step
         if error is None:
@@ -357,19 +363,19 @@ class Effector:
                 self.run_failed(rest, failure, content_lost=False)
         while waiting:
             paused = waiting.popleft()
-            again = self._gates.get(work.target)
+            again = self._steps_by_busy_object.get(work.target)
             if again is not None:
                 again.append(paused)
             else:
                 self.run(paused.effects, paused.payloads, paused.step, paused.place)
-        while self._to_close and self.done_before(self._to_close[0][0]):
-            self._parts.buffers.close(self._to_close.popleft()[1])
+        while self._deferred_closes and self.done_before(self._deferred_closes[0][0]):
+            self._parts.buffers.close(self._deferred_closes.popleft()[1])
 
-    def _must_pause(self, effect: fx.Effect, rest: Rest) -> bool:
+    def _must_pause(self, effect: fx.Effect, rest: RemainingEffects) -> bool:
         if isinstance(effect, fx.CloseBuffer):
             return False
         for target in effect_kinds.objects_of(effect):
-            waiting = self._gates.get(target)
+            waiting = self._steps_by_busy_object.get(target)
             if waiting is not None:
                 waiting.append(rest)
                 return True
@@ -390,9 +396,9 @@ class Effector:
         else:
             self._reply(effect.task, effect.seq, result)
 
-    def _answer_read(self, effect: fx.AnswerRead) -> Work | None:
+    def _answer_read(self, effect: fx.AnswerRead) -> BackgroundWork | None:
         answered = self._parts.buffers.read(effect)
-        if type(answered) is Work:
+        if type(answered) is BackgroundWork:
             return answered
         result, fds = answered[0], answered[1]
         if fds:
@@ -401,9 +407,9 @@ class Effector:
             self._reply(effect.task, effect.seq, result)  # type: ignore[arg-type] # as above
         return None
 
-    def _answer_write(self, effect: fx.AnswerWrite) -> Work | None:
+    def _answer_write(self, effect: fx.AnswerWrite) -> BackgroundWork | None:
         answered = self._parts.buffers.write(effect)
-        if isinstance(answered, Work):
+        if isinstance(answered, BackgroundWork):
             return answered
         self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
         return None
@@ -431,19 +437,19 @@ class Effector:
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
         if not self.done_before(self._step):
-            # The work of a thread may be about to open it.
-            self._to_close.append((self._step, effect.buffer))
+            # Work in a thread may be about to open this buffer.
+            self._deferred_closes.append((self._step, effect.buffer))
         else:
             self._parts.buffers.close(effect.buffer)
 
-    def _apply_write(self, effect: fx.ApplyWrite) -> Work | None:
+    def _apply_write(self, effect: fx.ApplyWrite) -> BackgroundWork | None:
         if effect.durable:
             self._parts.contents.set_durable(effect.object, self._parts.staging.take(effect.object))
             return None
         payload = effect.source.payload
         return self._parts.buffers.apply(effect, self._payloads[payload] if payload else None)
 
-    def _duplicate(self, effect: fx.DuplicateContent) -> Work | None:
+    def _duplicate(self, effect: fx.DuplicateContent) -> BackgroundWork | None:
         return self._parts.buffers.duplicate(effect)
 
     def _discard(self, effect: fx.DiscardContent) -> None:

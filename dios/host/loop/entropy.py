@@ -1,6 +1,6 @@
-"""Unpredictable bytes for the core, drawn from the system in larger pieces.
+"""Random bytes for the core, drawn from the operating system in larger blocks.
 
-Not for: anything deterministic, or processes that fork: what is kept here would be drawn twice.
+Not for processes that fork: parent and child would draw the same buffered bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dios import limits
 
 
 class Entropy:
-    """Call it for bytes. Each byte is given out once, and forgotten then."""
+    """A callable that returns random bytes. Each byte is returned once and then erased."""
 
     __slots__ = ("_kept",)
 
@@ -20,7 +20,7 @@ class Entropy:
         self._kept: Final = bytearray()
 
     def __call__(self, size: int) -> bytes:
-        """The next ``size`` bytes: one system call serves many names."""
+        """Return ``size`` random bytes. One system call serves many calls."""
         kept = self._kept
         if len(kept) < size:
             kept += os.urandom(max(limits.ENTROPY_BYTES, size))

@@ -1,13 +1,12 @@
-"""Turns at what is slow: large copies run in few threads, and everybody who waits gets one after another.
+"""A fair queue for large copies: few run at a time, and principals take turns.
 
-Not for: what is copied, or in which order effects of one object take place (``dios.host.loop.effector``).
+The duration of a copy grows with its size, and a task with many large copies must not delay the copies of
+all others. Therefore a task has one turn at a time; turns alternate among principals, and among the tasks
+of each principal.
 
-A copy takes as long as it is large, and who asks for many large ones must not make others wait for all of
-them. So a task has one at a time, turns go around among principals, and among the tasks of each.
-
-A principal that has a rate takes as long as its rate is low, and however few turns it had, it would have
-them for so long that others, with rates or without, waited for it. So it has one at a time, beside those that
-the others have. To whom something is promised, it has one beside all of those.
+A copy of a principal with a rate lasts longer the lower its rate is. A few such copies would occupy all turns
+for a long time. Therefore such a principal has one turn at a time, in addition to the turns of the others. A
+principal with a guarantee has one turn in addition to all of those.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dios.host.bandwidth.accounts import Account
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 
-Begin: TypeAlias = Callable[[], None]
-Is: TypeAlias = Callable[[Account], bool]
+TurnCallback: TypeAlias = Callable[[], None]
+AccountPredicate: TypeAlias = Callable[[Account], bool]
 
 
-class Whose(Protocol):
-    """Tells for whom a task acts."""
+class AccountLookup(Protocol):
+    """A map from tasks to the accounts that their turns count for."""
 
     def of(self, task: TaskId) -> Account:
-        """The account among whose like turns go around."""
+        """Return the account of a task. Turns alternate among accounts."""
         ...
 
 
@@ -39,8 +38,8 @@ _NOBODY: Final = Principal("")
 _STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
 
 
-class Owners:
-    """The principal that each task and session acts for, as far as events and effects tell (§3.2.2.1)."""
+class TaskPrincipals:
+    """The principal of each task and session, learned from events and effects (§3.2.2.1)."""
 
     def __init__(self) -> None:
         self._principals: Final[dict[TaskId, Principal]] = {}
@@ -49,19 +48,19 @@ class Owners:
         return len(self._principals)
 
     def of(self, task: TaskId) -> Principal:
-        """Its principal; an empty one where nobody knows."""
+        """Return the principal of a task, or an empty one if it is unknown."""
         return self._principals.get(task, _NOBODY)
 
     def add(self, task: TaskId, principal: str) -> None:
-        """A task of another node is served here from now on, for this principal."""
+        """Register a task of another node, for which this node works from now on."""
         self._principals[task] = Principal(principal)
 
     def remove(self, task: TaskId) -> None:
-        """It is not any more."""
+        """Forget a task of another node."""
         self._principals.pop(task, None)
 
     def note(self, event: Event, outcome: Outcome) -> None:
-        """Learn who begins and who ends. Every call comes by here, and most do neither."""
+        """Learn from a step which tasks began or ended. Every call passes here, and most do neither."""
         if isinstance(event, Called):
             if type(event.call) in _STARTS:
                 self._note_children(event, outcome)
@@ -73,25 +72,26 @@ class Owners:
     def _note_children(self, event: Called, outcome: Outcome) -> None:
         for effect in outcome.after:
             if type(effect) is Spawn:
-                # A task acts for whoever started it.
+                # A task acts on behalf of the principal that started it.
                 self._principals[effect.task] = self.of(event.task)
 
 
-class Turns:
-    """Who waits for a turn. ``begin`` of each is called when it is its turn; then ``ended`` must be.
+class FairQueue:
+    """A fair queue. It calls ``begin`` when a turn starts; the caller then calls ``ended``.
 
-    Of accounts that are not ``paced`` there are ``at_once`` turns at a time, of these and the paced ones
-    together ``at_most``; beside them ``promised_most`` of the paced ones that are ``promised`` theirs.
+    At most ``at_once`` turns of accounts that are not ``paced`` run at a time, and at most ``at_most`` of
+    these and the paced ones together. In addition, ``promised_most`` turns are reserved for paced accounts
+    that are ``promised`` a guarantee.
     """
 
     def __init__(
         self,
-        owners: Whose,
+        owners: AccountLookup,
         at_once: int = limits.COPIES_AT_ONCE_MAX,
         *,
         at_most: int = 0,
-        paced: Is | None = None,
-        promised: Is = lambda _: False,
+        paced: AccountPredicate | None = None,
+        promised: AccountPredicate = lambda _: False,
         promised_most: int = 0,
     ) -> None:
         self._owners: Final = owners
@@ -100,27 +100,27 @@ class Turns:
         self._paced: Final = paced
         self._promised: Final = promised
         self._promised_most: Final = promised_most
-        self._waiting: Final[dict[TaskId, deque[Begin]]] = {}
+        self._waiting: Final[dict[TaskId, deque[TurnCallback]]] = {}
         self._running: Final[set[TaskId]] = set()
-        # When each had a turn last, as the number of that turn; who had none comes first.
+        # The number of the last turn of each account and task; those without a turn so far come first.
         self._turn = 0
         self._turns_of: Final[dict[Account, int]] = {}
         self._turns_of_tasks: Final[dict[TaskId, int]] = {}
 
-    def ask(self, task: TaskId, begin: Begin) -> None:
-        """``task`` wants a turn; it may be its turn at once."""
+    def request_turn(self, task: TaskId, begin: TurnCallback) -> None:
+        """Queue a turn for ``task``. The turn may start before this returns."""
         self._waiting.setdefault(task, deque()).append(begin)
-        self.go_on()
+        self.start_ready()
 
-    def ended(self, task: TaskId) -> None:
-        """The turn of ``task`` is over."""
+    def end_turn(self, task: TaskId) -> None:
+        """End the turn of ``task`` and start the next ones."""
         self._running.discard(task)
         if task not in self._waiting:
             self._turns_of_tasks.pop(task, None)
-        self.go_on()
+        self.start_ready()
 
-    def go_on(self) -> None:
-        """Somebody has a turn now, perhaps: another one's is over, or rates have changed."""
+    def start_ready(self) -> None:
+        """Start every turn that may run now: call this when a turn ended or rates changed."""
         while self._waiting:
             able = self._able()
             if not able:

@@ -1,6 +1,6 @@
 """The node's own log: structured records on standard error or in a file.
 
-Not for: audit (``dios.host.audit.log``), which is for who did what. Names are secrets and never come here.
+Names are secrets and never appear here. The audit log is ``dios.host.audit.log``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class _Structured(logging.Formatter):
-    """One line a record: JSON for programs, or text for people."""
+class _StructuredFormatter(logging.Formatter):
+    """A formatter that writes one line per record, as JSON or as readable text."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json: Final = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render the record with what stands beside its message."""
+        """Format the record with its message and its extra fields."""
         moment = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat("T", "milliseconds")
         beside: dict[str, object] = {
             key: value for key, value in record.__dict__.items() if key not in _STANDARD
@@ -44,16 +44,16 @@ class _Structured(logging.Formatter):
 
 
 def _one_word(value: object) -> str:
-    """A value that cannot be taken for anything else on its line."""
+    """Return the value as text without spaces, quoted as JSON if it has any."""
     text = str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
 
 
 def open_log(level: str, *, as_json: bool, file: Path | None = None) -> logging.Handler:
-    """Send the project's log records to ``file``, or standard error; returns the handler, to be closed."""
+    """Send the project's log records to ``file`` or to standard error. Return the handler, to be closed."""
     handler: logging.Handler
     handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file, delay=True)
-    handler.setFormatter(_Structured(as_json=as_json))
+    handler.setFormatter(_StructuredFormatter(as_json=as_json))
     root = logging.getLogger("dios")
     root.setLevel(level.upper())
     root.propagate = False

@@ -1,6 +1,6 @@
-"""Replies on their way out: encoding, one connection for each task, and what waits for its channel.
+"""Outgoing replies: encoding, one connection per task, and the queue of a connection that is not open yet.
 
-Not for: what is replied. A task that does not read loses its connection, never the node its memory.
+A task that does not read its replies loses its connection, so that it cannot use up the node's memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dios.wire.codec import encode_reply
 from dios.wire.messages import AnyResult, Failure
 
 
-class Connection:
-    """One task's or session's way out; frames sent before there is a channel wait, within a bound."""
+class ReplyConnection:
+    """The outgoing side of one task or session. Frames sent before it has a channel are queued, bounded."""
 
     __slots__ = ("_early", "_early_bytes", "channel")
 
@@ -28,18 +28,20 @@ class Connection:
         self._early_bytes = 0
 
     def send(self, frame: bytes, fds: Sequence[int]) -> None:
-        """Send now, or keep until there is a channel; raises WouldBlockError over the bound."""
+        """Send now, or queue until there is a channel. Raise WouldBlockError if the queue is full."""
         channel = self.channel
         if channel is not None:
             channel.send_nowait(frame, fds)
             return
         self._early_bytes += len(frame)
         if self._early_bytes > limits.SEND_QUEUE_BYTES_MAX:
-            raise WouldBlockError("too much waits for a task that has not started")
+            raise WouldBlockError(
+                f"over {limits.SEND_QUEUE_BYTES_MAX} bytes of replies wait for a task that has not connected"
+            )
         self._early.append((frame, copies_of(fds)))
 
     def attach(self, channel: TaskChannel) -> None:
-        """Here is the channel: send what waited."""
+        """Set the channel and send the queued frames."""
         self.channel = channel
         early, self._early = self._early, []
         for frame, fds in early:
@@ -49,77 +51,78 @@ class Connection:
                 close_all(fds)
 
     def discard(self) -> None:
-        """Nothing will be sent any more."""
+        """Drop the queued frames: nothing will be sent any more."""
         early, self._early = self._early, []
         for _, fds in early:
             close_all(fds)
 
 
-class Away(Protocol):
-    """The way out to a task of another node."""
+class RemoteReplyRoute(Protocol):
+    """The route for replies to a task of another node."""
 
     @property
     def node(self) -> NodeId:
-        """Which node that is."""
+        """The node of the task."""
         ...
 
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
-        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        """Send one answer. The caller keeps the descriptors. Raise OSError if descriptors are exhausted."""
         ...
 
 
 class Outbox:
-    """All connections by task, and the ways to tasks of other nodes.
+    """The connections of all tasks, and the routes to tasks of other nodes.
 
-    ``overrun`` is called with a task that does not read what it is sent; its connection must then go.
+    ``overrun`` is called with a task that does not read its replies and the reason; it must then close the
+    task's connection.
     """
 
     def __init__(self, overrun: Callable[[TaskId, str], None]) -> None:
-        self._connections: Final[dict[TaskId, Connection]] = {}
-        self._away: Final[dict[TaskId, Away]] = {}
+        self._connections: Final[dict[TaskId, ReplyConnection]] = {}
+        self._remote_routes: Final[dict[TaskId, RemoteReplyRoute]] = {}
         self._overrun: Final = overrun
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def open(self, task: TaskId, channel: TaskChannel | None = None) -> Connection:
-        """A new task's connection."""
-        connection = self._connections[task] = Connection(channel)
+    def open(self, task: TaskId, channel: TaskChannel | None = None) -> ReplyConnection:
+        """Open the connection of a new task."""
+        connection = self._connections[task] = ReplyConnection(channel)
         return connection
 
-    def get(self, task: TaskId) -> Connection | None:
-        """The connection of a task, while there is one."""
+    def get(self, task: TaskId) -> ReplyConnection | None:
+        """Return the connection of a task, or None if it has none."""
         return self._connections.get(task)
 
     def close(self, task: TaskId) -> None:
-        """Forget a connection; its channel is its owner's to close."""
+        """Forget a task's connection. The owner of its channel closes the channel."""
         connection = self._connections.pop(task, None)
         if connection is not None:
             connection.discard()
 
-    def open_away(self, task: TaskId, away: Away) -> None:
-        """Answers to a task of another node go there."""
-        self._away[task] = away
+    def open_remote(self, task: TaskId, route: RemoteReplyRoute) -> None:
+        """Send answers to a task of another node over ``route`` from now on."""
+        self._remote_routes[task] = route
 
-    def close_away(self, task: TaskId) -> None:
-        """Nothing goes there any more."""
-        self._away.pop(task, None)
+    def close_remote(self, task: TaskId) -> None:
+        """Forget the route to a task of another node."""
+        self._remote_routes.pop(task, None)
 
-    def away(self, task: TaskId) -> Away:
-        """The way to a task that is away."""
-        return self._away[task]
+    def remote_route(self, task: TaskId) -> RemoteReplyRoute:
+        """Return the route to a task of another node."""
+        return self._remote_routes[task]
 
-    def is_away(self, task: TaskId) -> bool:
-        """Whether the task is another node's."""
-        return task in self._away
+    def is_remote(self, task: TaskId) -> bool:
+        """Return True if the task belongs to another node."""
+        return task in self._remote_routes
 
     def reply(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int] = ()) -> None:
-        """Send one reply; nothing when the task's connection is gone. The descriptors stay the caller's."""
+        """Send one reply, or drop it if the task has no connection. The caller keeps the descriptors."""
         connection = self._connections.get(task)
         if connection is None:
-            away = self._away.get(task)
-            if away is not None:
-                away.reply(seq, result, fds)
+            route = self._remote_routes.get(task)
+            if route is not None:
+                route.reply(seq, result, fds)
             return
         frame = encode_reply(seq, result)
         if len(frame) > limits.REPLY_BYTES_MAX:
@@ -134,11 +137,10 @@ class Outbox:
         except WouldBlockError as error:
             self._overrun(task, error.message)
 
-    def hand_over(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
-        """As ``reply``, with descriptors that were made for this one receiver: they are closed in any case.
+    def reply_and_close(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
+        """Send one reply and close its descriptors, which were made for this receiver, in any case.
 
-        Raises OSError when they would have to wait and there are no descriptors for that; nothing was sent
-        then.
+        Raise OSError if the reply must be queued and descriptors are exhausted; nothing was sent then.
         """
         try:
             self.reply(task, seq, result, fds)
@@ -147,8 +149,8 @@ class Outbox:
 
 
 def too_large(size: int) -> Failure:
-    """The refusal of a reply that no message can hold."""
+    """Return the failure that replaces a reply which is too large for a message."""
     return Failure(
         int(Code.EFBIG),
-        f"the reply would take {size} bytes, over {limits.REPLY_BYTES_MAX}; ask for less at once",
+        f"the reply has {size} bytes; a message holds {limits.REPLY_BYTES_MAX}. Ask for less at a time.",
     )

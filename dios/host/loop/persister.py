@@ -1,6 +1,6 @@
-"""The writer thread: makes store operations durable, many callers' in one commit (§3.6).
+"""The writer thread: makes store operations durable, those of many callers in one commit (§3.6).
 
-Not for: what is written (``dios.host.loop.staging`` makes the jobs), or what waits for it (the driver).
+``dios.host.loop.staging`` makes the jobs; the driver handles the effects that wait for them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,27 @@ import trio
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.errors import DiosError, OutOfMemoryError
-from dios.host.content.contents import Content, Contents, Source, compose_memory, let_go, new_size, size_of
-from dios.host.content.memories import Memory, translated
-from dios.host.loop.commit_results import Settled, settle
+from dios.host.content.contents import (
+    Content,
+    Contents,
+    Source,
+    compose_memory,
+    new_size,
+    release_content,
+    size_of,
+)
+from dios.host.content.memories import ContentMemory, translate_os_error
+from dios.host.loop.commit_results import CommitResult, commit_batch
 from dios.ids import ObjectId, Ticket
-from dios.store.log_files import Entry, LogStore, MemoryLogs
+from dios.store.log_files import LogFrame, LogStore, MemoryLogs
 from dios.store.protocol import Change, FilePayload, Put, Store
 from dios.transport.memory import memfd
 
 
-class Composed(NamedTuple):
-    """A large content that the writer thread has to put together first.
+class ComposedPut(NamedTuple):
+    """A large content that the writer thread must compose before it stores it.
 
-    ``base`` None, or a source without content, stands for what the store holds of that object.
+    If ``base`` or ``source`` is None, the thread reads that content from the store.
     """
 
     record: ObjectRecord
@@ -41,69 +49,69 @@ class Composed(NamedTuple):
     replace: bool
 
 
-class Append(NamedTuple):
-    """One more entry of a log, and the log's record with it."""
+class LogAppend(NamedTuple):
+    """One more entry of a log, with the new record of the log."""
 
     record: ObjectRecord
     position: int
     data: bytes
 
 
-Step: TypeAlias = Change | Composed | Append
+JobStep: TypeAlias = Change | ComposedPut | LogAppend
 
 
-class Job(NamedTuple):
-    """One ticket's operations, and the contents that are kept until they are done.
+class StoreJob(NamedTuple):
+    """The operations of one ticket, and the contents that must stay open until they are done.
 
-    With ``error`` it fails in its place, without being tried.
+    A job with ``error`` fails at its place in the order, without being tried.
     """
 
     ticket: Ticket
-    changes: list[Step]
+    changes: list[JobStep]
     kept: list[Content]
     error: DiosError | None = None
 
 
-def _last_records(steps: Sequence[Step]) -> list[Change | Composed]:
-    """The steps for the database: of one log's appends the last record tells all."""
-    last = {step.record.object: step for step in steps if isinstance(step, Append)}
-    found: list[Change | Composed] = []
+def _last_records(steps: Sequence[JobStep]) -> list[Change | ComposedPut]:
+    """Return the steps for the database. Of several appends to one log, only the last record is written."""
+    last = {step.record.object: step for step in steps if isinstance(step, LogAppend)}
+    found: list[Change | ComposedPut] = []
     for step in steps:
-        if not isinstance(step, Append):
+        if not isinstance(step, LogAppend):
             found.append(step)
         elif last[step.record.object] is step:
             found.append(Put(step.record))
     return found
 
 
-class Resume(NamedTuple):
-    """The core knows of a failure now, and has undone everything up to the ticket ``issued``."""
+class FailureProcessed(NamedTuple):
+    """The core has processed a failure and undone everything up to the ticket ``issued``."""
 
     issued: Ticket
 
 
 class Persister:
-    """One thread that owns the store's writes.
+    """The one thread that writes to the store.
 
-    ``settled`` is called in the loop, with consecutive ranges of tickets in order, and answers the last
-    ticket that the core has issued. Jobs come in the order of their tickets. When one fails, so do all that
-    the core issued before it knew: they build on what did not take place (ADR 0007). These are dropped
-    without another word.
+    ``settled`` is called in the event loop with consecutive ranges of tickets in order, and returns the last
+    ticket that the core has issued. Jobs arrive in the order of their tickets. When a job fails, all jobs
+    fail that the core issued before it learned of the failure, because they build on changes that did not
+    take place (ADR 0007). Those jobs are dropped without a result of their own.
     """
 
     def __init__(
         self,
         store: Store,
         contents: Contents,
-        settled: Callable[[list[Settled]], Ticket],
+        settled: Callable[[list[CommitResult]], Ticket],
         logs: LogStore | None = None,
     ) -> None:
         self._store: Final = store
         self._logs: Final = MemoryLogs() if logs is None else logs
         self._contents: Final = contents
         self._settled: Final = settled
-        self._queue: Final[SimpleQueue[Job | Resume | None]] = SimpleQueue()
-        self._failed = False  # the writer thread's own, like the next one
+        self._queue: Final[SimpleQueue[StoreJob | FailureProcessed | None]] = SimpleQueue()
+        self._failed = False  # used by the writer thread only, like the next attribute
         self._undone_to = Ticket(0)
         self._token: Final = trio.lowlevel.current_trio_token()
         self._thread: Final = threading.Thread(target=self._work, name="store writer", daemon=True)
@@ -119,35 +127,35 @@ class Persister:
 
     @property
     def backlog(self) -> int:
-        """Jobs that are not settled yet."""
+        """The number of jobs whose results have not been reported."""
         return self._backlog
 
-    def submit(self, job: Job) -> None:
-        """Make a job durable as soon as the disk can."""
+    def submit(self, job: StoreJob) -> None:
+        """Queue a job for the writer thread."""
         self._backlog += 1
         if self._backlog >= limits.STORE_QUEUE_MAX and self._room.is_set():
             self._room = trio.Event()
         self._queue.put(job)
 
     async def wait_for_room(self) -> None:
-        """Wait while more than STORE_QUEUE_MAX jobs are on their way."""
+        """Wait until fewer than STORE_QUEUE_MAX jobs are queued."""
         await self._room.wait()
 
     async def watch(self) -> None:
-        """Raise what nobody expected in the writer thread: a node that can store nothing more must end.
+        """Raise an unexpected error of the writer thread, because a node that cannot store must end.
 
-        Everything that was acknowledged is on the disk, and the next start goes on from there.
+        Everything that was acknowledged is on disk, so that the next start loses nothing.
         """
         await self._broken.wait()
         if self._defect is not None:
             raise self._defect
 
     async def aclose(self) -> None:
-        """Write what is queued, then end the thread."""
+        """Write the queued jobs, then end the thread."""
         self._queue.put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
-            # What the thread reported last stands in the loop's queue.
+            # The thread's last report is still in the event loop's queue.
             if self._backlog and self._defect is None:
                 self._empty = trio.Event()
                 await self._empty.wait()
@@ -156,7 +164,7 @@ class Persister:
     def _work(self) -> None:
         try:
             self._write_all()
-        except BaseException as error:  # noqa: BLE001 - in silence everybody would wait for ever
+        except BaseException as error:  # noqa: BLE001 - swallowed here, it would leave every caller waiting
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._break, error)
         finally:
@@ -167,19 +175,19 @@ class Persister:
             batch, behind = self._next_batch()
             if batch:
                 results = self._write(batch)
-                # A loop that has crashed waits for no results; what is durable stays so.
+                # After a crash of the event loop nobody reads results; what is durable stays durable.
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._report, batch, results)
-            if isinstance(behind, Resume):
+            if isinstance(behind, FailureProcessed):
                 self._failed, self._undone_to = False, behind.issued
             elif behind is None:
                 return
 
-    def _next_batch(self) -> tuple[list[Job], Job | Resume | None]:
-        """All jobs that are there, waiting for the first; with what ended the batch, a job if nothing did."""
-        batch: list[Job] = []
+    def _next_batch(self) -> tuple[list[StoreJob], StoreJob | FailureProcessed | None]:
+        """Wait for a job, then take all queued jobs. Also return the item that ended the batch."""
+        batch: list[StoreJob] = []
         item = self._queue.get()
-        while isinstance(item, Job):
+        while isinstance(item, StoreJob):
             batch.append(item)
             if len(batch) == limits.STORE_BATCH_MAX:
                 break
@@ -189,17 +197,17 @@ class Persister:
                 break
         return batch, item
 
-    def _write(self, batch: list[Job]) -> list[Settled]:
+    def _write(self, batch: list[StoreJob]) -> list[CommitResult]:
         batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
-        results = settle(batch, self._apply)
+        results = commit_batch(batch, self._apply)
         self._failed = self._failed or any(result.error is not None for result in results)
         return results
 
-    def _apply(self, batch: Sequence[Job]) -> DiosError | None:
+    def _apply(self, batch: Sequence[StoreJob]) -> DiosError | None:
         error = self._try(batch)
         if not isinstance(error, OutOfMemoryError) or not self._spare:
             return error
-        # Whoever uses up the node's descriptors must not make everybody's changes fail.
+        # Free the spare descriptors: a task that exhausts descriptors must not fail the changes of others.
         memfd.close_all(self._spare)
         self._spare.clear()
         try:
@@ -212,7 +220,7 @@ class Persister:
             while len(self._spare) < limits.STORE_SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def _try(self, batch: Sequence[Job]) -> DiosError | None:
+    def _try(self, batch: Sequence[StoreJob]) -> DiosError | None:
         temporary: list[int] = []
         refused = next((job.error for job in batch if job.error is not None), None)
         if refused is not None:
@@ -220,30 +228,30 @@ class Persister:
         try:
             steps = [step for job in batch for step in job.changes]
             entries = [
-                Entry(step.record.object, step.position, step.data)
+                LogFrame(step.record.object, step.position, step.data)
                 for step in steps
-                if isinstance(step, Append)
+                if isinstance(step, LogAppend)
             ]
             if entries:
-                # Before their rows: nobody knows of them until these tell how long the logs are.
+                # Before their records: readers find the new entries only through the lengths in the records.
                 self._logs.write(entries)
             self._store.apply(
                 [
-                    self._composed(step, temporary) if isinstance(step, Composed) else step
+                    self._composed(step, temporary) if isinstance(step, ComposedPut) else step
                     for step in _last_records(steps)
                 ]
             )
         except DiosError as error:
             return error
         except OSError as error:
-            return translated(error)
+            return translate_os_error(error)
         finally:
             for fd in temporary:
                 os.close(fd)
         return None
 
-    def _composed(self, step: Composed, temporary: list[int]) -> Put:
-        """Put a large content together in a memory of its own; reads what the store holds now."""
+    def _composed(self, step: ComposedPut, temporary: list[int]) -> Put:
+        """Compose a large content in a memory of its own, reading what the store holds now."""
         opened: list[Content] = []
         try:
             base = step.base
@@ -258,12 +266,12 @@ class Persister:
             total = new_size(size_of(base), step.offset, source.length, replace=step.replace)
             fd = memfd.create_memory(total, "to be stored")
             temporary.append(fd)
-            compose_memory(Memory(fd, total), base, step.offset, source, replace=step.replace)
+            compose_memory(ContentMemory(fd, total), base, step.offset, source, replace=step.replace)
             return Put(step.record, FilePayload(fd, total))
         finally:
             for content in opened:
-                # Opened here and seen by nobody else, so that its count is this thread's.
-                let_go(content)
+                # Opened in this function and shared with nobody, so that this thread may count its users.
+                release_content(content)
 
     # -- in the loop --------------------------------------------------------------------------------
     def _break(self, error: BaseException) -> None:
@@ -271,15 +279,15 @@ class Persister:
         self._broken.set()
         self._empty.set()
 
-    def _report(self, batch: list[Job], results: list[Settled]) -> None:
+    def _report(self, batch: list[StoreJob], results: list[CommitResult]) -> None:
         self._backlog -= len(batch)
         if self._backlog < limits.STORE_QUEUE_MAX:
             self._room.set()
         for job in batch:
             for content in job.kept:
-                let_go(content)
+                release_content(content)
         if not self._backlog:
             self._empty.set()
         issued = self._settled(results)
         if any(result.error is not None for result in results):
-            self._queue.put(Resume(issued))
+            self._queue.put(FailureProcessed(issued))

@@ -1,6 +1,6 @@
-"""Records every step of a real node's core, so that ``dios.sim.node.replay`` can run it again.
+"""Records every step of a node's core, so that ``dios.sim.node.replay`` can run it again.
 
-Not for: production by default: a recording holds names and small values. Its file is the node's alone.
+Off by default: a recording contains names and small values. Only the node's user can read the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGEST_EVERY: Final = 16
 
 
 class Recorder:
-    """A core whose steps are written down; used in place of the core itself."""
+    """A core that records its steps in a file; used in place of the core itself."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Recorder:
         return self._core.state
 
     def step(self, event: Event) -> Outcome:
-        """Take the step, then write it down."""
+        """Process one event, then record it with the entropy drawn and a digest of the outcome."""
         self._drawn.clear()
         outcome = self._core.step(event)
         digest = blake3(msgpack.encode(outcome)).digest()
@@ -72,7 +72,7 @@ class Recorder:
         return outcome
 
     def close(self) -> None:
-        """Flush what was recorded."""
+        """Flush the recording and close its file."""
         self._file.close()
 
     def _draw(self, size: int) -> bytes:

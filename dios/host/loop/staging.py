@@ -1,10 +1,9 @@
-"""From a step's store operations to jobs of the writer thread, in the order of their tickets.
+"""Turns a step's store operations into jobs of the writer thread, in the order of their tickets.
 
-Not for: writing (``dios.host.loop.persister``). The hard part is that "the old content" of a partial write is
-what earlier steps made of it, which may still be on its way to the disk.
-
-Small contents are known here as bytes at once. Over a large one, which only the store can give, a job
-waits until every earlier step is wholly done: then the store holds exactly what the step saw.
+The difficulty is a partial write: its old content is the result of earlier steps, which may still be on
+their way to the disk. Small contents are kept here as bytes until they are current. A job that builds on a
+large content, which only the store has, waits until every earlier step has finished; then the store holds
+exactly the content that the step saw.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from dios.host.content.contents import (
     Payloads,
     Source,
     compose_bytes,
-    keep,
     new_size,
     read_from,
+    retain_content,
     size_of,
 )
-from dios.host.content.memories import translated
-from dios.host.loop.persister import Append, Composed, Job, Persister, Step
+from dios.host.content.memories import translate_os_error
+from dios.host.loop.persister import ComposedPut, JobStep, LogAppend, Persister, StoreJob
 from dios.ids import ObjectId, Ticket
 from dios.store.protocol import Drop, FilePayload, InlinePayload, Put
 
 
-class _Waiting(NamedTuple):
+class _WaitingStep(NamedTuple):
     ticket: Ticket
     operations: list[StoreOperation]
     payloads: Payloads
@@ -43,10 +42,11 @@ class _Waiting(NamedTuple):
 
 
 class Staging:
-    """What was handed to the writer thread and is not yet the current content.
+    """The writes that were given to the writer thread and are not current contents yet.
 
-    ``done_before`` says of a step's number that no effect of an earlier one is being carried out in a
-    thread; ``tangled`` that some are held which change contents or buffers.
+    ``done_before(step)`` returns True if no effect of an earlier step is running in a thread.
+    ``has_deferred_volatile()`` returns True while deferred effects will still change volatile contents or
+    open buffers.
     """
 
     def __init__(
@@ -55,30 +55,30 @@ class Staging:
         buffers: Buffers,
         persister: Persister,
         done_before: Callable[[int], bool],
-        tangled: Callable[[], bool],
+        has_deferred_volatile: Callable[[], bool],
     ) -> None:
         self._contents: Final = contents
         self._buffers: Final = buffers
         self._persister: Final = persister
         self._done_before: Final = done_before
-        self._tangled: Final = tangled
+        self._has_deferred_volatile: Final = has_deferred_volatile
         self._versions: Final[dict[ObjectId, deque[bytes | None]]] = {}
-        self._waiting: Final[deque[_Waiting]] = deque()
+        self._waiting: Final[deque[_WaitingStep]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def stage(self, outcome: Outcome, payloads: Payloads, step: int) -> None:
-        """Hand a step's operations on, now or when the steps before it are done."""
+        """Submit a step's operations, now or when the steps before it are done."""
         ticket, operations = outcome.ticket, outcome.persist
         error = _refusal(outcome)
         if self._waiting or (error is None and self._must_wait(operations) and not self._earlier_done(step)):
-            self._waiting.append(_Waiting(ticket, operations, payloads, error, step))
+            self._waiting.append(_WaitingStep(ticket, operations, payloads, error, step))
             return
         self._submit(ticket, operations, payloads, error)
 
     def pump(self) -> None:
-        """Earlier steps may be done now: hand on what waited for them."""
+        """Submit the waiting steps whose earlier steps are done now."""
         while self._waiting:
             first = self._waiting[0]
             must_wait = first.error is None and self._must_wait(first.operations)
@@ -88,7 +88,7 @@ class Staging:
             self._submit(first.ticket, first.operations, first.payloads, first.error)
 
     def take(self, target: ObjectId) -> bytes | None:
-        """The content that the oldest write of ``target`` not yet taken has made; None for a large one."""
+        """Remove and return the content of the oldest staged write of ``target``; None if it is large."""
         versions = self._versions.get(target)
         if versions is None:
             return None
@@ -98,12 +98,12 @@ class Staging:
         return version
 
     def is_staged(self, target: ObjectId) -> bool:
-        """Whether a write of the object was handed on and is not current yet."""
+        """Return True if a write of the object was staged and is not current yet."""
         return target in self._versions
 
     def _earlier_done(self, step: int) -> bool:
-        # A step that waited for the disk has been carried out when nothing is on its way there. What later
-        # steps do in threads is no matter: somebody who keeps copying must not keep others waiting.
+        # With nothing on its way to the disk, every step that waited for the disk has been carried out. Work
+        # of later steps in threads is ignored, so that a task which copies all the time delays nobody.
         return not self._versions and self._persister.backlog == 0 and self._done_before(step)
 
     # -- whether to wait ----------------------------------------------------------------------------
@@ -119,9 +119,9 @@ class Staging:
         if source is None:
             return False
         if source.buffer and not self._buffers.has(source.buffer, source.length):
-            # Its own opening is still held: a task may use a buffer's number before it was told of it.
+            # The effect that opens the buffer is still deferred: the task used its number before the reply.
             return True
-        if self._tangled() and (source.buffer or source.content_of):
+        if self._has_deferred_volatile() and (source.buffer or source.content_of):
             return True
         if source.content_of and self._latest_is_large(source.content_of):
             return True
@@ -143,7 +143,7 @@ class Staging:
         error: DiosError | None,
     ) -> None:
         kept: list[Content] = []
-        changes: list[Step] = []
+        changes: list[JobStep] = []
         for operation in operations:
             if isinstance(operation, AppendLog):
                 changes.append(_entry(operation, payloads))
@@ -157,14 +157,16 @@ class Staging:
                         changes.append(self._put(operation, operation.source, payloads, kept))
                         continue
                 except (DiosError, OSError) as refused:
-                    # The buffer could not be made again after its task was told of it (its next commit came
-                    # with no word awaited), or the disk gives no old bytes. The core has taken the write and
-                    # others may build on it, so that it is undone with what came after (ADR 0007).
-                    error = translated(refused)
+                    # The buffer could not be opened again after the task got its number (the task committed
+                    # without waiting for a reply), or the disk could not read the old bytes. The core has
+                    # accepted the write and others may build on it, so it is undone with its followers.
+                    error = translate_os_error(refused)
                 self._versions.setdefault(operation.record.object, deque()).append(None)
-        self._persister.submit(Job(ticket, changes, kept, error))
+        self._persister.submit(StoreJob(ticket, changes, kept, error))
 
-    def _put(self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]) -> Step:
+    def _put(
+        self, operation: PutObject, order: WriteSource, payloads: Payloads, kept: list[Content]
+    ) -> JobStep:
         record = operation.record
         target = record.object
         base = self._latest(target)
@@ -183,15 +185,15 @@ class Staging:
             return Put(record, InlinePayload(data))
         self._versions.setdefault(target, deque()).append(None)
         if source is not None:
-            kept.append(keep(source.content))
+            kept.append(retain_content(source.content))
             if total == length and not isinstance(source.content, bytes) and source.start == 0:
                 return Put(record, FilePayload(source.content.fd, length))
         if base is not None:
-            kept.append(keep(base))
-        return Composed(record, base, order.offset, source, order.content_of, length, order.replace)
+            kept.append(retain_content(base))
+        return ComposedPut(record, base, order.offset, source, order.content_of, length, order.replace)
 
     def _latest(self, target: ObjectId) -> Content | None:
-        """What the object will hold before this write; None for what only the store can give."""
+        """Return the content of the object before this write, or None if only the store has it."""
         versions = self._versions.get(target)
         if versions:
             return versions[-1]
@@ -207,13 +209,13 @@ class Staging:
         return self._buffers.source(order, payloads.get(order.payload) if order.payload else None)
 
 
-def _entry(operation: AppendLog, payloads: Payloads) -> Append:
+def _entry(operation: AppendLog, payloads: Payloads) -> LogAppend:
     content = payloads[operation.source.payload]
-    return Append(operation.record, operation.position, read_from(content, 0, size_of(content)))
+    return LogAppend(operation.record, operation.position, read_from(content, 0, size_of(content)))
 
 
 def _refusal(outcome: Outcome) -> DiosError | None:
-    """Why a step cannot be stored: it copies volatile bytes that it writes itself, only afterwards."""
+    """Return the error of a step that cannot be stored: it copies volatile bytes that it also writes."""
     copied = {
         operation.source.content_of
         for operation in outcome.persist
@@ -224,6 +226,7 @@ def _refusal(outcome: Outcome) -> DiosError | None:
         for effect in outcome.after
     ):
         return InvalidError(
-            "the calls of a vector must be independent; copy the object in a message of its own"
+            "a vector cannot write an object and also copy it, because its calls must be independent. "
+            "Send the copy in a message of its own."
         )
     return None

@@ -1,6 +1,6 @@
-"""Vectors: many answers in one reply, within what one message can carry (§5.2.3).
+"""Replies to vectors: many answers in one message (§5.2.3).
 
-Not for: the order of their effects; the core has handled the calls one after another.
+The core has processed the calls one after another; this module only builds the reply.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from typing import Final, TypeAlias
 from dios import limits
 from dios.core import effects as fx
 from dios.errors import Code, DamagedError, DiosError, InvariantError
-from dios.host.content.buffers import Answered, Buffers, Work
+from dios.host.content.buffers import BackgroundWork, Buffers, CompletedReply
 from dios.host.content.consoles import Consoles
 from dios.host.content.contents import Content
-from dios.host.content.memories import translated
+from dios.host.content.memories import translate_os_error
 from dios.host.content.received import answer_received
 from dios.ids import PayloadId
 from dios.transport.memory.memfd import close_all
 from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
 
-Part: TypeAlias = (
+VectorPart: TypeAlias = (
     fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole | fx.AnswerReceived
 )
 
 
-class Vectors:
-    """Answers vectors. ``effect_failed`` is told of each part whose buffer could not be had.
+class VectorReplies:
+    """Builds the replies to vectors.
 
-    ``payload_of`` tells the payloads of the step being done.
+    ``effect_failed`` is called with each read or write whose buffer could not be opened. ``payload_of``
+    returns a payload of the step that is being carried out.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class Vectors:
         self._payload_of: Final = payload_of
 
     def answer(self, effect: fx.AnswerVector) -> tuple[Results, list[int]]:
-        """One result for each part, and their descriptors, which the caller closes.
+        """Return one result per call and the descriptors of all results, which the caller closes.
 
-        What no longer fits is refused by itself.
+        A result that does not fit into the message is replaced by a failure of its own.
         """
         fds: list[int] = []
         try:
@@ -64,10 +65,10 @@ class Vectors:
             try:
                 answered = self._part(part, room)
             except (DiosError, OSError) as error:
-                answered = Answered(self._refused(part, failure_of(error)))
+                answered = CompletedReply(self._refused(part, failure_of(error)))
             if len(fds) + len(answered.fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
                 close_all(answered.fds)
-                answered = Answered(self._refused(part, _too_many()))
+                answered = CompletedReply(self._refused(part, _too_many()))
             result = answered.result
             if isinstance(result, Buffer) and result.data is not None:
                 room -= len(result.data)
@@ -75,16 +76,16 @@ class Vectors:
             fds += answered.fds
         return results
 
-    def _part(self, part: Part, room: int) -> Answered:
+    def _part(self, part: VectorPart, room: int) -> CompletedReply:
         if isinstance(part, fx.Answer):
             result = part.result
             if isinstance(result, Results | Welcome):
                 raise InvariantError(f"a {type(result).__name__} inside a vector")
-            return Answered(self._info(result) if isinstance(result, Info) else result)
+            return CompletedReply(self._info(result) if isinstance(result, Info) else result)
         if isinstance(part, fx.AnswerBytes):
-            return Answered(with_data(part.result, part.data))
+            return CompletedReply(with_data(part.result, part.data))
         if isinstance(part, fx.AnswerConsole):
-            return Answered(
+            return CompletedReply(
                 with_data(part.result, self._consoles.read(part.console, part.position, part.length))
             )
         buffers = self._buffers
@@ -93,16 +94,16 @@ class Vectors:
         answered = (
             buffers.read(part, max(room, 0)) if isinstance(part, fx.AnswerRead) else buffers.write(part)
         )
-        return _at_once(answered) if isinstance(answered, Work) else answered
+        return _answer_now(answered) if isinstance(answered, BackgroundWork) else answered
 
-    def _refused(self, part: Part, failure: Failure) -> Failure:
+    def _refused(self, part: VectorPart, failure: Failure) -> Failure:
         if isinstance(part, fx.AnswerRead | fx.AnswerWrite):
             self._effect_failed(part, failure)
         return failure
 
 
-def do_at_once(work: Work) -> Answered | None:
-    """Do a work here, where nothing else may come before it."""
+def run_now(work: BackgroundWork) -> CompletedReply | None:
+    """Do background work in the loop, for effects that must run in their order."""
     try:
         work.run()
     except BaseException:
@@ -111,28 +112,28 @@ def do_at_once(work: Work) -> Answered | None:
     return work.done()
 
 
-def _at_once(work: Work) -> Answered:
-    answered = do_at_once(work)
+def _answer_now(work: BackgroundWork) -> CompletedReply:
+    answered = run_now(work)
     if answered is None:
-        raise DamagedError("the bytes were gone before they could be sent")
+        raise DamagedError("cannot send the object's bytes: they are no longer available. Try again.")
     return answered
 
 
 def with_data(result: Buffer, data: bytes) -> Buffer:
-    """A buffer reply completed with bytes that the host or the core made."""
+    """Return a buffer reply with bytes that the host or the core produced."""
     return Buffer(result.buffer, len(data), result.v_r, result.v_w, data=data, length=len(data))
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told of an error that met its effect."""
+    """Return the failure that a client receives for an error of one of its effects."""
     if isinstance(error, OSError | DiosError):
-        known = translated(error)
+        known = translate_os_error(error)
         return Failure(int(known.code), known.message, known.fingerprint)
-    return Failure(int(Code.EIO), "the node could not carry this out; its log says why")
+    return Failure(int(Code.EIO), "the node failed to carry out this call; see the node's log for the reason")
 
 
 def _too_many() -> Failure:
     return Failure(
         int(Code.EFBIG),
-        f"over {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers in one message; ask in parts",
+        f"a message carries at most {limits.DESCRIPTORS_PER_FRAME_MAX} large buffers. Split the vector.",
     )

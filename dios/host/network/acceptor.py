@@ -1,9 +1,7 @@
-"""A listening socket: connections that wait until somebody takes them.
+"""A listening socket: accepts connections, which wait until a task takes them.
 
-Not for: what becomes of a connection (``dios.host.network.tcp``).
-
-At most ACCEPT_WAITING_MAX connections wait here, and the system's own backlog holds some more: a flood of
-them costs that one listener, and neither memory nor descriptors of the node.
+At most ACCEPT_WAITING_MAX connections wait here, and some more in the system's own backlog. A flood of
+connections affects only that listener and uses up neither memory nor descriptors of the node.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from dios.host.network.addresses import text_of
 _number: Final = itertools.count(1)
 
 
-class Acceptor:
-    """Accepts connections; ``arrived`` is told the number and the peer's address of each.
+class ListeningSocket:
+    """An acceptor of connections; ``arrived`` is called with the number and the peer's address of each.
 
-    ``room`` says whether the node takes one more socket.
+    ``room`` returns True if the node may open one more socket.
     """
 
     def __init__(
@@ -43,18 +41,18 @@ class Acceptor:
 
     @property
     def waiting(self) -> int:
-        """How many connections nobody took yet."""
+        """The number of accepted connections that no task took yet."""
         return len(self._waiting)
 
     def take(self, number: int) -> trio.socket.SocketType | None:
-        """The connection of that number, which is the caller's from now on."""
+        """Return the connection of that number, which the caller owns from now on, or None."""
         sock = self._waiting.pop(number, None)
         if sock is not None:
             self._places.release()
         return sock
 
     def close(self) -> None:
-        """Take no more, and close what waits."""
+        """Stop accepting, and close the waiting connections."""
         self._scope.cancel()
         self._socket.close()
         for number in list(self._waiting):
@@ -66,7 +64,7 @@ class Acceptor:
         with self._scope:
             while True:
                 await self._places.acquire()
-                while not self._room():  # noqa: ASYNC110 - much can make room, and seldom must it
+                while not self._room():  # noqa: ASYNC110 - room appears for many reasons, and this is rare
                     await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
                 sock, peer = await self._accept()
                 number = next(_number)
@@ -78,5 +76,5 @@ class Acceptor:
             try:
                 return await self._socket.accept()
             except OSError:
-                # The peer went away again, or there are no descriptors just now.
+                # The peer closed the connection again, or descriptors are exhausted at the moment.
                 await trio.sleep(limits.NETWORK_RETRY_MS / 1000)

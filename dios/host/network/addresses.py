@@ -1,7 +1,6 @@
-"""Addresses of network streams: their text, and what a name stands for.
+"""Addresses of network streams: parsing, formatting and resolving.
 
-Not for: sockets. Names are looked up in threads of their own, few at once, so that a slow name server keeps
-nobody else's work waiting.
+Names are resolved in a few threads of their own, so that a slow name server delays no other work.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ SocketName: TypeAlias = "Sequence[object]"
 
 
 class Address(NamedTuple):
-    """Where a socket can be: its family and what the system calls the place."""
+    """The address of a socket: its family, and its name as the system calls use it."""
 
     family: socket.AddressFamily
     name: tuple[str | int | bytes, ...]
 
 
 class NoAddressError(OSError):
-    """A name that stands for no address."""
+    """A host name without an address."""
 
 
 _FEW: Final = limits.NETWORK_RESOLVERS_MAX
@@ -39,13 +38,13 @@ _IN_USE: Final = frozenset({98, 99})
 
 
 class Resolver:
-    """Turns "HOST:PORT" into addresses."""
+    """A resolver of "HOST:PORT"."""
 
     def __init__(self) -> None:
         self._threads: Final = trio.CapacityLimiter(_FEW)
 
     async def resolve(self, text: str, kind: socket.SocketKind, *, passive: bool) -> list[Address]:
-        """At most NETWORK_ADDRESSES_MAX addresses, the best first; raises OSError for a name without one."""
+        """Return at most NETWORK_ADDRESSES_MAX addresses, best first. Raise OSError if the name has none."""
         host, _, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         flags = socket.AI_PASSIVE if passive else 0
@@ -61,18 +60,18 @@ class Resolver:
                 found = await trio.to_thread.run_sync(find, 0, limiter=self._threads, abandon_on_cancel=True)
                 return found[: limits.NETWORK_ADDRESSES_MAX]
         except (socket.gaierror, UnicodeError) as error:
-            why = error.strerror if isinstance(error, socket.gaierror) else "it is no host name"
+            why = error.strerror if isinstance(error, socket.gaierror) else "it is not a valid host name"
             raise NoAddressError(f"{host!r} has no address: {why}") from None
 
 
 def text_of(name: SocketName) -> str:
-    """A socket's name as "HOST:PORT"."""
+    """Format a socket's name as "HOST:PORT"."""
     host, port = name[0], name[1]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def failure_of(error: OSError, address: str) -> tuple[Code, str]:
-    """What somebody is told whose socket could not be opened, or broke."""
+    """Return the code and message for a socket that could not be opened, or failed."""
     why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
     if isinstance(error, NoAddressError):
         return Code.EHOSTUNREACH, str(error)
@@ -80,5 +79,5 @@ def failure_of(error: OSError, address: str) -> tuple[Code, str]:
         if isinstance(error, kind):
             return code, f"{address}: {why}"
     if error.errno in _IN_USE:
-        return Code.EBUSY, f"{address}: {why}; choose another, or port 0 for any"
+        return Code.EBUSY, f"{address}: {why}. Choose another port, or port 0 for any free port."
     return Code.EHOSTUNREACH, f"{address}: {why}"

@@ -1,12 +1,11 @@
-"""A network interface that sends no more than the link carries, so that what waits does so in the daemon.
+"""Limits a network interface to the rate of its link, so that bytes wait in the daemon and not in the link.
 
-For: a node that was started as root with the setting ``shape``. Not for: dividing the link among principals
-and tasks (``dios.host.bandwidth.guarantees``); all of the interface's traffic is shaped alike, other
-programs' too.
+For a node that root started with the setting ``shape``. All traffic of the interface is limited alike, also
+that of other programs; ``dios.host.bandwidth.guarantees`` divides the link among principals and tasks.
 
-It is the system's program ``tc`` that does it, with a token bucket filter (tbf) as the interface's root,
-known by its handle. A daemon that was killed leaves it behind; a file in the node's data says where, and the
-next start removes it.
+The system's program ``tc`` does the work, with a token bucket filter (tbf) at the interface's root,
+identified by its handle. A killed daemon leaves it behind; a file in the node's data directory names the
+interface, and the next start removes the filter.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from dios.errors import DiosError, InvalidError, NotPermittedError
 
 _log: Final = logging.getLogger(__name__)
 HANDLE: Final = "d105:"
-"""What ours is known by."""
+"""The handle of this program's filters."""
 RECORD: Final = "shaped"
 _PLACES: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @contextlib.contextmanager
 def shaped(data: Path, interface: str, link_rate: int) -> Iterator[None]:
-    """Let ``interface`` send ``link_rate`` bytes of contents per second, and headers; "" for none.
+    """Limit ``interface`` to ``link_rate`` bytes of content per second, plus headers; "" for no interface.
 
-    First what an earlier daemon of ``data`` left behind is removed. Raises InvalidError without a rate,
-    without ``tc``, or for an interface that is not there or shaped by somebody else; NotPermittedError for
-    whoever is not root.
+    First a filter that an earlier daemon of ``data`` left behind is removed. Raise InvalidError without a
+    rate or without ``tc``, and for an interface that does not exist or is shaped already; NotPermittedError
+    for a user other than root.
     """
     record = data / RECORD
     if record.exists():
@@ -55,14 +54,14 @@ def shaped(data: Path, interface: str, link_rate: int) -> Iterator[None]:
 def _add(interface: str, link_rate: int, record: Path) -> None:
     setting = f"the setting shape = {interface!r}"
     if not link_rate:
-        raise InvalidError(f"{setting} needs link_rate: how many bytes a second the link carries")
+        raise InvalidError(f"{setting} needs the setting link_rate: the bytes per second of the link")
     if os.geteuid():
-        raise NotPermittedError(f"{setting} needs a node that root starts; leave it out, or start it as root")
+        raise NotPermittedError(f"{setting} needs a node started by root. Start it as root, or remove shape.")
     kind, handle = _root_of(interface)
     if handle != "0:":
         raise InvalidError(
-            f"{setting}: somebody shapes it already, with {kind} {handle}; "
-            f"`tc qdisc del dev {interface} root` ends that"
+            f"{setting}: the interface is shaped already, with {kind} {handle}. "
+            f"Remove that with `tc qdisc del dev {interface} root`."
         )
     bits = link_rate * 8 * (100 + limits.SHAPE_HEADERS_PERCENT) // 100
     burst = max(limits.SHAPE_BURST_BYTES_MIN, link_rate * limits.SHAPE_BURST_MS // 1000)
@@ -73,11 +72,11 @@ def _add(interface: str, link_rate: int, record: Path) -> None:
     except DiosError:
         record.unlink()
         raise
-    _log.info("the interface is shaped", extra={"interface": interface, "bits_s": bits})
+    _log.info("shaping the interface", extra={"interface": interface, "bits_s": bits})
 
 
 def _remove(record: Path) -> None:
-    """Let an interface be as the system makes it, if it is ours that shapes it."""
+    """Remove the filter from an interface if it is this program's."""
     interface = record.read_text().strip()
     try:
         if _root_of(interface)[1] == HANDLE:
@@ -96,16 +95,16 @@ def _is_here(interface: str) -> bool:
 
 
 def _root_of(interface: str) -> tuple[str, str]:
-    """The kind and handle of what an interface sends by; "0:" is the system's own."""
+    """Return the kind and handle of an interface's root queue; "0:" is the system's default."""
     words = _tc("qdisc", "show", "dev", interface, "root").split()
     return (words[1], words[2]) if len(words) > 2 else ("nothing", "0:")
 
 
 def _tc(*words: str) -> str:
-    """What ``tc`` prints; raises InvalidError with its own words."""
+    """Run ``tc`` and return its output. Raise InvalidError with its error message."""
     program = shutil.which("tc", path=f"{os.environ.get('PATH', '')}:{_PLACES}")
     if program is None:
-        raise InvalidError("shaping an interface needs the program tc; install iproute2, or leave out shape")
+        raise InvalidError("shaping needs the program tc. Install iproute2, or remove the setting shape.")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip() or f"status {done.returncode}"

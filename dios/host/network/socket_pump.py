@@ -1,6 +1,6 @@
-"""What stands behind a network stream's two rings: a socket, and a pump for each direction.
+"""The host's side of a network stream: a socket, and a pump for each direction between it and a ring.
 
-Not for: what a pump does (``dios.host.network.tcp``, ``dios.host.network.udp``).
+The pumps are in ``dios.host.network.tcp`` and ``dios.host.network.udp``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
 from dios.wire.types import Mode
 
 
-class FarSocket(ABC):
-    """A far side with a socket, which is closed when its object is gone and both pumps have ended.
+class SocketBackend(ABC):
+    """A socket behind two rings, which is closed when its object is gone and both pumps have ended.
 
-    ``broke`` is called once, with what the system said of it.
+    ``broke`` is called once, with the system's error. ``closed`` is called when the socket was closed.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class FarSocket(ABC):
         self._pumps = 0
         self._sending = False
         self._over = False
-        self._told = False
+        self._reported = False
 
-    def taken(self, mode: Mode, end: RingEnd) -> None:
-        """A task reads or writes from now on."""
+    def end_attached(self, mode: Mode, end: RingEnd) -> None:
+        """Start the pump of a direction: a task attached to it."""
         if self._over or self.nursery.cancel_scope.cancel_called:
             end.close()
             return
@@ -54,23 +54,23 @@ class FarSocket(ABC):
             self._sending = True
             self.nursery.start_soon(self._run_out, end, name="socket out")
 
-    def left(self, mode: Mode) -> None:
-        """Nobody will read, or write, any more."""
+    def end_closed(self, mode: Mode) -> None:
+        """Note that no task will attach to a direction any more."""
         if mode is Mode.WRITE:
             self.finish()
 
     def close(self) -> None:
-        """The object is gone: what a task wrote is still sent, for NETWORK_LINGER_MS_MAX at most."""
+        """Close after the object is gone; written bytes are still sent, for at most NETWORK_LINGER_MS_MAX."""
         self._over = True
         self._in.cancel()
-        if self._told:
+        if self._reported:
             self._out.cancel()
         elif self._sending:
             self._out.deadline = trio.current_time() + limits.NETWORK_LINGER_MS_MAX / 1000
         self._close_when_idle()
 
     def abort(self) -> None:
-        """At the node's end."""
+        """Close at once, at the node's end."""
         self._over = True
         self._in.cancel()
         self._out.cancel()
@@ -78,26 +78,26 @@ class FarSocket(ABC):
 
     @abstractmethod
     async def inbound(self, ring: RingWriter) -> None:
-        """Carry what comes from the socket into the ring, until either ends; raises OSError, DiosError."""
+        """Move bytes from the socket into the ring until either ends. Raise OSError or DiosError."""
 
     @abstractmethod
     async def outbound(self, ring: RingReader) -> None:
-        """Carry what the ring holds to the socket, until either ends; raises OSError, DiosError."""
+        """Move bytes from the ring to the socket until either ends. Raise OSError or DiosError."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Nothing more will be sent: let the peer know, where there is one."""
+        """Notify the peer, if there is one, that no more bytes will be sent."""
 
     @abstractmethod
     def reset(self) -> None:
-        """What is still to be sent will not be: let the peer know, where there is one."""
+        """Notify the peer, if there is one, that the remaining bytes will not be sent."""
 
     async def _run_in(self, ring: RingWriter) -> None:
         with self._pumping(ring), self._in:
             try:
                 await self.inbound(ring)
             except OSError as error:
-                await self._told_of(error)
+                await self._report_and_wait(error)
 
     async def _run_out(self, ring: RingReader) -> None:
         with self._pumping(ring), self._out:
@@ -105,7 +105,7 @@ class FarSocket(ABC):
                 await self.outbound(ring)
                 self.finish()
             except OSError as error:
-                await self._told_of(error)
+                await self._report_and_wait(error)
         self._sending = False
         if self._out.cancelled_caught:
             self.reset()
@@ -115,23 +115,23 @@ class FarSocket(ABC):
         try:
             yield
         except DiosError as error:
-            # A task that breaks its ring has broken its stream, and nothing else.
+            # A task that damages its ring loses this stream and nothing else.
             self.reset()
-            self._tell(OSError(0, error.message))
+            self._report(OSError(0, error.message))
         finally:
             ring.close()
             self._pumps -= 1
             self._close_when_idle()
 
-    async def _told_of(self, error: OSError) -> None:
-        self._tell(error)
+    async def _report_and_wait(self, error: OSError) -> None:
+        self._report(error)
         if not self._over:
-            # The ring ends when the core has said so to the page, not before.
+            # Keep the ring open until the core has published the failure on the public page.
             await trio.sleep_forever()
 
-    def _tell(self, error: OSError) -> None:
-        if not self._told and not self._over:
-            self._told = True
+    def _report(self, error: OSError) -> None:
+        if not self._reported and not self._over:
+            self._reported = True
             self._broke(error)
 
     def _close_when_idle(self) -> None:

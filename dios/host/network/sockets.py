@@ -1,6 +1,6 @@
-"""Every socket of network streams, by its object: opening, adopting and closing them.
+"""The sockets of all network streams, by object: opening, adopting and closing them.
 
-Not for: who may have one: the core has decided. Nor for sockets between nodes.
+The core has decided who may have one. Sockets between nodes are in ``dios.host.peers``.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dios.core.events import ConnectionArrived, DatagramsDropped, Event, Network
 from dios.errors import Code, DiosError
 from dios.host.content.streams import Streams
 from dios.host.loop.clock import Clock
-from dios.host.network.acceptor import Acceptor
+from dios.host.network.acceptor import ListeningSocket
 from dios.host.network.addresses import Address, Resolver, failure_of, text_of
-from dios.host.network.socket_pump import FarSocket
-from dios.host.network.tcp import Connection
-from dios.host.network.udp import Datagrams
+from dios.host.network.socket_pump import SocketBackend
+from dios.host.network.tcp import TcpBackend
+from dios.host.network.udp import UdpBackend
 from dios.ids import ObjectId
 from dios.wire.types import ObjectType
 
-_Thing: TypeAlias = "FarSocket | Acceptor"
-_Maker: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], FarSocket]
+_OpenSocket: TypeAlias = "SocketBackend | ListeningSocket"
+_BackendFactory: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], SocketBackend]
 
 _DESCRIPTORS_OF_SOCKET: Final = 24
-"""What a stream in both directions takes: its socket, and two rings."""
+"""The descriptors of a stream in both directions: its socket and two rings."""
 
 
 class Sockets:
-    """The node's network streams. ``post`` takes an event for the core."""
+    """The node's network streams. ``post`` queues an event for the core."""
 
     def __init__(
         self, nursery: trio.Nursery, streams: Streams, clock: Clock, post: Callable[[Event], None]
@@ -44,14 +44,14 @@ class Sockets:
         self._clock: Final = clock
         self._post: Final = post
         self._resolver: Final = Resolver()
-        self._things: Final[dict[ObjectId, _Thing]] = {}
+        self._things: Final[dict[ObjectId, _OpenSocket]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
-        self._lingering: Final[set[FarSocket]] = set()
+        self._lingering: Final[set[SocketBackend]] = set()
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // _DESCRIPTORS_OF_SOCKET)
 
     def __len__(self) -> int:
-        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, Acceptor))
+        accepted = sum(each.waiting for each in self._things.values() if isinstance(each, ListeningSocket))
         return len(self._things) + len(self._opening) + len(self._lingering) + accepted
 
     def _has_room(self) -> bool:
@@ -59,40 +59,40 @@ class Sockets:
 
     # -- effects --------------------------------------------------------------------------------------
     def open(self, effect: OpenNetwork) -> None:
-        """Begin to open a socket."""
+        """Start to open a socket."""
         if not self._has_room():
-            said = f"the node has {self._most} network streams already; close some"
+            said = f"cannot open a socket: the node has {self._most} network streams already. Close some."
             self._post(NetworkFailed(self._clock.now(), effect.object, int(Code.EDQUOT), said))
         elif not self._nursery.cancel_scope.cancel_called:
             scope = self._opening[effect.object] = trio.CancelScope()
             self._nursery.start_soon(self._open, effect, scope, name="open a socket")
 
     def adopt(self, effect: AdoptConnection) -> None:
-        """A connection that arrived is an object's from now on."""
+        """Give an accepted connection to an object."""
         for each in list(self._things.values()):
-            sock = each.take(effect.number) if isinstance(each, Acceptor) else None
+            sock = each.take(effect.number) if isinstance(each, ListeningSocket) else None
             if sock is not None:
                 self._connected(effect.object, sock, "the peer")
                 return
         self._failed(effect.object, OSError(0, "the listener was closed"), "the peer")
 
     def close(self, effect: CloseNetwork) -> None:
-        """The object is gone."""
+        """Close the socket of a deleted object."""
         scope = self._opening.pop(effect.object, None)
         if scope is not None:
             scope.cancel()
         thing = self._things.pop(effect.object, None)
-        if isinstance(thing, FarSocket):
+        if isinstance(thing, SocketBackend):
             self._lingering.add(thing)
         if thing is not None:
             thing.close()
 
     def close_all(self) -> None:
-        """At the node's end."""
+        """Close all sockets, at the node's end."""
         for scope in self._opening.values():
             scope.cancel()
         for thing in (*self._things.values(), *self._lingering):
-            if isinstance(thing, FarSocket):
+            if isinstance(thing, SocketBackend):
                 thing.abort()
             else:
                 thing.close()
@@ -118,7 +118,7 @@ class Sockets:
     async def _connect(self, effect: OpenNetwork) -> None:
         failed: OSError | None = None
         places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False)
-        # One address that nobody answers at leaves time for the others.
+        # An address that does not answer must leave time for the others.
         each = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
         for place in places:
             sock = trio.socket.socket(place.family, socket.SOCK_STREAM)
@@ -154,7 +154,7 @@ class Sockets:
         except OSError:
             sock.close()
             raise
-        self._things[target] = Acceptor(sock, self._nursery, arrived, self._has_room)
+        self._things[target] = ListeningSocket(sock, self._nursery, arrived, self._has_room)
         self._opened(target, text_of(sock.getsockname()))
 
     async def _bind(self, effect: OpenNetwork) -> None:
@@ -162,8 +162,8 @@ class Sockets:
         sock = _bound(places[0], socket.SOCK_DGRAM)
         target = effect.object
 
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
-            return Datagrams(sock, self._nursery, broke, closed, self._resolver, dropped)
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            return UdpBackend(sock, self._nursery, broke, closed, self._resolver, dropped)
 
         def dropped(count: int) -> None:
             self._post(DatagramsDropped(self._clock.now(), target, count))
@@ -172,12 +172,12 @@ class Sockets:
         self._opened(target, text_of(sock.getsockname()))
 
     def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> FarSocket:
-            return Connection(sock, self._nursery, broke, closed)
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            return TcpBackend(sock, self._nursery, broke, closed)
 
         self._serve(target, make, address)
 
-    def _serve(self, target: ObjectId, make: _Maker, address: str) -> None:
+    def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
         def broke(error: OSError) -> None:
             self._failed(target, error, address)
 
@@ -202,7 +202,7 @@ class Sockets:
 
 
 def _bound(place: Address, kind: socket.SocketKind) -> trio.socket.SocketType:
-    # The address is resolved already, and binding waits for nothing.
+    # The address is resolved already, so binding does not block.
     sock = socket.socket(place.family, kind)
     try:
         if kind is socket.SOCK_STREAM:

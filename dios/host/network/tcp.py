@@ -1,10 +1,8 @@
-"""One TCP connection between a socket and the two rings of a TCP_STREAM.
+"""A TCP connection between a socket and the two rings of a TCP_STREAM.
 
-Not for: opening sockets (``dios.host.network.sockets``), or what the bytes mean.
-
-A full ring stops the reading of the socket, and with it the peer; a peer that does not read stops the task
-that writes. The end of either direction is carried over alone. A connection that breaks is told to the core
-first, so that nobody takes what came before for all there was.
+A full ring stops reading from the socket and thereby the peer; a peer that does not read stops the writing
+task. Each direction ends on its own. If the connection fails, the core is notified before the ring ends, so
+that the reader does not mistake the received bytes for the whole stream.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
-from dios.host.network.socket_pump import FarSocket
+from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
-class Connection(FarSocket):
-    """A far side with a TCP socket."""
+class TcpBackend(SocketBackend):
+    """A TCP socket behind two rings."""
 
     def __init__(
         self,
@@ -42,7 +40,7 @@ class Connection(FarSocket):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     async def inbound(self, ring: RingWriter) -> None:
-        """Until the peer has sent its last, or nobody reads any more."""
+        """Receive until the peer ends its direction or the reader has gone."""
         with contextlib.suppress(ClosedError):
             while True:
                 await waiting_trio.wait_ready(ring)
@@ -53,7 +51,7 @@ class Connection(FarSocket):
                     return
 
     async def outbound(self, ring: RingReader) -> None:
-        """Until the task has sent its last."""
+        """Send until the task ends its direction."""
         with contextlib.suppress(EndOfStreamError):
             while True:
                 await waiting_trio.wait_ready(ring)
@@ -61,11 +59,11 @@ class Connection(FarSocket):
                 ring.commit_read(await self.socket.send(view[: limits.NETWORK_PIECE_BYTES]))
 
     def finish(self) -> None:
-        """Send the end of this direction."""
+        """End this direction."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Let the peer learn that what it got is not all."""
+        """Make the close a reset, so that the peer learns that bytes are missing."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)

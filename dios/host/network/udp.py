@@ -1,10 +1,8 @@
 """Datagrams between a socket and the two rings of a UDP_STREAM.
 
-Not for: opening sockets (``dios.host.network.sockets``), or what datagrams hold.
-
-Each datagram is one message of a ring: a byte with the length of its peer's address, that as "HOST:PORT", and
-then its bytes. What comes while the ring is full is dropped and counted, as a network does; so is what
-cannot be sent.
+Each datagram is one message in a ring: a byte with the length of its peer's address, the address as
+"HOST:PORT", and the datagram's bytes. A datagram that arrives while the ring is full is dropped and counted,
+and so is one that cannot be sent.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ import trio
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
 from dios.host.network.addresses import Resolver, text_of
-from dios.host.network.socket_pump import FarSocket
+from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
 _PREFIX_BYTES: Final = 4
 
 
-class Datagrams(FarSocket):
-    """A far side with a UDP socket; ``dropped`` is told how many more datagrams were, now and then."""
+class UdpBackend(SocketBackend):
+    """A UDP socket behind two rings; ``dropped`` is called with the number of newly dropped datagrams."""
 
     def __init__(
         self,
@@ -40,11 +38,11 @@ class Datagrams(FarSocket):
     ) -> None:
         super().__init__(sock, nursery, broke, closed)
         self._resolver: Final = resolver
-        self._tell_dropped: Final = dropped
+        self._on_dropped: Final = dropped
         self._dropped = 0
 
     async def inbound(self, ring: RingWriter) -> None:
-        """Until nobody reads any more."""
+        """Receive until the reader has gone."""
         with contextlib.suppress(ClosedError):
             while True:
                 data, peer = await self.socket.recvfrom(limits.DATAGRAM_BYTES_MAX)
@@ -56,13 +54,13 @@ class Datagrams(FarSocket):
                     ring.send(message)
 
     async def outbound(self, ring: RingReader) -> None:
-        """Until the task has sent its last."""
+        """Send until the task ends its direction."""
         with contextlib.suppress(EndOfStreamError):
             while True:
                 await self._send(await waiting_trio.receive(ring))
 
     async def _send(self, message: bytes) -> None:
-        # A task wrote it: it may be anything.
+        # The task wrote the message, so it may be malformed.
         begin = 1 + message[0] if message else 1
         try:
             address = message[1:begin].decode()
@@ -73,18 +71,18 @@ class Datagrams(FarSocket):
             self._drop()
 
     def finish(self) -> None:
-        """Nobody is told: datagrams have no end."""
+        """Do nothing, because datagrams have no end."""
 
     def reset(self) -> None:
-        """As ``finish``."""
+        """Do nothing, because datagrams have no end."""
 
     def _drop(self) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            self.nursery.start_soon(self._report, name="datagrams dropped")
+            self.nursery.start_soon(self._report_dropped, name="datagrams dropped")
 
-    async def _report(self) -> None:
-        # Many together: a flood must not become a flood of events.
+    async def _report_dropped(self) -> None:
+        # Report many together: a flood of datagrams must not become a flood of events.
         await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
         count, self._dropped = self._dropped, 0
-        self._tell_dropped(count)
+        self._on_dropped(count)

@@ -1,10 +1,10 @@
-"""Data connections: large messages and bytes, moved by threads that do nothing else (thesis §4.8).
+"""Data connections: threads that move large messages and bytes between nodes (thesis §4.8).
 
-Not for: which transfer goes when (``dios.host.peers.sending``), or what a message means.
+``dios.host.peers.sending`` orders the transfers.
 
-One connection carries transfers one way, one after another: a head, the message, the bytes, and a BLAKE3 of
-them all. Bytes are copied into a block of this thread before they are hashed and sent: a task may change its
-buffer meanwhile, and what was hashed must be what was sent.
+A connection carries transfers in one direction, one after another: a head, the message, the bytes, and a
+BLAKE3 digest of all of them. The bytes are copied into a block of the sending thread before they are hashed
+and sent, because a task may change its buffer meanwhile and the sent bytes must match the digest.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_h
 _MS: Final = 1_000_000
 
 
-class Piece(NamedTuple):
-    """Some bytes of a memory or file: its descriptor, where they begin, how many they are."""
+class FileRange(NamedTuple):
+    """A range of bytes in a memory or file: its descriptor, start and length."""
 
     fd: int
     start: int
@@ -40,32 +40,33 @@ class Piece(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A message and the bytes beside it. ``done`` is called in the loop, once, whatever became of it.
+    """A message with the bytes attached to it.
 
-    ``charge`` is told of each piece, and how fast they may go.
+    ``done`` is called once in the event loop, when the transfer has ended, successfully or not. ``charge``
+    counts each piece and limits the rate of the transfer.
     """
 
     message: bytes
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FileRange, ...]
     done: Callable[[], None]
     charge: Charge | None = None
 
     @property
     def size(self) -> int:
-        """The bytes beside the message."""
+        """The number of attached bytes."""
         return sum(piece.length for piece in self.pieces)
 
 
-class Arrived(NamedTuple):
-    """A transfer that came whole: its message, and a memory with the bytes beside it (-1 for none)."""
+class ReceivedTransfer(NamedTuple):
+    """A complete received transfer: its message, and a memory with the attached bytes (-1 for none)."""
 
     message: bytes
     fd: int
     size: int
 
 
-class Allowance:
-    """How many bytes may be on their way in from one peer at once; for threads."""
+class ReceiveAllowance:
+    """A bound on the bytes that a peer may have in transfer to this node; for threads."""
 
     def __init__(self, most: int = limits.DCP_RECEIVING_BYTES_MAX) -> None:
         self._most: Final = most
@@ -74,66 +75,64 @@ class Allowance:
         self._changed: Final = threading.Condition()
 
     def take(self, size: int) -> bool:
-        """Wait for room; False when there will be none any more."""
+        """Wait for room and take it. Return False if the allowance was closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._used or self._used + size <= self._most)
             self._used += size
             return not self._closed
 
     def give_back(self, size: int) -> None:
-        """These bytes are somebody's now, or were dropped."""
+        """Return room for bytes that were passed on or dropped."""
         with self._changed:
             self._used -= size
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Wake all waiting threads; ``take`` returns False from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
-class Arrival:
-    """A transfer on its way in, on somebody's meter; for one thread.
+class IncomingTransfer:
+    """A transfer that is being received, with the meter of its principal; for one thread.
 
-    ``tell`` is called, when it takes long, and that is as soon as it can be known, and then now and again.
+    If the transfer takes long, ``report`` is called as early as that can be predicted, and repeatedly after.
     """
 
-    def __init__(self, charge: Charge, size: int, tell: Callable[[], None]) -> None:
+    def __init__(self, charge: Charge, size: int, report: Callable[[], None]) -> None:
         self._charge: Final = charge
         self._size: Final = size
-        self._tell: Final = tell
+        self._report: Final = report
         self._began: Final = time.monotonic_ns()
-        self._told = 0
+        self._reported_at = 0
         self._came = 0
-        if size >= limits.DCP_TOLD_BYTES_MIN:
-            self._tell_at(self._began)
+        if size >= limits.DCP_PROGRESS_BYTES_MIN:
+            self._report_at(self._began)
 
     def went(self, size: int) -> None:
-        """So many bytes more have come."""
+        """Count ``size`` more received bytes."""
         self._charge.went(size)
         self._came += size
         now = time.monotonic_ns()
-        if self._told:
-            if now - self._told >= limits.DCP_TOLD_MS * _MS:
-                self._tell_at(now)
-        elif (now - self._began) * self._size >= limits.DCP_TOLD_BEFORE_MS * _MS * self._came:
-            # At this pace it is not here by then.
-            self._tell_at(now)
+        if self._reported_at:
+            if now - self._reported_at >= limits.DCP_PROGRESS_PERIOD_MS * _MS:
+                self._report_at(now)
+        elif (now - self._began) * self._size >= limits.DCP_PROGRESS_FIRST_MS * _MS * self._came:
+            # At this rate the transfer will last longer than DCP_PROGRESS_FIRST_MS.
+            self._report_at(now)
 
-    def _tell_at(self, now: int) -> None:
-        self._told = now
-        self._tell()
+    def _report_at(self, now: int) -> None:
+        self._reported_at = now
+        self._report()
 
     def close(self) -> None:
-        """No more will come."""
+        """Stop counting: no more bytes will be received."""
         self._charge.close()
 
 
-class _Threaded(ABC):
-    """A thread with a socket; ``ended`` is told in the loop when it is over, with the reason if there is
-    one.
-    """
+class _SocketThread(ABC):
+    """A thread with a socket. ``ended`` is called in the event loop at its end, with its error or None."""
 
     def __init__(self, sock: socket.socket, ended: Callable[[Exception | None], None], name: str) -> None:
         self.sock: Final = sock
@@ -145,10 +144,10 @@ class _Threaded(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """What the thread does until the connection ends."""
+        """Run until the connection ends."""
 
-    def _last(self) -> None:  # noqa: B027 - not every thread has something to do then
-        """The connection is closed, and takes nothing more."""
+    def _last(self) -> None:  # noqa: B027 - only some threads have work to do here
+        """Clean up after the connection was closed."""
 
     def _live(self) -> None:
         reason: Exception | None = None
@@ -163,28 +162,28 @@ class _Threaded(ABC):
         self.in_loop(lambda: self._ended(reason))
 
     def in_loop(self, call: Callable[[], None]) -> None:
-        """Call this in the loop, soon; nothing once the loop has ended."""
+        """Call a function in the event loop soon; do nothing if the loop has ended."""
         try:
             self._token.run_sync_soon(call)
         except trio.RunFinishedError:
             return
 
     def close(self) -> None:
-        """End the connection; its thread ends by itself soon."""
+        """End the connection; its thread ends soon after."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                # Not a TLS socket's own method, which takes TLS away from under the thread.
+                # The TLS socket's own method would remove TLS while the thread uses it.
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def join(self) -> None:
-        """Wait for the thread, after ``close``."""
+        """Wait for the thread to end, after ``close``."""
         self._thread.join(limits.TASK_DRAIN_MS_MAX / 1000)
 
 
-class DataSender(_Threaded):
-    """Sends transfers. ``sent`` is told in the loop of each that it is over, and whether it was sent."""
+class DataSender(_SocketThread):
+    """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent."""
 
     def __init__(
         self,
@@ -200,7 +199,7 @@ class DataSender(_Threaded):
         self._thread.start()
 
     def send(self, transfer: Transfer) -> None:
-        """Send this after what was given before."""
+        """Queue a transfer."""
         with self._lock:
             if not self._closed:
                 self._queue.put(transfer)
@@ -208,7 +207,7 @@ class DataSender(_Threaded):
         self._sent(self, transfer, False)
 
     def close(self) -> None:
-        """End the connection; what was not sent is not sent any more."""
+        """End the connection; queued transfers are not sent."""
         super().close()
         self._queue.put(None)
 
@@ -219,7 +218,7 @@ class DataSender(_Threaded):
                 self._transmit(transfer)
                 done = True
             finally:
-                self._tell(transfer, done=done)
+                self._report_sent(transfer, done=done)
 
     def _has_ended(self) -> bool:
         return self._closed
@@ -228,9 +227,9 @@ class DataSender(_Threaded):
         while not self._queue.empty():
             left = self._queue.get()
             if left is not None:
-                self._tell(left, done=False)
+                self._report_sent(left, done=False)
 
-    def _tell(self, transfer: Transfer, *, done: bool) -> None:
+    def _report_sent(self, transfer: Transfer, *, done: bool) -> None:
         self.in_loop(lambda: self._sent(self, transfer, done))
 
     def _transmit(self, transfer: Transfer) -> None:
@@ -244,11 +243,11 @@ class DataSender(_Threaded):
                 most = length - done if charge is None else min(length - done, charge.piece())
                 count = os.preadv(fd, [self._block[:most]], start + done)
                 if not count:
-                    raise DamagedError(f"{length - done} bytes less are there than were promised to a node")
+                    raise DamagedError(f"cannot send bytes to a node: {length - done} of them are missing")
                 part = self._block[:count]
                 digest.update(part)
                 if charge is not None and not charge.take(count, self._has_ended):
-                    raise ClosedError("the connection was closed within a transfer")
+                    raise ClosedError("the connection was closed during a transfer")
                 self.sock.sendall(part)
                 if charge is not None:
                     charge.went(count)
@@ -256,19 +255,20 @@ class DataSender(_Threaded):
         self.sock.sendall(digest.digest())
 
 
-class DataReceiver(_Threaded):
-    """Receives transfers. ``arrived`` is told in the loop of each that came whole.
+class DataReceiver(_SocketThread):
+    """A thread that receives transfers. It calls ``arrived`` in the loop for each complete transfer.
 
-    ``incoming`` says by its message, in this thread, who is told of the bytes of one.
+    ``incoming`` is called in this thread with the message of a transfer before its bytes are received, and
+    returns the object that counts them.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        allowance: Allowance,
+        allowance: ReceiveAllowance,
         *,
-        incoming: Callable[[DataReceiver, bytes, int], Arrival],
-        arrived: Callable[[Arrived], None],
+        incoming: Callable[[DataReceiver, bytes, int], IncomingTransfer],
+        arrived: Callable[[ReceivedTransfer], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
         super().__init__(sock, ended, "receive bytes of a node")
@@ -299,9 +299,9 @@ class DataReceiver(_Threaded):
                 if fd >= 0:
                     os.close(fd)
                 raise
-            self._hand_on(Arrived(bytes(message), fd, size))
+            self._hand_on(ReceivedTransfer(bytes(message), fd, size))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: Arrival) -> None:
+    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: IncomingTransfer) -> None:
         place = 0
         try:
             while place < size:
@@ -315,12 +315,12 @@ class DataReceiver(_Threaded):
             incoming.close()
 
     def _receive_digest(self, digest: blake3) -> None:
-        told = self._block[:DIGEST_BYTES]
-        self._fill(told)
-        if bytes(told) != digest.digest():
-            raise ProtocolError("a transfer came with other bytes than its digest tells")
+        sent = self._block[:DIGEST_BYTES]
+        self._fill(sent)
+        if bytes(sent) != digest.digest():
+            raise ProtocolError("the bytes of a transfer do not match its digest")
 
-    def _hand_on(self, arrived: Arrived) -> None:
+    def _hand_on(self, arrived: ReceivedTransfer) -> None:
         def take() -> None:
             self._allowance.give_back(arrived.size)
             self._arrived(arrived)
@@ -328,13 +328,13 @@ class DataReceiver(_Threaded):
         self.in_loop(take)
 
     def _fill(self, view: memoryview, *, at_rest: bool = False) -> bool:
-        """Fill ``view``; False at an end before its first byte, where that is allowed (``at_rest``)."""
+        """Fill ``view``. Return False at an end before its first byte, if ``at_rest`` allows an end there."""
         done = 0
         while done < len(view):
             count = self.sock.recv_into(view[done:])
             if not count:
                 if at_rest and not done:
                     return False
-                raise ConnectionResetError("a data connection ended within a transfer")
+                raise ConnectionResetError("a data connection ended during a transfer")
             done += count
         return True

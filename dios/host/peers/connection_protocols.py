@@ -1,6 +1,6 @@
-"""What the host asks of connections to other nodes, so that any transport that can do this will serve.
+"""The interface of connections to other nodes. Any transport that offers it can be used.
 
-Not for: making them; ``dios.transport.tcp.tls`` does.
+``dios.transport.tcp.tls`` makes the connections.
 """
 
 from __future__ import annotations
@@ -11,64 +11,64 @@ from typing import NamedTuple, Protocol
 from dios.ids import NodeId
 
 
-class Far(Protocol):
-    """Who is at the other end, as its certificate says."""
+class PeerIdentity(Protocol):
+    """The identity of the node at the other end, taken from its certificate."""
 
     @property
     def node(self) -> NodeId:
-        """Its id."""
+        """The node's id."""
         ...
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The node's name."""
         ...
 
 
-class Line(Protocol):
+class PeerConnection(Protocol):
     """One authenticated connection to another node."""
 
     @property
-    def peer(self) -> Far:
-        """Who is at the other end."""
+    def peer(self) -> PeerIdentity:
+        """The identity of the other node."""
         ...
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the other end to read."""
+        """The number of bytes that wait to be sent."""
         ...
 
     async def receive(self) -> list[bytes]:
-        """Wait for frames and return their bodies; [] at the end. Raises ProtocolError."""
+        """Wait for frames and return their bodies, or [] at the end. Raise ProtocolError."""
         ...
 
     def send_nowait(self, frame: bytes, /) -> None:
-        """Send one frame, length included; raises WouldBlockError when too much waits already."""
+        """Send one frame with its length prefix. Raise WouldBlockError if too many bytes are queued."""
         ...
 
     async def flush(self) -> None:
-        """Wait until what was queued is sent, or the peer is gone."""
+        """Wait until all queued bytes are sent or the peer is gone."""
         ...
 
     def close(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         ...
 
     def detach(self) -> socket.socket:
-        """Give the connection away, blocking with a time limit; ProtocolError if frames are underway."""
+        """Return the socket, in blocking mode with a timeout. Raise ProtocolError if frames are queued."""
         ...
 
 
-class Network(Protocol):
-    """What dials other nodes."""
+class PeerNetwork(Protocol):
+    """A dialler of other nodes."""
 
-    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
-        """Connect to the node ``expect`` at "HOST:PORT"; raises DiosError, in bounded time."""
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
+        """Connect to the node ``expect`` at "HOST:PORT". Raise DiosError, in bounded time."""
         ...
 
 
-class Myself(NamedTuple):
-    """What this node says of itself to others."""
+class NodeDescription(NamedTuple):
+    """The description of this node that other nodes receive."""
 
     node: NodeId
     epoch: int

@@ -1,7 +1,7 @@
-"""Carries out what the core decided about other nodes: what is sent, who is a deputy, what has come.
+"""Carries out the core's effects about other nodes: messages, remote tasks, received answers.
 
-Not for: connections (``dios.host.peers.links``), or translating answers to deputies
-(``dios.host.peers.remote_answers``).
+Connections are kept by ``dios.host.peers.links``; ``dios.host.peers.remote_answers`` sends answers to remote
+tasks.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Final, TypeAlias
 
 from dios.core import effects as fx
 from dios.errors import UnreachableError
-from dios.host.content.buffers import Buffers, Work
-from dios.host.content.contents import Content, Contents, Source, keep, let_go
+from dios.host.content.buffers import BackgroundWork, Buffers
+from dios.host.content.contents import Content, Contents, Source, release_content, retain_content
 from dios.host.content.received import answer_received
 from dios.host.content.streams import Streams
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.outbox import Outbox
-from dios.host.peers.bulk import Piece
-from dios.host.peers.interface import Do
-from dios.host.peers.links import Links
-from dios.host.peers.remote_answers import Outlet, for_deputy
-from dios.host.peers.stream_pump import Taker
-from dios.host.peers.streams import StreamsBetween
+from dios.host.peers.bulk import FileRange
+from dios.host.peers.interface import EffectHandler
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.remote_answers import RemoteTaskRoute, for_remote_task
+from dios.host.peers.stream_pump import AttachedTask
+from dios.host.peers.streams import RemoteStreams
 from dios.ids import ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure
@@ -31,18 +31,18 @@ from dios.wire.types import Mode
 Answer: TypeAlias = fx.AnswerRead | fx.AnswerWrite | fx.AnswerVector
 
 
-class Peers:
-    """The effects that speak of other nodes."""
+class PeerEffects:
+    """Carries out the effects about other nodes."""
 
     def __init__(
         self,
-        links: Links,
+        links: PeerLinks,
         outbox: Outbox,
         buffers: Buffers,
         contents: Contents,
-        owners: Owners,
+        owners: TaskPrincipals,
         streams: Streams,
-        between: StreamsBetween,
+        between: RemoteStreams,
     ) -> None:
         self._links: Final = links
         self._outbox: Final = outbox
@@ -51,44 +51,44 @@ class Peers:
         self._owners: Final = owners
         self._streams: Final = streams
         self._between: Final = between
-        self._written_away: Final[set[tuple[ObjectId, Mode]]] = set()
-        """The ends that tasks of other nodes write at."""
+        self._written_remotely: Final[set[tuple[ObjectId, Mode]]] = set()
+        """The ends of streams that tasks of other nodes write to."""
 
     def contact(self, effect: fx.Contact) -> None:
-        """Have a connection with a node."""
+        """Keep a connection with a node."""
         self._links.contact(effect.node, effect.name, effect.address)
 
     def hang_up(self, effect: fx.HangUp) -> None:
-        """Have none any more."""
+        """Close the connection with a node and do not reconnect."""
         self._links.hang_up(effect.node, effect.reason, revoked=effect.revoked)
 
     def open_deputy(self, effect: fx.OpenDeputy) -> None:
-        """Answers to this task go to its node from now on."""
+        """Register a remote task: answers to it are sent to its node from now on."""
         self._owners.add(effect.task, effect.principal)
-        self._outbox.open_away(effect.task, Outlet(effect.task, effect.node, self._links))
+        self._outbox.open_remote(effect.task, RemoteTaskRoute(effect.task, effect.node, self._links))
 
     def close_deputy(self, effect: fx.CloseDeputy) -> None:
-        """Nobody is answered any more."""
+        """Forget a remote task."""
         self._owners.remove(effect.task)
-        self._outbox.close_away(effect.task)
+        self._outbox.close_remote(effect.task)
 
-    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, Do]:
-        """What does each effect of other nodes; ``payload_of`` tells the payloads of the step being done."""
+    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, EffectHandler]:
+        """Return a handler for each effect about other nodes; ``payload_of`` returns the step's payloads."""
 
-        def send(effect: fx.Send) -> Work | None:
+        def send(effect: fx.Send) -> BackgroundWork | None:
             return self.send(effect, payload_of(effect.source.payload) if effect.source else None)
 
         def received(effect: fx.AnswerReceived) -> None:
             answered = answer_received(self._buffers, effect, payload_of(effect.payload))
-            self._outbox.hand_over(effect.task, effect.seq, answered.result, answered.fds)
+            self._outbox.reply_and_close(effect.task, effect.seq, answered.result, answered.fds)
 
         def attach_away(effect: fx.AnswerAttachAway) -> None:
             if not self._links.is_up(effect.node):
-                raise UnreachableError("the node that has the stream is out of reach")
+                raise UnreachableError("cannot attach to the stream: its node cannot be reached now")
             result, fds = self._between.fetch(effect, self._taker(effect.task))
-            self._outbox.hand_over(effect.task, effect.seq, result, fds)
+            self._outbox.reply_and_close(effect.task, effect.seq, result, fds)
 
-        found: dict[type, Callable[..., Work | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
+        found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Send: send,
             fx.AnswerReceived: received,
             fx.AnswerAttachAway: attach_away,
@@ -99,51 +99,51 @@ class Peers:
         }
         return found
 
-    def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
-        """Those handlers of a lone node that must do otherwise for tasks or objects of other nodes."""
-        is_away, contents = self._outbox.is_away, self._contents
+    def overrides(self, handlers: Mapping[type, EffectHandler]) -> Mapping[type, EffectHandler]:
+        """Return replacements for local handlers that must treat remote tasks or objects differently."""
+        is_away, contents = self._outbox.is_remote, self._contents
 
-        def answering(answer: Do) -> Do:
-            def mindful(effect: Answer) -> Work | None:
-                return answer(for_deputy(effect, contents) if is_away(effect.task) else effect)
+        def answering(answer: EffectHandler) -> EffectHandler:
+            def mindful(effect: Answer) -> BackgroundWork | None:
+                return answer(for_remote_task(effect, contents) if is_away(effect.task) else effect)
 
             return mindful
 
         def attach(effect: fx.AnswerAttach) -> None:
             if is_away(effect.task):
-                self._attach_deputy(effect)
+                self._attach_remote(effect)
             else:
                 handlers[fx.AnswerAttach](effect)
 
         def close_stream(effect: fx.CloseStreamEnd) -> None:
-            if (effect.object, effect.mode) in self._written_away:
-                # What its task wrote before it ended may still be on its way here.
-                self._written_away.remove((effect.object, effect.mode))
-                self._streams.close_end(effect.object, effect.mode, tell=False)
+            if (effect.object, effect.mode) in self._written_remotely:
+                # Bytes that the task wrote before it ended may still be on their way.
+                self._written_remotely.remove((effect.object, effect.mode))
+                self._streams.close_end(effect.object, effect.mode, notify=False)
             elif not self._between.close_end(effect.object, effect.mode):
                 handlers[fx.CloseStreamEnd](effect)
 
-        found: dict[type, Do] = {
+        found: dict[type, EffectHandler] = {
             kind: answering(handlers[kind]) for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector)
         }
         found |= {fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
         return found
 
-    def _attach_deputy(self, effect: fx.AnswerAttach) -> None:
-        node = self._outbox.away(effect.task).node
+    def _attach_remote(self, effect: fx.AnswerAttach) -> None:
+        node = self._outbox.remote_route(effect.task).node
         end = self._streams.local_end(effect.object, effect.mode, effect.ring_bytes, duplex=effect.duplex)
         ring_bytes = end.ring_bytes
         if effect.mode is Mode.WRITE:
-            self._written_away.add((effect.object, effect.mode))
+            self._written_remotely.add((effect.object, effect.mode))
         self._between.keep(node, effect.seq, effect.mode, end, self._taker(effect.task))
         self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
 
-    def _taker(self, task: TaskId) -> Taker:
-        return Taker(task, self._owners.of(task))
+    def _taker(self, task: TaskId) -> AttachedTask:
+        return AttachedTask(task, self._owners.of(task))
 
     # -- sending --------------------------------------------------------------------------------------
-    def send(self, effect: fx.Send, payload: Content | None) -> Work | None:
-        """Say something to a node, with its bytes beside it; raises DamagedError when there are none such."""
+    def send(self, effect: fx.Send, payload: Content | None) -> BackgroundWork | None:
+        """Send a message and its bytes to a node. Raise DamagedError if the bytes are not there."""
         order = effect.source
         if order is None:
             self._links.send(effect.node, effect.message, None, _asked_by(effect.message))
@@ -151,12 +151,12 @@ class Peers:
         if not self._links.is_up(effect.node):
             return None
         if order.content_of and self._contents.is_slow(order.content_of):
-            return self._looked_up_first(effect)
+            return self._fetch_and_send(effect)
         self._send_bytes(effect, self._buffers.source(order, payload))
         return None
 
-    def _looked_up_first(self, effect: fx.Send) -> Work:
-        """The first look at a large stored value reads all of it, to check its digest."""
+    def _fetch_and_send(self, effect: fx.Send) -> BackgroundWork:
+        """Read a large stored value for the first time; this reads all of it, to check its digest."""
         order = effect.source
         target = order.content_of if order is not None else ObjectId(0)
         found: list[Content] = []
@@ -167,27 +167,27 @@ class Peers:
 
         def failed() -> None:
             while found:
-                let_go(found.pop())
+                release_content(found.pop())
 
-        return Work(target, lambda: found.append(self._contents.fetch(target)), done, failed)
+        return BackgroundWork(target, lambda: found.append(self._contents.fetch(target)), done, failed)
 
     def _send_bytes(self, effect: fx.Send, source: Source) -> None:
         node, message, content = effect.node, effect.message, source.content
         if isinstance(content, bytes) or source.length <= self._links.inline_bytes_max:
             self._links.send(node, message, source.read() or None, _asked_by(message))
             return
-        held = keep(content)
-        piece = Piece(content.fd, source.start, source.length)
-        self._links.send_bulk(node, _asked_by(message), message, (piece,), lambda: let_go(held))
+        held = retain_content(content)
+        piece = FileRange(content.fd, source.start, source.length)
+        self._links.send_bulk(node, _asked_by(message), message, (piece,), lambda: release_content(held))
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
-        """What this was to tell of did not take place: an answer becomes a refusal, the rest is not said."""
+        """Replace an answer by ``failure``, because its step failed; other messages are dropped."""
         if isinstance(effect.message, dcp.Reply):
             self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
 
 
 def _asked_by(message: dcp.Message) -> TaskId:
-    """The task for which a message is sent; 0 for none."""
+    """Return the task on whose behalf a message is sent, or 0."""
     if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward | dcp.Plant):
         return message.body.caller.task
     return TaskId(0)

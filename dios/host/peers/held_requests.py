@@ -1,11 +1,11 @@
-"""Requests of other nodes for whoever stored more than its rate gives, or was sent more inside answers.
+"""Delays requests of other nodes' tasks whose principal has moved or stored more bytes than its rate allows.
 
-Not for: this node's own tasks (``dios.host.content.stored_bytes``). The connection with a node is
-everybody's, so such a
-request is put aside, and taken when the debt is off; what its task asks for meanwhile comes behind it.
+This node's own tasks are delayed by ``dios.host.content.stored_bytes``. The connection with a node is shared
+by all its tasks. Therefore such a request is set aside until the debt is paid; later requests of the same
+task are queued behind it.
 
-A request with many bytes beside it is taken at once: whoever asks would send them again, not knowing what
-became of them. It is the acquiring of the buffer before it that is put aside.
+A request with many attached bytes is never delayed, because its sender would repeat it with all its bytes.
+Instead, the acquire of the buffer before it is delayed.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ from dios import limits
 from dios.errors import Code
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.stored_bytes import may_store
-from dios.host.peers.link import Standing
+from dios.host.peers.link import PeerSession
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Advise, ReadQueue, Failure, Govern, Place
+from dios.wire.messages import AcquireWrite, Advise, Failure, Govern, Place, ReadQueue
 from dios.wire.types import Traffic
 
-Take: TypeAlias = Callable[[NodeId, Standing, dcp.Ask, bytes | None], None]
+Take: TypeAlias = Callable[[NodeId, PeerSession, dcp.Ask, bytes | None], None]
 _TOO_MANY: Final = Failure(
     int(Code.EAGAIN),
-    "so many calls of yours wait there to store or send something that no more is kept; try again later",
+    "too many of your calls wait to store or send bytes on that node. Try again later.",
 )
 
 
 _OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, ReadQueue, Govern, Place})
 
 
-class _Held(NamedTuple):
-    """A request, and the bytes inside its frame."""
+class _HeldRequest(NamedTuple):
+    """A request and the bytes inside its frame."""
 
     asked: dcp.Ask
     inline: bytes | None
 
 
 class HeldRequests:
-    """What is put aside, by connection and task; ``take`` is what is done with each in the end.
+    """The delayed requests by connection and task. ``take`` is called with each request in the end.
 
-    What this does runs in ``nursery``.
+    Waiting happens in ``nursery``.
     """
 
     def __init__(self, rates: Rates, nursery: trio.Nursery, take: Take) -> None:
         self._rates: Final = rates
         self._nursery: Final = nursery
         self._take: Final = take
-        self._queues: Final[dict[tuple[Standing, TaskId], deque[_Held]]] = {}
+        self._queues: Final[dict[tuple[PeerSession, TaskId], deque[_HeldRequest]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
     @property
-    def some(self) -> bool:
-        """Whether anything may be put aside, or is."""
+    def may_hold(self) -> bool:
+        """True if a request may have to be delayed, or is delayed."""
         return self._rates.hold or bool(self._queues)
 
-    def keep(self, node: NodeId, standing: Standing, asked: dcp.Ask, inline: bytes | None) -> bool:
-        """Put a request aside if it must wait; False: it is to be taken now."""
+    def keep(self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None) -> bool:
+        """Delay a request if it must wait. Return False if it must be processed now."""
         body = asked.body
         if not isinstance(body, dcp.Forward):
             return False
-        key, principal = (standing, body.caller.task), body.caller.principal
+        key, principal = (session, body.caller.task), body.caller.principal
         queue = self._queues.get(key)
         if queue is None:
             storing = isinstance(body.call, AcquireWrite) or may_store(body.call)
-            # Who tells rates must not wait for what its user's tasks have read.
+            # A coordinator sets the rates and must not wait for the debts of its user's tasks.
             asking = type(body.call) not in _OF_COORDINATORS
             owes = asking and self._rates.owes_inline(self._rates.account(body.caller.task, principal))
             if not (owes or (storing and self._rates.in_debt(principal, Traffic.STORE))):
@@ -80,21 +80,21 @@ class HeldRequests:
             queue = self._queues[key] = deque()
             self._nursery.start_soon(self._take_later, node, key, principal, name="hold requests")
         if any(held.asked.number == asked.number for held in queue):
-            standing.say(dcp.Reply(asked.number, dcp.Working()))
+            session.send_message(dcp.Reply(asked.number, dcp.Working()))
         elif len(self) >= limits.HELD_REQUESTS_MAX:
-            standing.say(dcp.Reply(asked.number, _TOO_MANY))
+            session.send_message(dcp.Reply(asked.number, _TOO_MANY))
         else:
-            queue.append(_Held(asked, inline))
+            queue.append(_HeldRequest(asked, inline))
         return True
 
-    async def _take_later(self, node: NodeId, key: tuple[Standing, TaskId], principal: str) -> None:
-        standing, queue = key[0], self._queues[key]
+    async def _take_later(self, node: NodeId, key: tuple[PeerSession, TaskId], principal: str) -> None:
+        session, queue = key[0], self._queues[key]
         try:
-            while queue and not standing.closed:
+            while queue and not session.closed:
                 account = self._rates.account(key[1], principal)
-                await self._rates.wait_inline(account, lambda: standing.closed)
-                await self._rates.wait_off(principal, Traffic.STORE, lambda: standing.closed)
-                if not standing.closed:
-                    self._take(node, standing, *queue.popleft())
+                await self._rates.wait_for_inline_credit(account, lambda: session.closed)
+                await self._rates.wait_for_credit(principal, Traffic.STORE, lambda: session.closed)
+                if not session.closed:
+                    self._take(node, session, *queue.popleft())
         finally:
             del self._queues[key]

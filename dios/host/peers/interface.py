@@ -1,6 +1,6 @@
-"""What the effector asks of the part of the host that speaks with other nodes.
+"""The interface between the effector and the part of the host that handles other nodes.
 
-Not for: how that is done (``dios.host.peers``); a lone node has no such part.
+``dios.host.peers.effects`` implements it. A node without a cluster has no such part.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from dios.core import effects as fx
-from dios.host.content.buffers import Work
+from dios.host.content.buffers import BackgroundWork
 from dios.host.content.contents import Content
 from dios.ids import PayloadId
 from dios.wire.messages import Failure
 
-Do: TypeAlias = Callable[..., Work | None]  # type: ignore[explicit-any] # each takes its own kind of effect
+EffectHandler: TypeAlias = Callable[..., BackgroundWork | None]  # type: ignore[explicit-any] # each takes its own kind of effect
 
 
-class Elsewhere(Protocol):
-    """Effects that speak of other nodes, and answers to tasks of other nodes."""
+class RemoteEffects(Protocol):
+    """The effects about other nodes, and answers to remote tasks."""
 
-    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, Do]:
-        """What does each effect of other nodes; ``payload_of`` tells the payloads of the step being done."""
+    def handlers(self, payload_of: Callable[[PayloadId], Content | None]) -> Mapping[type, EffectHandler]:
+        """Return a handler for each effect about other nodes; ``payload_of`` returns the step's payloads."""
         ...
 
-    def minding(self, handlers: Mapping[type, Do]) -> Mapping[type, Do]:
-        """Those handlers of a lone node that must do otherwise for tasks or objects of other nodes."""
+    def overrides(self, handlers: Mapping[type, EffectHandler]) -> Mapping[type, EffectHandler]:
+        """Return replacements for local handlers that must treat remote tasks or objects differently."""
         ...
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
-        """What this was to tell of did not take place."""
+        """Send the failure of an effect whose step failed."""
         ...

@@ -1,6 +1,6 @@
-"""One other node: where it is, and the connection with it while there is one.
+"""One other node: its address, and the connection with it.
 
-Not for: making connections (``dios.host.peers.links``), or what is said over them.
+``dios.host.peers.links`` makes the connections.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, Piece, Transfer
-from dios.host.peers.connection_protocols import Line
-from dios.host.peers.sending import Sending
+from dios.host.peers.bulk import (
+    DataReceiver,
+    FileRange,
+    IncomingTransfer,
+    ReceiveAllowance,
+    ReceivedTransfer,
+    Transfer,
+)
+from dios.host.peers.connection_protocols import PeerConnection
+from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
 from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
@@ -27,24 +34,25 @@ from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
 _FRAME_MAX: Final = limits.DCP_FRAME_BYTES_MAX + 4
-_SMALL: Final = limits.DCP_SMALL_BYTES_MAX
+_SMALL: Final = limits.DCP_SMALL_FRAME_BYTES_MAX
 CONNECTIONS_MAX: Final = limits.DATA_CONNECTIONS_MAX + limits.GUARANTEED_CONNECTIONS_MAX
 _NOBODY: Final = TaskId(0)
 _UNKNOWN: Final = ("", _NOBODY)
 
 
-class Standing:
-    """A control connection that stands, and the data connections beside it.
+class PeerSession:
+    """An established control connection, with its data connections.
 
-    ``ours`` says that this node made it; ``fault`` why it must end, if it must. ``under_way`` is told of
-    requests to that node while many bytes beside them, or beside their answers, are on their way.
+    ``ours`` means that this node made it; ``fault`` is the reason why it must end, or None. ``under_way`` is
+    called with the number of a request to that node while many attached bytes of it or of its answer are
+    being transferred.
     """
 
     def __init__(
         self,
-        line: Line,
+        line: PeerConnection,
         epoch: int,
-        sending: Sending,
+        sending: TransferQueue,
         counts: Counter[str],
         rates: Rates,
         *,
@@ -56,30 +64,32 @@ class Standing:
         self.ours = ours
         self.sending = sending
         self.fault: Exception | None = None
-        self.allowance = Allowance()
+        self.allowance = ReceiveAllowance()
         self.receivers: set[DataReceiver] = set()
         self.ends: set[Callable[[], None]] = set()
-        """What else ends with it."""
+        """Functions to call when the connection ends."""
         self.closed = False
         self._counts = counts
         self._rates = rates
-        self._under_way_told = under_way
+        self._report_under_way = under_way
         self._askers: dict[int, tuple[str, TaskId]] = {}
         self._under_way: set[tuple[type, int]] = set()
         self._quiet = trio.Event()
         self._quiet.set()
 
     # -- sending --------------------------------------------------------------------------------------
-    def say(
-        self, message: dcp.Message | Revoked, beside: bytes | None = None, task: TaskId = _NOBODY
+    def send_message(
+        self, message: dcp.Message | Revoked, attached: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
-        """Say this at once, with few bytes beside it; they go for ``task``."""
+        """Send a message now, with few attached bytes, on behalf of ``task``."""
         if type(message) is dcp.Ask:
             self._note_asker(message)
-        frame = encode_frame(message, beside)
+        frame = encode_frame(message, attached)
         size = len(frame)
-        if size > _SMALL and (size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_CROWDED_BYTES):
-            # So many wait already: this takes its turn, and what is small need not wait behind it.
+        if size > _SMALL and (
+            size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_QUEUE_HIGH_WATER_BYTES
+        ):
+            # Many bytes are queued: send this as a transfer, so that small messages need not wait behind it.
             self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
             return
         if task:
@@ -92,12 +102,12 @@ class Standing:
         except WouldBlockError as error:
             self.end(error)
 
-    def say_bulk(
-        self, task: TaskId, message: dcp.Message, pieces: tuple[Piece, ...], done: Callable[[], None]
+    def send_bulk(
+        self, task: TaskId, message: dcp.Message, pieces: tuple[FileRange, ...], done: Callable[[], None]
     ) -> None:
-        """Say this with many bytes beside it, when it is the turn of ``task``; ``done`` is called once.
+        """Send a message with many attached bytes when it is the turn of ``task``; ``done`` is called once.
 
-        A request or an answer that is repeated while its bytes are still on their way is not sent twice.
+        A repeated request or answer whose bytes are still being transferred is not sent twice.
         """
         if not isinstance(message, dcp.Ask | dcp.Reply):
             self._transfer(task, Transfer(encode_frame(message)[4:], pieces, done))
@@ -106,9 +116,9 @@ class Standing:
         if key in self._under_way:
             done()
             if isinstance(message, dcp.Reply):
-                self.say(dcp.Reply(message.number, dcp.Working()))
+                self.send_message(dcp.Reply(message.number, dcp.Working()))
             else:
-                self._under_way_told(message.number)
+                self._report_under_way(message.number)
             return
         self._under_way.add(key)
         if isinstance(message, dcp.Ask):
@@ -122,7 +132,9 @@ class Standing:
 
     def _transfer(self, task: TaskId, transfer: Transfer) -> None:
         if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
-            _log.error("a message to a node is too long", extra={"bytes": len(transfer.message)})
+            _log.error(
+                "cannot send a message to a node: it is too long", extra={"bytes": len(transfer.message)}
+            )
             transfer.done()
             return
         self._counts["transfers_sent"] += 1
@@ -133,10 +145,10 @@ class Standing:
             self.end(error)
 
     def _note_asker(self, asked: dcp.Ask) -> None:
-        """For whom a call is made there: the bytes of the answer are its."""
+        """Remember the task of a call, which is charged for the bytes of the answer."""
         if type(asked.body) is dcp.Forward:
             askers = self._askers
-            askers[asked.number] = _whose(asked.body)
+            askers[asked.number] = _charged_to(asked.body)
             if len(askers) > limits.DCP_REQUESTS_MAX:
                 del askers[next(iter(askers))]
 
@@ -144,13 +156,13 @@ class Standing:
     def receive_on(
         self,
         sock: socket.socket,
-        arrived: Callable[[Arrived], None],
+        arrived: Callable[[ReceivedTransfer], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
-        """Take transfers from this socket; raises ProtocolError over the number of data connections."""
+        """Receive transfers from a socket. Raise ProtocolError if there are too many data connections."""
         if len(self.receivers) >= CONNECTIONS_MAX:
             sock.close()
-            raise ProtocolError(f"over {CONNECTIONS_MAX} data connections from one node")
+            raise ProtocolError(f"a node opened more than {CONNECTIONS_MAX} data connections")
 
         def over(reason: Exception | None) -> None:
             self.receivers.discard(receiver)
@@ -162,37 +174,37 @@ class Standing:
         receiver = DataReceiver(
             sock,
             self.allowance,
-            incoming=self._begun,
+            incoming=self._start_incoming,
             arrived=arrived,
             ended=over,
         )
         self.receivers.add(receiver)
 
-    def _tell_working(self, number: int) -> None:
-        """The bytes of a request come: the core will know of it when they have."""
+    def _report_working(self, number: int) -> None:
+        """Answer that a request is in progress whose bytes are being received, before the core gets it."""
         if not self.closed:
-            self.say(dcp.Reply(number, dcp.Working()))
+            self.send_message(dcp.Reply(number, dcp.Working()))
 
-    def _begun(self, receiver: DataReceiver, body: bytes, size: int) -> Arrival:
-        """Some bytes come, in the thread of ``receiver``: whose they are, and of what they are part."""
+    def _start_incoming(self, receiver: DataReceiver, body: bytes, size: int) -> IncomingTransfer:
+        """Return the counter for the bytes of a transfer. Runs in the thread of ``receiver``."""
         try:
             message, _ = decode_frame(body)
         except ProtocolError:
-            message = None  # it is refused where it is taken
+            message = None  # the message is refused when the transfer is complete
         whose, tell = _UNKNOWN, _nothing
         if isinstance(message, dcp.Reply):
             whose = self._askers.get(message.number, _UNKNOWN)
-            tell = partial(self._under_way_told, message.number)
+            tell = partial(self._report_under_way, message.number)
         elif isinstance(message, dcp.Ask):
-            whose = _whose(message.body)
-            tell = partial(self._tell_working, message.number)
+            whose = _charged_to(message.body)
+            tell = partial(self._report_working, message.number)
         principal, task = whose
-        return Arrival(
+        return IncomingTransfer(
             Charge(self._rates, principal, Traffic.IN, size, task), size, partial(receiver.in_loop, tell)
         )
 
     def end(self, fault: Exception | None = None) -> None:
-        """End it; whoever serves it finds out by itself."""
+        """End the connection; the task that serves it notices."""
         if self.closed:
             return
         self.closed = True
@@ -206,13 +218,13 @@ class Standing:
             end()
 
     async def wait_ended(self) -> None:
-        """Wait until nothing of it is under way any more, after ``end``."""
+        """Wait until all transfers have ended, after ``end``."""
         await self.sending.wait_empty()
         await self._quiet.wait()
 
 
-def _whose(body: dcp.RequestBody) -> tuple[str, TaskId]:
-    """For whom a node asks this: a principal, and its task if it is one's."""
+def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:
+    """Return the principal and the task on whose behalf a node makes a request."""
     if isinstance(body, dcp.Keep):
         return body.principal, _NOBODY
     caller: dcp.Caller | None = getattr(body, "caller", None)
@@ -223,20 +235,20 @@ def _nothing() -> None:
     return
 
 
-class Link:
-    """What this node knows of another one."""
+class PeerLink:
+    """The record of another node."""
 
     def __init__(self, node: NodeId, name: str, address: str) -> None:
         self.node = node
         self.name = name
         self.address = address
-        self.standing: Standing | None = None
+        self.session: PeerSession | None = None
         self.dialling: trio.CancelScope | None = None
-        """While a connection is being made."""
-        self.keeping: trio.CancelScope | None = None
-        """While somebody looks after it."""
+        """Cancels the attempt to connect, while there is one."""
+        self.keeper_scope: trio.CancelScope | None = None
+        """Cancels the task that keeps the node connected, while there is one."""
         self.lost = trio.Event()
-        self.trouble = ""
-        """Why it could not be reached last."""
-        self.told: int | None = None
-        """The epoch with which the core was told that it is up; None when it was told that it is down."""
+        self.last_error = ""
+        """The reason why the last attempt to connect failed."""
+        self.reported_epoch: int | None = None
+        """The epoch of the node's last PeerUp event; None after a PeerDown event."""

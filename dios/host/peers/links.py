@@ -1,10 +1,10 @@
-"""All other nodes, and one control connection with each: made, accepted, kept, lost (thesis §4.8).
+"""Keeps one control connection with every other node: makes, accepts, serves and replaces it (thesis §4.8).
 
-Not for: what a message does (the core), or bytes beside messages (``dios.host.peers.bulk``).
+The core processes the messages; ``dios.host.peers.bulk`` moves attached bytes.
 
-Both nodes of a pair make the connection, whoever comes first; when both are at it at once, the one made by
-the node with the lower id stays. A message that is none, or that the core refuses, costs that node its
-connection and is audited; the next connection begins anew.
+Both nodes of a pair try to connect. If both succeed at once, the connection made by the node with the lower
+id stays. An invalid message, or one that the core refuses, ends the connection and is audited; the nodes then
+connect again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dios.errors import (
     WouldBlockError,
 )
 from dios.host.peers import handshake
-from dios.host.peers.bulk import Piece
-from dios.host.peers.connection_protocols import Line, Myself, Network
-from dios.host.peers.link import Link, Standing
-from dios.host.peers.liveness_probe import nobody_listens
-from dios.host.peers.receiving import Around, Guard, Reading
-from dios.host.peers.sending import Sending
+from dios.host.peers.bulk import FileRange
+from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
+from dios.host.peers.link import PeerLink, PeerSession
+from dios.host.peers.liveness_probe import refuses_connections
+from dios.host.peers.receiving import LinkParts, MessageReader, RevocationList
+from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
 from dios.wire.dcp_frames import Channel, Revoked
@@ -42,357 +42,364 @@ _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
 
 
-class Streamer(Protocol):
-    """What takes connections that carry one stream each."""
+class StreamAcceptor(Protocol):
+    """The acceptor of connections that carry one stream each."""
 
-    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
-        """Here is one; raises ProtocolError when no such stream was asked for."""
+    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, session: PeerSession) -> None:
+        """Take over a connection. Raise ProtocolError if no such stream was requested."""
         ...
 
 
-class Links:
-    """All other nodes; what this does runs in ``nursery``, which must be left by cancelling it."""
+class PeerLinks:
+    """The connections with all other nodes. Tasks run in ``nursery``, which is left by cancelling it."""
 
     def __init__(
-        self, me: Myself, network: Network, guard: Guard, around: Around, nursery: trio.Nursery
+        self,
+        me: NodeDescription,
+        network: PeerNetwork,
+        guard: RevocationList,
+        around: LinkParts,
+        nursery: trio.Nursery,
     ) -> None:
         self._me: Final = me
         self._network: Final = network
         self._guard: Final = guard
-        self._around: Final = around
+        self._parts: Final = around
         self._nursery: Final = nursery
-        self._links: Final[dict[NodeId, Link]] = {}
+        self._links: Final[dict[NodeId, PeerLink]] = {}
         self._channels = handshake.CONTROL
         self._met = trio.Event()
         self.counts: Final[Counter[str]] = Counter()
-        self._reading: Final = Reading(around, guard, nursery, self.counts, self.tell_revoked)
-        self.streamer: Streamer
+        self._reading: Final = MessageReader(around, guard, nursery, self.counts, self.send_revoked)
+        self.streamer: StreamAcceptor
 
     @property
     def inline_bytes_max(self) -> int:
-        """More bytes than these go beside a message, and not inside."""
-        return self._around.rates.inline_bytes_max
+        """The most bytes that are sent inside a message; more are attached to it."""
+        return self._parts.rates.inline_bytes_max
 
     # -- what the core asks ---------------------------------------------------------------------------
     def contact(self, node: NodeId, name: str, address: str) -> None:
-        """Have a connection with this node from now on."""
+        """Keep a connection with this node from now on."""
         if node == self._me.node:
             return
         link = self._links.get(node)
         if link is None:
-            link = self._links[node] = Link(node, name, address)
+            link = self._links[node] = PeerLink(node, name, address)
         link.name, link.address = name, address or link.address
-        self._look_after(link)
+        self._keep_connected(link)
 
     def hang_up(self, node: NodeId, reason: str, *, revoked: bool) -> None:
-        """End the connections with a node and look for it no more."""
+        """Close the connections with a node and do not reconnect."""
         link = self._links.pop(node, None)
         if link is not None:
-            if link.keeping is not None:
-                link.keeping.cancel()
-            link.told = None
-            if link.standing is not None:
-                link.standing.end()
-            _log.info("a node was let go", extra={"peer": link.name, "why": reason})
+            if link.keeper_scope is not None:
+                link.keeper_scope.cancel()
+            link.reported_epoch = None
+            if link.session is not None:
+                link.session.end()
+            _log.info("a node was disconnected for good", extra={"peer": link.name, "why": reason})
         if revoked:
             self._guard.revoke(node)
-            self.tell_revoked()
+            self.send_revoked()
 
-    def tell_revoked(self) -> None:
-        """Tell every node that is connected whose certificates are worth nothing."""
+    def send_revoked(self) -> None:
+        """Send the list of revoked certificates to every connected node."""
         for link in self._links.values():
-            if link.standing is not None:
-                link.standing.say(Revoked(self._guard.encode()))
+            if link.session is not None:
+                link.session.send_message(Revoked(self._guard.encode()))
 
-    def standing_of(self, node: NodeId) -> Standing | None:
-        """The connection with it, while there is one."""
+    def session_of(self, node: NodeId) -> PeerSession | None:
+        """Return the connection with a node, or None."""
         link = self._links.get(node)
-        return None if link is None else link.standing
+        return None if link is None else link.session
 
     def is_up(self, node: NodeId) -> bool:
-        """Whether there is a connection with it."""
+        """Return True if there is a connection with a node."""
         link = self._links.get(node)
-        return link is not None and link.standing is not None
+        return link is not None and link.session is not None
 
-    def is_taken(self, name: str) -> bool:
-        """Whether a node of this name is known here."""
+    def knows_name(self, name: str) -> bool:
+        """Return True if this node knows a node of this name."""
         return any(link.name == name for link in self._links.values())
 
-    async def wait_met(self) -> None:
-        """Wait until the next connection stands."""
+    async def wait_connected(self) -> None:
+        """Wait until the next connection is established."""
         await self._met.wait()
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the nodes are that this one has met or was told of."""
+        """The addresses of the known nodes."""
         return tuple(link.address for link in self._links.values() if link.address)
 
     # -- sending --------------------------------------------------------------------------------------
     def send(
-        self, node: NodeId, message: dcp.Message, beside: bytes | None = None, task: TaskId = _NOBODY
+        self, node: NodeId, message: dcp.Message, attached: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
-        """Say this for ``task``, with few bytes beside it; nothing when there is no connection."""
+        """Send a message for ``task``, with few attached bytes; do nothing without a connection."""
         link = self._links.get(node)
-        if link is not None and link.standing is not None:
-            link.standing.say(message, beside, task)
+        if link is not None and link.session is not None:
+            link.session.send_message(message, attached, task)
 
     def send_bulk(
         self,
         node: NodeId,
         task: TaskId,
         message: dcp.Message,
-        pieces: tuple[Piece, ...],
+        pieces: tuple[FileRange, ...],
         done: Callable[[], None],
     ) -> None:
-        """Say this with many bytes beside it, when it is the turn of ``task``.
+        """Send a message with many attached bytes when it is the turn of ``task``.
 
-        ``done`` is called once, whatever became of it.
+        ``done`` is called once, when the transfer has ended, successfully or not.
         """
-        standing = self.standing_of(node)
-        if standing is None:
+        session = self.session_of(node)
+        if session is None:
             done()
         else:
-            standing.say_bulk(task, message, pieces, done)
+            session.send_bulk(task, message, pieces, done)
 
     # -- accepting ------------------------------------------------------------------------------------
-    async def welcome(self, line: Line) -> None:
-        """Serve a connection that another node made, to its end."""
+    async def welcome(self, line: PeerConnection) -> None:
+        """Serve a connection that another node made, until it ends."""
         try:
             try:
-                opened = await handshake.hear_hello(line)
+                opened = await handshake.receive_hello(line)
                 hello = opened.hello
                 if hello.channel == handshake.CONTROL:
                     await self._accept_control(line, opened)
                 else:
                     await self._accept_data(line, opened)
             except (UnreachableError, WouldBlockError, OSError) as error:
-                _log.info("a node's connection came to nothing", extra={"why": str(error)})
+                _log.info("an incoming connection of a node failed", extra={"why": str(error)})
             except DiosError as error:
                 self._deny(line.peer.name, error)
         finally:
             line.close()
 
-    async def _accept_control(self, line: Line, opened: handshake.Opened) -> None:
+    async def _accept_control(self, line: PeerConnection, opened: handshake.ReceivedHello) -> None:
         hello = opened.hello
         link = self._links.get(hello.node)
         if link is None:
-            link = self._links[hello.node] = Link(hello.node, hello.name, hello.address)
-        standing = link.standing
+            link = self._links[hello.node] = PeerLink(hello.node, hello.name, hello.address)
+        session = link.session
         if self._me.node < hello.node and (
             link.dialling is not None
-            or (standing is not None and standing.ours and standing.epoch == hello.epoch)
+            or (session is not None and session.ours and session.epoch == hello.epoch)
         ):
-            return  # ours stays: the node that has the higher id learns so by this end
+            return  # this node's own connection stays; the other node learns this from the close
         if link.dialling is not None:
             link.dialling.cancel()
-        # Said even to one that speaks no version of ours: it can then tell its people why.
-        handshake.say_hello(line, self._me)
+        # Sent even to a node without a common version, so that it can report the reason to its operator.
+        handshake.send_hello(line, self._me)
         handshake.check_version(hello)
-        await self._serve(link, self._stand(link, line, opened, ours=False), opened.rest)
+        await self._serve(link, self._establish(link, line, opened, ours=False), opened.rest)
 
-    async def _accept_data(self, line: Line, opened: handshake.Opened) -> None:
+    async def _accept_data(self, line: PeerConnection, opened: handshake.ReceivedHello) -> None:
         hello = opened.hello
-        purpose = await handshake.hear_purpose(line, opened)
+        purpose = await handshake.receive_purpose(line, opened)
         link = self._links.get(hello.node)
-        standing = None if link is None else link.standing
-        if standing is None or standing.epoch != hello.epoch:
-            raise UnreachableError("a data connection came without the control connection it belongs to")
-        handshake.say_hello(line, self._me, hello.channel)
+        session = None if link is None else link.session
+        if session is None or session.epoch != hello.epoch:
+            raise UnreachableError("a data connection arrived without its control connection")
+        handshake.send_hello(line, self._me, hello.channel)
         await line.flush()
         sock = line.detach()
         try:
             if purpose.stream:
-                self.streamer.accept(hello.node, purpose, sock, standing)
+                self.streamer.accept(hello.node, purpose, sock, session)
             else:
-                standing.receive_on(
+                session.receive_on(
                     sock,
-                    lambda arrived: self._reading.arrived(hello.node, standing, arrived),
-                    lambda reason: self._reading.data_ended(standing, reason),
+                    lambda arrived: self._reading.arrived(hello.node, session, arrived),
+                    lambda reason: self._reading.data_ended(session, reason),
                 )
         except ProtocolError as error:
             sock.close()
-            standing.end(error)
+            session.end(error)
 
     # -- making ---------------------------------------------------------------------------------------
-    def _look_after(self, link: Link) -> None:
-        if link.keeping is None and self._links.get(link.node) is link:
-            link.keeping = trio.CancelScope()
-            self._nursery.start_soon(self._keep, link, link.keeping, name="keep a node connected")
+    def _keep_connected(self, link: PeerLink) -> None:
+        if link.keeper_scope is None and self._links.get(link.node) is link:
+            link.keeper_scope = trio.CancelScope()
+            self._nursery.start_soon(self._keep, link, link.keeper_scope, name="keep a node connected")
 
-    async def _keep(self, link: Link, scope: trio.CancelScope) -> None:
+    async def _keep(self, link: PeerLink, scope: trio.CancelScope) -> None:
         with scope:
             wait_ms = limits.PEER_RETRY_MS_MIN
             if self._me.node > link.node:
-                # The other's connection would stay: give it the time to come.
+                # Of two connections the other node's would stay, so give it time to connect first.
                 await trio.sleep(handshake.jittered_s(2 * wait_ms))
             while True:
                 began = trio.current_time()
-                if link.standing is not None:
+                if link.session is not None:
                     await link.lost.wait()
                 elif link.dialling is None:
                     await self._dial(link)
-                # A connection that ends as soon as it stands is made as seldom as one that cannot be made.
+                # A connection that ends at once counts as a failed attempt, and the delay grows.
                 if (trio.current_time() - began) * 1000 > 2 * limits.PEER_RETRY_MS_MAX:
                     wait_ms = limits.PEER_RETRY_MS_MIN
                 await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
 
-    async def _dial(self, link: Link, line: Line | None = None) -> None:
-        """Make the connection, if it is not made yet, and serve it to its end."""
-        opened: handshake.Opened | None = None
+    async def _dial(self, link: PeerLink, line: PeerConnection | None = None) -> None:
+        """Connect, unless ``line`` is a connection already, and serve the connection until it ends."""
+        opened: handshake.ReceivedHello | None = None
         try:
             link.dialling = trio.CancelScope()
             with link.dialling:
                 try:
                     if line is None:
                         line = await self._network.dial(link.address, expect=link.node)
-                    handshake.say_hello(line, self._me)
-                    opened = await handshake.hear_hello(line)
+                    handshake.send_hello(line, self._me)
+                    opened = await handshake.receive_hello(line)
                     handshake.check_version(opened.hello)
                 except (DiosError, OSError) as error:
                     opened = None
-                    self._not_reached(link, error)
+                    self._report_unreachable(link, error)
                 finally:
                     link.dialling = None
             if line is not None and opened is not None:
-                await self._serve(link, self._stand(link, line, opened, ours=True), opened.rest)
+                await self._serve(link, self._establish(link, line, opened, ours=True), opened.rest)
         finally:
             if line is not None:
                 line.close()
 
-    def _not_reached(self, link: Link, error: DiosError | OSError) -> None:
+    def _report_unreachable(self, link: PeerLink, error: DiosError | OSError) -> None:
         if isinstance(error, ProtocolError):
             self._deny(link.name, error)
-        elif str(error) != link.trouble:
-            # Once, not at every attempt.
-            link.trouble = str(error)
-            _log.warning("a node cannot be reached", extra={"peer": link.name, "why": link.trouble})
+        elif str(error) != link.last_error:
+            # Log each reason once, not at every attempt.
+            link.last_error = str(error)
+            _log.warning("a node cannot be reached", extra={"peer": link.name, "why": link.last_error})
 
     async def seek(self, address: str) -> None:
-        """Look for whoever is at an address, until somebody of the cluster answers there."""
+        """Try to connect to an address until a node of this cluster answers there."""
         wait_ms = limits.PEER_RETRY_MS_MIN
         refused = ""
         while address not in self.addresses:
             try:
                 line = await self._network.dial(address)
             except InvalidError:
-                return  # this node itself
+                return  # the address is this node's own
             except (DiosError, OSError) as error:
                 why = str(error)
-                _log.debug("nobody of the cluster is there", extra={"address": address, "why": why})
+                _log.debug("no node of the cluster answers", extra={"address": address, "why": why})
                 if isinstance(error, NotPermittedError) and why != refused:
-                    # Silence may end by itself; this wants people, who are told once.
+                    # A silent node may come back by itself; a refusal needs the operator, so log it once.
                     refused = why
-                    _log.warning("a node refuses this one", extra={"address": address, "why": why})
+                    _log.warning("a node refuses this node", extra={"address": address, "why": why})
                 await trio.sleep(handshake.jittered_s(wait_ms))
                 wait_ms = min(2 * wait_ms, limits.PEER_RETRY_MS_MAX)
                 continue
             found = line.peer
-            link = self._links.setdefault(found.node, Link(found.node, found.name, address))
-            if link.standing is None and link.dialling is None:
+            link = self._links.setdefault(found.node, PeerLink(found.node, found.name, address))
+            if link.session is None and link.dialling is None:
                 await self._dial(link, line)
             line.close()
-            self._look_after(link)
+            self._keep_connected(link)
             return
 
     async def open_data(self, node: NodeId, purpose: Channel) -> socket.socket:
-        """Make a data connection to a node that is up; raises DiosError, OSError."""
+        """Make a data connection to a connected node. Raise DiosError or OSError."""
         link = self._links.get(node)
-        if link is None or link.standing is None:
-            raise UnreachableError("there is no connection with that node")
+        if link is None or link.session is None:
+            raise UnreachableError("there is no control connection with that node now")
         self._channels += 1
         line = await self._network.dial(link.address, expect=node)
         try:
-            handshake.say_hello(line, self._me, self._channels, purpose)
-            handshake.check_version((await handshake.hear_hello(line)).hello)
+            handshake.send_hello(line, self._me, self._channels, purpose)
+            handshake.check_version((await handshake.receive_hello(line)).hello)
             return line.detach()
         except BaseException:
             line.close()
             raise
 
     # -- serving --------------------------------------------------------------------------------------
-    def _stand(self, link: Link, line: Line, opened: handshake.Opened, *, ours: bool) -> Standing:
+    def _establish(
+        self, link: PeerLink, line: PeerConnection, opened: handshake.ReceivedHello, *, ours: bool
+    ) -> PeerSession:
         hello = opened.hello
-        former = link.standing
+        former = link.session
         if former is not None:
             former.end()
             self._lost(link, former)
-        self._tell_down(link, "it connected anew")
+        self._report_down(link, "it connected anew")
         node = link.node
 
         def under_way(number: int) -> None:
-            around = self._around
+            around = self._parts
             around.driver.post(UnderWay(around.clock.now(), node, number))
 
-        sending = Sending(
+        sending = TransferQueue(
             self._nursery,
-            self._around.owners,
-            self._around.rates,
+            self._parts.owners,
+            self._parts.rates,
             lambda: self.open_data(node, Channel()),
         )
-        standing = link.standing = Standing(
-            line, hello.epoch, sending, self.counts, self._around.rates, under_way=under_way, ours=ours
+        session = link.session = PeerSession(
+            line, hello.epoch, sending, self.counts, self._parts.rates, under_way=under_way, ours=ours
         )
         link.name, link.address = hello.name, hello.address or link.address
-        link.told, link.trouble = hello.epoch, ""
+        link.reported_epoch, link.last_error = hello.epoch, ""
         self.counts["connections"] += 1
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
-        standing.say(Revoked(self._guard.encode()))
+        session.send_message(Revoked(self._guard.encode()))
         self._met.set()
         self._met = trio.Event()
-        self._around.driver.feed(
-            PeerUp(self._around.clock.now(), node, hello.epoch, hello.name, hello.rack, hello.address)
+        self._parts.driver.feed(
+            PeerUp(self._parts.clock.now(), node, hello.epoch, hello.name, hello.rack, hello.address)
         )
-        return standing
+        return session
 
-    async def _serve(self, link: Link, standing: Standing, bodies: list[bytes]) -> None:
-        self._look_after(link)
+    async def _serve(self, link: PeerLink, session: PeerSession, bodies: list[bytes]) -> None:
+        self._keep_connected(link)
         try:
             try:
-                await self._reading.read(link.node, standing, bodies)
+                await self._reading.read(link.node, session, bodies)
             except Exception as error:
-                # Not a step's defect: then it is this connection that must go, and not the node.
-                if not self._around.driver.sound:
+                # An error outside a step of the core: end this connection, not the node.
+                if not self._parts.driver.sound:
                     raise
-                standing.end(error)
+                session.end(error)
         finally:
-            standing.end()
-            self._lost(link, standing)
-        reason = standing.fault
+            session.end()
+            self._lost(link, session)
+        reason = session.fault
         if isinstance(reason, ProtocolError):
             self._deny(link.name, reason)
         elif reason is not None and not isinstance(reason, DiosError | OSError):
-            _log.error("a defect ended a connection with a node", exc_info=reason)
-        if link.told == standing.epoch and link.standing is None:
-            refused = await nobody_listens(self._network, link)
-            if link.standing is None:
-                self._tell_down(link, str(reason or "the connection is gone"), refused=refused)
+            _log.error("an internal error ended a connection with a node", exc_info=reason)
+        if link.reported_epoch == session.epoch and link.session is None:
+            refused = await refuses_connections(self._network, link)
+            if link.session is None:
+                self._report_down(link, str(reason or "the connection ended"), refused=refused)
 
-    def _lost(self, link: Link, standing: Standing) -> None:
-        if link.standing is standing:
-            link.standing = None
+    def _lost(self, link: PeerLink, session: PeerSession) -> None:
+        if link.session is session:
+            link.session = None
             link.lost.set()
             link.lost = trio.Event()
 
-    def _tell_down(self, link: Link, reason: str, *, refused: bool = False) -> None:
-        if link.told is None:
+    def _report_down(self, link: PeerLink, reason: str, *, refused: bool = False) -> None:
+        if link.reported_epoch is None:
             return
-        epoch, link.told = link.told, None
-        _log.info("a node is gone", extra={"peer": link.name, "why": reason, "refused": refused})
-        self._around.driver.feed(
-            PeerDown(self._around.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused)
+        epoch, link.reported_epoch = link.reported_epoch, None
+        _log.info("a node is disconnected", extra={"peer": link.name, "why": reason, "refused": refused})
+        self._parts.driver.feed(
+            PeerDown(self._parts.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused)
         )
 
     def _deny(self, name: str, error: DiosError) -> None:
         self.counts["denied"] += 1
-        _log.warning("a node was refused", extra={"peer": name, "why": error.message})
-        self._around.denied(Principal(f"node:{name}"), error.message)
+        _log.warning("a node's connection was refused", extra={"peer": name, "why": error.message})
+        self._parts.denied(Principal(f"node:{name}"), error.message)
 
     async def aclose(self) -> None:
-        """End every connection and wait for their threads; bounded."""
-        standings = [link.standing for link in self._links.values() if link.standing is not None]
-        for standing in standings:
-            standing.end()
+        """End every connection and wait for their threads, in bounded time."""
+        sessions = [link.session for link in self._links.values() if link.session is not None]
+        for session in sessions:
+            session.end()
         with trio.move_on_after(limits.TASK_DRAIN_MS_MAX / 1000, shield=True):
-            for standing in standings:
-                await standing.wait_ended()
+            for session in sessions:
+                await session.wait_ended()

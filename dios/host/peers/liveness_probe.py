@@ -1,7 +1,4 @@
-"""Whether a node's process is gone for certain: its machine answers, and says that nobody listens.
-
-Not for: connecting (``dios.transport.tcp.tls``).
-"""
+"""Finds out if a lost node's process has certainly ended: its machine refuses connections at its address."""
 
 from __future__ import annotations
 
@@ -9,20 +6,20 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError
-from dios.host.peers.connection_protocols import Network
-from dios.host.peers.link import Link
+from dios.host.peers.connection_protocols import PeerNetwork
+from dios.host.peers.link import PeerLink
 
 _BETWEEN_S = limits.PEER_PROBE_MS_MAX / 10_000
 
 
-async def nobody_listens(network: Network, link: Link) -> bool:
-    """Whether the node's machine refuses connections at its address, asked for up to PEER_PROBE_MS_MAX.
+async def refuses_connections(network: PeerNetwork, link: PeerLink) -> bool:
+    """Return True if the node's machine refuses connections at its address within PEER_PROBE_MS_MAX.
 
-    Again and again: of a process that is killed the connections may end a moment before its port does. Over
-    as soon as there is a connection with the node.
+    It tries repeatedly, because the connections of a killed process may end shortly before its port closes.
+    Return False as soon as the node is connected again.
     """
     with trio.move_on_after(limits.PEER_PROBE_MS_MAX / 1000):
-        while link.standing is None:
+        while link.session is None:
             try:
                 line = await network.dial(link.address, expect=link.node)
             except (DiosError, OSError) as error:
@@ -35,7 +32,7 @@ async def nobody_listens(network: Network, link: Link) -> bool:
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether every address that was tried refused."""
+    """Return True if every address that was tried refused the connection."""
     if isinstance(error, BaseExceptionGroup):
         return all(_refused(each) for each in error.exceptions)
     cause = error.__cause__

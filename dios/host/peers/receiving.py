@@ -1,6 +1,6 @@
-"""What comes from other nodes: frames and transfers become messages for the core, in order and in turns.
+"""Turns incoming frames and transfers of other nodes into messages for the core, in order.
 
-Not for: connections (``dios.host.peers.links``), or what a message does (the core).
+``dios.host.peers.links`` keeps the connections.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.contents import Content
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
-from dios.host.loop.fair_queue import Owners
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.persister import Persister
-from dios.host.peers.bulk import Arrived
+from dios.host.peers.bulk import ReceivedTransfer
 from dios.host.peers.held_requests import HeldRequests
-from dios.host.peers.link import Standing
+from dios.host.peers.link import PeerSession
 from dios.ids import NodeId, Principal
 from dios.wire import dcp
 from dios.wire.dcp_frames import Revoked, decode_frame
@@ -31,62 +31,62 @@ from dios.wire.dcp_frames import Revoked, decode_frame
 _log: Final = logging.getLogger(__name__)
 
 
-class Guard(Protocol):
-    """Whose certificates are worth nothing any more; ``dios.transport.identity.trust`` knows."""
+class RevocationList(Protocol):
+    """The list of revoked certificates; implemented by ``dios.transport.identity.trust``."""
 
     def encode(self) -> bytes:
-        """The list, for other nodes."""
+        """Return the list in its form for other nodes."""
         ...
 
     def merge(self, data: bytes) -> bool:
-        """Take over another node's list; whether anything was new. Raises ProtocolError, LimitError."""
+        """Merge another node's list; return True if it had new entries. Raise ProtocolError, LimitError."""
         ...
 
     def revoke(self, node: NodeId) -> None:
-        """Put a node on the list."""
+        """Add a node to the list."""
         ...
 
 
-class Around(NamedTuple):
-    """What links need of the rest of the host. ``denied`` records what a node was refused, and why."""
+class LinkParts(NamedTuple):
+    """The parts of the host that links need. ``denied`` records a refused request and the reason."""
 
     driver: Driver
     persister: Persister
     clock: Clock
-    owners: Owners
+    owners: TaskPrincipals
     rates: Rates
     denied: Callable[[Principal, str], None]
 
 
-class Reading:
-    """Reads what nodes send. ``revoked_more`` is called when they say that more nodes were revoked."""
+class MessageReader:
+    """Reads the messages of other nodes. ``revoked_more`` is called when they report new revocations."""
 
     def __init__(
         self,
-        around: Around,
-        guard: Guard,
+        around: LinkParts,
+        guard: RevocationList,
         nursery: trio.Nursery,
         counts: Counter[str],
         revoked_more: Callable[[], None],
     ) -> None:
-        self._around: Final = around
+        self._parts: Final = around
         self._guard: Final = guard
         self._nursery: Final = nursery
         self._counts: Final = counts
-        self._revoked_more: Final = revoked_more
+        self._on_new_revocations: Final = revoked_more
         self._held: Final = HeldRequests(around.rates, nursery, self._take_held)
 
-    async def read(self, node: NodeId, standing: Standing, bodies: list[bytes]) -> None:
-        """Take ``bodies`` and all that comes after them, to the connection's end; raises ProtocolError."""
-        line, persister, counts = standing.line, self._around.persister, self._counts
+    async def read(self, node: NodeId, session: PeerSession, bodies: list[bytes]) -> None:
+        """Process ``bodies`` and all later frames until the connection ends. Raise ProtocolError."""
+        line, persister, counts = session.line, self._parts.persister, self._counts
         while True:
             for number, body in enumerate(bodies, 1):
                 counts["messages_received"] += 1
                 counts["bytes_received"] += len(body)
-                self._take(node, standing, body, None)
-                if not number % limits.CALLS_PER_TURN_MAX:
+                self._take(node, session, body, None)
+                if not number % limits.CALLS_PER_CHECKPOINT_MAX:
                     await trio.lowlevel.checkpoint()
-                if standing.closed:
+                if session.closed:
                     return
             if persister.backlog >= limits.STORE_QUEUE_MAX:
                 await persister.wait_for_room()
@@ -94,81 +94,81 @@ class Reading:
             if not bodies:
                 return
 
-    def _take(self, node: NodeId, standing: Standing, body: bytes, beside: Memory | None) -> None:
+    def _take(self, node: NodeId, session: PeerSession, body: bytes, attached: ContentMemory | None) -> None:
         try:
-            message, inline = _message_of(body, beside)
+            message, inline = _message_of(body, attached)
         except ProtocolError:
-            if beside is not None:
-                beside.release()
+            if attached is not None:
+                attached.release()
             raise
         if isinstance(message, Revoked):
             self._merge(message)
         else:
-            came = inline if beside is None else beside
+            came = inline if attached is None else attached
             if (
                 isinstance(message, dcp.Ask)
-                and beside is None
-                and self._held.some
-                and self._held.keep(node, standing, message, inline)
+                and attached is None
+                and self._held.may_hold
+                and self._held.keep(node, session, message, inline)
             ):
                 return
-            self._receive(node, standing, message, came)
+            self._receive(node, session, message, came)
 
     def _receive(
-        self, node: NodeId, standing: Standing, message: dcp.Message, beside: Content | None
+        self, node: NodeId, session: PeerSession, message: dcp.Message, attached: Content | None
     ) -> None:
-        failure = self._around.driver.receive(node, standing.epoch, message, beside)
+        failure = self._parts.driver.receive(node, session.epoch, message, attached)
         if failure is not None and isinstance(message, dcp.Ask):
-            standing.say(dcp.Reply(message.number, failure))
+            session.send_message(dcp.Reply(message.number, failure))
 
-    def _take_held(self, node: NodeId, standing: Standing, asked: dcp.Ask, inline: bytes | None) -> None:
+    def _take_held(self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None) -> None:
         try:
-            self._receive(node, standing, asked, inline)
+            self._receive(node, session, asked, inline)
         except Exception as error:
-            if not self._around.driver.sound:
+            if not self._parts.driver.sound:
                 raise
-            standing.end(error)
+            session.end(error)
 
     def _merge(self, told: Revoked) -> None:
         try:
             if self._guard.merge(told.list):
-                self._revoked_more()
+                self._on_new_revocations()
         except LimitError as error:
             raise ProtocolError(error.message) from None
 
-    def arrived(self, node: NodeId, standing: Standing, arrived: Arrived) -> None:
-        """A transfer came whole; called in the loop, from outside of every task."""
-        beside = Memory(arrived.fd, arrived.size) if arrived.size else None
-        if standing.closed:
-            if beside is not None:
-                beside.release()
+    def arrived(self, node: NodeId, session: PeerSession, arrived: ReceivedTransfer) -> None:
+        """Process a complete transfer. Called in the event loop, outside of every trio task."""
+        attached = ContentMemory(arrived.fd, arrived.size) if arrived.size else None
+        if session.closed:
+            if attached is not None:
+                attached.release()
             return
         self._counts["transfers_received"] += 1
         self._counts["bytes_received"] += len(arrived.message) + arrived.size
         try:
-            self._take(node, standing, arrived.message, beside)
-        except Exception as error:  # noqa: BLE001 - a defect of a step is raised where the node ends of it
-            if self._around.driver.sound:
-                standing.end(error)
+            self._take(node, session, arrived.message, attached)
+        except Exception as error:  # noqa: BLE001 - an error inside a step is raised in the nursery instead
+            if self._parts.driver.sound:
+                session.end(error)
             else:
                 self._nursery.start_soon(_raise, error)
 
-    def data_ended(self, standing: Standing, reason: Exception | None) -> None:
-        """A data connection of the node's is over."""
+    def data_ended(self, session: PeerSession, reason: Exception | None) -> None:
+        """Handle the end of a data connection of the node."""
         if isinstance(reason, ProtocolError):
-            standing.end(reason)
-        elif reason is not None and not standing.closed:
+            session.end(reason)
+        elif reason is not None and not session.closed:
             _log.warning("a data connection of a node ended", extra={"why": str(reason)})
 
 
-def _message_of(body: bytes, beside: Memory | None) -> tuple[dcp.Message | Revoked, bytes | None]:
+def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | Revoked, bytes | None]:
     message, inline = decode_frame(body)
-    if beside is not None and inline is not None:
-        raise ProtocolError("a message with bytes inside its frame and beside it")
+    if attached is not None and inline is not None:
+        raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
-    if isinstance(message, Revoked) and (beside is not None or inline is not None):
-        raise ProtocolError("a list of revoked nodes with bytes beside it")
+    if isinstance(message, Revoked) and (attached is not None or inline is not None):
+        raise ProtocolError("a list of revoked nodes has bytes attached to it")
     return message, inline
 
 

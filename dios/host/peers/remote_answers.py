@@ -1,6 +1,6 @@
-"""Answers to tasks of other nodes: the same results, with bytes instead of descriptors (thesis §4.8).
+"""Sends answers to remote tasks: as for local ones, but with bytes instead of descriptors (thesis §4.8).
 
-Not for: what is answered (the core answers a deputy as it answers a task), or how it travels.
+The core answers a remote task like a local one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dios import limits
 from dios.core.effects import AnswerRead, AnswerVector, AnswerWrite
 from dios.errors import Code, DamagedError
 from dios.host.content.contents import Contents
-from dios.host.content.memories import Memory
-from dios.host.peers.bulk import Piece
-from dios.host.peers.links import Links
+from dios.host.content.memories import ContentMemory
+from dios.host.peers.bulk import FileRange
+from dios.host.peers.links import PeerLinks
 from dios.ids import NodeId, TaskId
 from dios.transport.memory.memfd import close_all, copies_of
 from dios.wire import dcp
@@ -26,46 +26,46 @@ from dios.wire.messages import AnyResult, Buffer, Failure, Mapping, Results, Wel
 _NOBODY: Final = TaskId(0)
 
 
-class Outlet:
-    """Where the answers to one deputy go."""
+class RemoteTaskRoute:
+    """The route for answers to one remote task."""
 
     __slots__ = ("_links", "_node", "task")
 
-    def __init__(self, task: TaskId, node: NodeId, links: Links) -> None:
+    def __init__(self, task: TaskId, node: NodeId, links: PeerLinks) -> None:
         self.task: Final = task
         self._node: Final = node
         self._links: Final = links
 
     @property
     def node(self) -> NodeId:
-        """Whose task it is."""
+        """The node of the task."""
         return self._node
 
     def reply(self, seq: int, result: AnyResult, fds: Sequence[int]) -> None:
-        """Send one answer; the descriptors stay the caller's. Raises OSError without descriptors."""
+        """Send one answer. The caller keeps the descriptors. Raise OSError if descriptors are exhausted."""
         if not fds:
             self._send(seq, result)
         elif isinstance(result, Buffer):
             pieces = _pieces((result,), fds)
-            self._send_beside(seq, _bare(result, came=bool(pieces)), pieces, fds)
+            self._send_beside(seq, _without_mapping(result, came=bool(pieces)), pieces, fds)
         elif isinstance(result, Results):
             mapped = [part for part in result.results if isinstance(part, Buffer) and part.mapping]
             each = [_pieces((part,), (fd,)) for part, fd in zip(mapped, fds, strict=True)]
             came = {id(part) for part, some in zip(mapped, each, strict=True) if some}
             parts = tuple(
-                _bare(part, came=id(part) in came) if isinstance(part, Buffer) else part
+                _without_mapping(part, came=id(part) in came) if isinstance(part, Buffer) else part
                 for part in result.results
             )
             self._send_beside(seq, Results(parts), tuple(one for some in each for one in some), fds)
 
-    def _send(self, seq: int, result: AnyResult, beside: bytes | None = None) -> None:
+    def _send(self, seq: int, result: AnyResult, attached: bytes | None = None) -> None:
         if not isinstance(result, Welcome):
-            # What is told to coordinators, and of tasks and nodes, is no traffic of a job's.
+            # Answers without object bytes are not counted as traffic of the task.
             task = self.task if isinstance(result, Buffer | Results) else _NOBODY
-            self._links.send(self.node, dcp.Reply(seq, result), beside, task)
+            self._links.send(self.node, dcp.Reply(seq, result), attached, task)
 
     def _send_beside(
-        self, seq: int, result: Buffer | Results, pieces: tuple[Piece, ...], fds: Sequence[int]
+        self, seq: int, result: Buffer | Results, pieces: tuple[FileRange, ...], fds: Sequence[int]
     ) -> None:
         size = sum(piece.length for piece in pieces)
         if size > limits.DCP_RECEIVING_BYTES_MAX:
@@ -80,18 +80,18 @@ class Outlet:
             )
 
 
-def _bare(result: Buffer, *, came: bool) -> Buffer:
-    """The buffer without a mapping: ``length`` of its bytes go beside the message, all or none."""
+def _without_mapping(result: Buffer, *, came: bool) -> Buffer:
+    """Return the buffer without its mapping; all its bytes are attached to the message, or none."""
     if not result.mapping:
         return result
     length = result.size if came else 0
     return Buffer(result.buffer, result.size, result.v_r, result.v_w, length=length)
 
 
-def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[Piece, ...]:
-    """Where the bytes of these buffers stand, one after another; nothing for fresh memory, which is zero."""
+def _pieces(results: Sequence[Buffer], fds: Sequence[int]) -> tuple[FileRange, ...]:
+    """Return the ranges of these buffers' bytes, without fresh memory, which is zero."""
     return tuple(
-        Piece(fd, result.start, result.size)
+        FileRange(fd, result.start, result.size)
         for result, fd in zip(results, fds, strict=True)
         if result.size and not (result.mapping is Mapping.WRITABLE and _is_blank(fd, result))
     )
@@ -104,29 +104,30 @@ def _is_blank(fd: int, result: Buffer) -> bool:
         return True
 
 
-def _bytes_of(piece: Piece) -> bytes:
+def _bytes_of(piece: FileRange) -> bytes:
     data = os.pread(piece.fd, piece.length, piece.start)
     if len(data) < piece.length:
-        raise DamagedError(f"{piece.length} bytes were promised to a node, {len(data)} are there")
+        raise DamagedError(f"cannot send {piece.length} bytes to a node: only {len(data)} are there")
     return data
 
 
 def _too_many(size: int) -> Failure:
     return Failure(
         int(Code.EFBIG),
-        f"{size} bytes of another node at once are over {limits.DCP_RECEIVING_BYTES_MAX}; read them in parts",
+        f"{size} bytes are too many: another node answers with at most {limits.DCP_RECEIVING_BYTES_MAX}. "
+        "Read them in parts.",
     )
 
 
-def for_deputy(
+def for_remote_task(
     effect: AnswerRead | AnswerWrite | AnswerVector, contents: Contents
 ) -> AnswerRead | AnswerWrite | AnswerVector:
-    """The same answer, without relying on memory that a task here would see change under its mapping."""
+    """Return the answer for a remote task, which cannot rely on seeing changes through a shared mapping."""
     if isinstance(effect, AnswerVector):
         if not any(isinstance(part, AnswerRead | AnswerWrite) and part.reuse for part in effect.parts):
             return effect
         parts = [
-            for_deputy(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
+            for_remote_task(part, contents) if isinstance(part, AnswerRead | AnswerWrite) else part
             for part in effect.parts
         ]
         return replace(effect, parts=tuple(parts))
@@ -134,6 +135,6 @@ def for_deputy(
         return effect
     if isinstance(effect, AnswerRead):
         content = contents.peek(effect.object)
-        if not (isinstance(content, Memory) and content.raw):
+        if not (isinstance(content, ContentMemory) and content.raw):
             return effect
     return replace(effect, reuse=False)

@@ -1,6 +1,6 @@
-"""Transfers on their way to one other node: which goes when, and over which connection.
+"""The order of transfers to one other node, and the data connections that carry them.
 
-Not for: moving bytes (``dios.host.peers.bulk``). Turns go around among principals, as those at copies do.
+``dios.host.peers.bulk`` moves the bytes. Principals take turns, as in the queue of large copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dios import limits
 from dios.errors import DiosError, WouldBlockError
 from dios.host.bandwidth.accounts import Account, TaskAccount
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.loop.fair_queue import Owners, Turns
+from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.host.peers.bulk import DataSender, Transfer
 from dios.ids import TaskId
 from dios.wire.types import Traffic
@@ -26,18 +26,18 @@ _log: Final = logging.getLogger(__name__)
 Open: TypeAlias = Callable[[], Awaitable[socket.socket]]
 
 
-class Sending:
-    """What goes to one node while the control connection with it stands.
+class TransferQueue:
+    """The queue of transfers to one node while its control connection lasts.
 
-    ``open_one`` makes one more data connection to it; what it needs runs in ``nursery``.
+    ``open_one`` makes one more data connection; its tasks run in ``nursery``.
     """
 
-    def __init__(self, nursery: trio.Nursery, owners: Owners, rates: Rates, open_one: Open) -> None:
+    def __init__(self, nursery: trio.Nursery, owners: TaskPrincipals, rates: Rates, open_one: Open) -> None:
         self._nursery: Final = nursery
         self._owners: Final = owners
         self._rates: Final = rates
         self._open_one: Final = open_one
-        self._turns: Final = Turns(
+        self._turns: Final = FairQueue(
             self,
             limits.DATA_CONNECTIONS,
             at_most=limits.DATA_CONNECTIONS_MAX,
@@ -45,7 +45,7 @@ class Sending:
             promised=_is_promised,
             promised_most=limits.GUARANTEED_CONNECTIONS_MAX,
         )
-        rates.listeners.add(self._turns.go_on)
+        rates.listeners.add(self._turns.start_ready)
         self._free: Final[list[DataSender]] = []
         self._all: Final[set[DataSender]] = set()
         self._task_of: Final[dict[int, TaskId]] = {}
@@ -58,39 +58,39 @@ class Sending:
 
     @property
     def queued(self) -> int:
-        """Transfers that are not over."""
+        """The number of transfers that have not ended."""
         return self._queued
 
     def send(self, task: TaskId, transfer: Transfer) -> None:
-        """Send this when it is the turn of ``task``.
+        """Queue a transfer until it is the turn of ``task``.
 
-        Raises WouldBlockError when too much waits already; the transfer is over then.
+        Raise WouldBlockError if too many transfers wait already; ``done`` was called then.
         """
         if self._queued >= limits.DCP_TRANSFERS_QUEUED_MAX:
             transfer.done()
-            raise WouldBlockError(f"{self._queued} transfers wait for a node that does not take them")
+            raise WouldBlockError(f"{self._queued} transfers wait for a node that does not receive them")
         if self._empty.is_set():
             self._empty = trio.Event()
         self._queued += 1
         if transfer.size:
             charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size, task)
             transfer = transfer._replace(charge=charge)
-        self._turns.ask(task, lambda: self._begin(task, transfer))
+        self._turns.request_turn(task, lambda: self._begin(task, transfer))
 
     async def wait_empty(self) -> None:
-        """Wait until every transfer is over and every connection closed."""
+        """Wait until every transfer has ended and every connection is closed."""
         await self._empty.wait()
 
     def close(self) -> None:
-        """The node is gone: end everything."""
+        """End everything, because the node is gone."""
         self._closed = True
-        self._rates.listeners.discard(self._turns.go_on)
+        self._rates.listeners.discard(self._turns.start_ready)
         for sender in self._all:
             sender.close()
         self._rates.wake()
 
     def of(self, task: TaskId) -> Account:
-        """On whose account its bytes go: turns go around among those."""
+        """Return the account that a task's bytes are charged to; turns alternate among accounts."""
         return self._rates.account(task, self._owners.of(task))
 
     def _is_paced(self, account: Account) -> bool:
@@ -99,7 +99,7 @@ class Sending:
     def _begin(self, task: TaskId, transfer: Transfer) -> None:
         self._task_of[id(transfer)] = task
         if self._closed:
-            # Not here: its end is the next one's turn.
+            # Later, because ending a transfer starts the next one's turn, which would recurse here.
             self._soon(self._over, transfer)
         elif self._free:
             self._free.pop().send(transfer)
@@ -110,10 +110,10 @@ class Sending:
         try:
             sock = await self._open_one()
         except (DiosError, OSError) as error:
-            # The request it belongs to is repeated later, if it is still wanted.
+            # The request of this transfer is repeated later, if it is still needed.
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                _log.warning("no data connection to a node", extra={"why": self._trouble})
+                _log.warning("cannot open a data connection to a node", extra={"why": self._trouble})
             self._over(transfer)
             return
         except BaseException:
@@ -125,7 +125,7 @@ class Sending:
             sender.close()
         sender.send(transfer)
 
-    def _sent(self, sender: DataSender, transfer: Transfer, whole: bool) -> None:  # noqa: FBT001 - as told
+    def _sent(self, sender: DataSender, transfer: Transfer, whole: bool) -> None:  # noqa: FBT001 - a callback
         if whole and not self._closed:
             if len(self._free) < limits.DATA_CONNECTIONS_MAX:
                 self._free.append(sender)
@@ -138,10 +138,10 @@ class Sending:
         if transfer.charge is not None:
             transfer.charge.close()
         transfer.done()
-        self._turns.ended(self._task_of.pop(id(transfer)))
-        self._look_whether_empty()
+        self._turns.end_turn(self._task_of.pop(id(transfer)))
+        self._check_empty()
 
-    def _look_whether_empty(self) -> None:
+    def _check_empty(self) -> None:
         if not self._queued and not self._all:
             self._empty.set()
 
@@ -149,11 +149,11 @@ class Sending:
         self._all.discard(sender)
         if sender in self._free:
             self._free.remove(sender)
-        self._look_whether_empty()
+        self._check_empty()
         if reason is not None and not self._closed:
             _log.warning("a data connection to a node ended", extra={"why": str(reason)})
 
 
 def _is_promised(account: Account) -> bool:
-    """Whether guarantees name it: then it waits for no other's turn."""
+    """Return True if a guarantee names the account, so that it need not wait for the turns of others."""
     return isinstance(account, TaskAccount)

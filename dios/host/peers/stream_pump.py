@@ -1,10 +1,10 @@
-"""Carries one stream between a ring and a data connection, in a thread of its own.
+"""Moves one stream between a ring and a data connection, in a thread of its own.
 
-Not for: making rings or connections (``dios.host.peers.streams``).
+``dios.host.peers.streams`` makes the rings and connections.
 
-The connection carries pieces, each with its length before it, and one of length 0 for the end of the stream:
-without it the stream broke off, and whoever reads it is told so. A full ring stops the connection, and with
-it the writer on the other node.
+The connection carries pieces with a length prefix. A piece of length 0 is the end of the stream; if the
+connection ends without it, the reader learns that the stream was interrupted. A full ring stops the
+connection and thereby the writer on the other node.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _LENGTH: Final = struct.Struct("<I")
 _END: Final = _LENGTH.pack(0)
 
 
-class Taker(NamedTuple):
-    """The task that took an end of a stream from afar, and its principal."""
+class AttachedTask(NamedTuple):
+    """The task of another node that attached to an end of a stream, and its principal."""
 
     task: TaskId
     principal: str
 
 
-class Pump:
-    """One stream on its way, with a ring and a socket of its own.
+class StreamPump:
+    """One stream between nodes, with a ring and a socket of its own.
 
-    Its bytes are those of ``taker``, the task that took an end from afar, and its principal. ``ended`` is
-    called in the loop when it is over.
+    Its bytes are charged to ``taker``, the task that attached from another node. ``ended`` is called in the
+    event loop when the pump has ended.
     """
 
     def __init__(
-        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: Taker, ended: Callable[[], None]
+        self, ring: RingEnd, sock: socket.socket, rates: Rates, taker: AttachedTask, ended: Callable[[], None]
     ) -> None:
         self._ring: Final = ring
         self._sock: Final = sock
@@ -65,12 +65,12 @@ class Pump:
         threading.Thread(target=self._live, name="stream between nodes", daemon=True).start()
 
     def close(self) -> None:
-        """Break it off."""
+        """Interrupt the stream."""
         self._broken_off = True
         self._rates.wake()
         with self._lock:
             if not self._closed:
-                # Not a TLS socket's own method, which takes TLS away from under the thread.
+                # The TLS socket's own method would remove TLS while the thread uses it.
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
@@ -94,10 +94,12 @@ class Pump:
             while True:
                 ready, heard = wait_any((ring,), None, (self._sock.fileno(),))
                 if heard and not ready:
-                    return  # nobody reads there any more: closing tells the writer
+                    return  # the other node does not read any more: closing the ring notifies the writer
                 data = ring.read(self._rates.piece(self._account(), Traffic.OUT))
                 task, principal = self._taker
-                if not self._rates.pass_on(principal, Traffic.OUT, len(data), self._is_broken_off, task):
+                if not self._rates.take_stream_bytes(
+                    principal, Traffic.OUT, len(data), self._is_broken_off, task
+                ):
                     return
                 self._sock.sendall(_LENGTH.pack(len(data)) + data)
         except EndOfStreamError:
@@ -123,12 +125,12 @@ class Pump:
                 if not size:
                     return
                 if size > len(block):
-                    raise ProtocolError(f"a piece of {size} bytes of a stream")
+                    raise ProtocolError(f"a piece of a stream has {size} bytes, over {len(block)}")
                 self._fill(ring, block[:size])
                 self._rates.count(self._account(), Traffic.IN, size)
                 ring.write(block[:size])
         except ClosedError:
-            return  # nobody reads any more: the end of the connection tells the other node
+            return  # nobody reads any more: the end of the connection notifies the other node
         except (DiosError, OSError, ValueError):
             ring.break_off()
 
@@ -138,11 +140,11 @@ class Pump:
             self._wait(ring)
             count = self._sock.recv_into(view[done:])
             if not count:
-                raise ConnectionResetError("a stream ended in its middle")
+                raise ConnectionResetError("the connection of a stream ended before the stream")
             done += count
 
     def _wait(self, ring: RingWriter) -> None:
-        """Wait until something comes; raises ClosedError when the reader leaves meanwhile."""
+        """Wait until bytes arrive. Raise ClosedError if the reader leaves meanwhile."""
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             return
         poll = select.poll()
@@ -154,6 +156,6 @@ class Pump:
                 raise ClosedError("the reader of this stream is gone")
             if self._sock.fileno() in ready:
                 return
-            # The reader rang for something else.
+            # The reader signalled something else.
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(ring.fileno())

@@ -1,11 +1,9 @@
-"""Streams between nodes: rings at both ends, and a data connection of its own between them (thesis §4.7.4).
+"""Streams between nodes: a ring at both ends and a data connection between them (thesis §4.7.4).
 
-Not for: rings inside one node (``dios.host.content.streams``), moving bytes
-(``dios.host.peers.stream_pump``), or who may
-take an end (the core).
+Rings within one node are in ``dios.host.content.streams``; ``dios.host.peers.stream_pump`` moves the bytes.
 
-The node that has the stream keeps the end that a task of another node took; that node makes a ring for its
-task, connects, and names the request by which the end was taken.
+The node of the stream keeps the end that a task of another node attached to. The other node creates a ring
+for its task, connects, and names the request that attached to the end.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from dios import limits
 from dios.core.effects import AnswerAttachAway
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.host.bandwidth.rates import Rates
-from dios.host.peers.link import Standing
-from dios.host.peers.links import Links
-from dios.host.peers.stream_pump import Pump, Taker
+from dios.host.peers.link import PeerSession
+from dios.host.peers.links import PeerLinks
+from dios.host.peers.stream_pump import AttachedTask, StreamPump
 from dios.ids import NodeId, ObjectId
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.layout import RingDescriptors, create_ring
@@ -34,79 +32,77 @@ from dios.wire.types import Mode
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
-class _Kept(NamedTuple):
-    """An end that a task of another node took, until that node connects for it."""
+class _KeptEnd(NamedTuple):
+    """An end that a task of another node attached to, until that node connects for it."""
 
     end: RingEnd
     mode: Mode
-    taker: Taker
+    taker: AttachedTask
     scope: trio.CancelScope
 
 
-class StreamsBetween:
-    """Every stream between this node and another; what it does runs in ``nursery``."""
+class RemoteStreams:
+    """Every stream between this node and another. Its tasks run in ``nursery``."""
 
-    def __init__(self, links: Links, nursery: trio.Nursery, rates: Rates) -> None:
+    def __init__(self, links: PeerLinks, nursery: trio.Nursery, rates: Rates) -> None:
         self._links: Final = links
         self._rates: Final = rates
         self._nursery: Final = nursery
-        self._kept: Final[dict[tuple[NodeId, int], _Kept]] = {}
-        self._pumps: Final[set[Pump]] = set()
+        self._kept: Final[dict[tuple[NodeId, int], _KeptEnd]] = {}
+        self._pumps: Final[set[StreamPump]] = set()
         self._rings: Final[dict[tuple[ObjectId, Mode], RingDescriptors]] = {}
 
     def __len__(self) -> int:
         return len(self._pumps) + len(self._kept)
 
     # -- the node that has the stream -----------------------------------------------------------------
-    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: Taker) -> None:
-        """Take over one end of a ring, until the node connects for it, or does not in time.
+    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: AttachedTask) -> None:
+        """Keep one end of a ring until the node of the task ``taker`` connects to it or the time is over.
 
-        ``taker`` is the task there that took it.
-
-        Raises LimitError over PEER_STREAMS_MAX streams; the end is closed then.
+        Raise LimitError over PEER_STREAMS_MAX streams; the end is closed then.
         """
         if len(self) >= limits.PEER_STREAMS_MAX:
             end.close()
             raise _too_many()
-        standing = self._links.standing_of(node)
-        if standing is None:
+        session = self._links.session_of(node)
+        if session is None:
             end.close()
             return
         scope = trio.CancelScope()
-        self._kept[node, number] = _Kept(end, mode, taker, scope)
-        standing.ends.add(scope.cancel)
-        self._nursery.start_soon(self._forget_later, node, number, standing, scope, name="keep an end")
+        self._kept[node, number] = _KeptEnd(end, mode, taker, scope)
+        session.ends.add(scope.cancel)
+        self._nursery.start_soon(self._forget_later, node, number, session, scope, name="keep an end")
 
     async def _forget_later(
-        self, node: NodeId, number: int, standing: Standing, scope: trio.CancelScope
+        self, node: NodeId, number: int, session: PeerSession, scope: trio.CancelScope
     ) -> None:
         try:
             with scope:
-                await trio.sleep(2 * limits.DIAL_MS_MAX / 1000)
+                await trio.sleep(2 * limits.PEER_CONNECT_MS_MAX / 1000)
         finally:
-            standing.ends.discard(scope.cancel)
+            session.ends.discard(scope.cancel)
             kept = self._kept.pop((node, number), None)
             if kept is not None:
                 kept.end.close()
 
-    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, standing: Standing) -> None:
-        """A node connects for an end that was kept; raises ProtocolError when there is none such."""
+    def accept(self, node: NodeId, channel: Channel, sock: socket.socket, session: PeerSession) -> None:
+        """Accept the connection for an end that was kept. Raise ProtocolError if its direction is wrong."""
         kept = self._kept.get((node, channel.stream))
         if kept is None:
-            # It came too late, or its task was gone first.
+            # The connection came too late, or the task ended first.
             sock.close()
             return
         if (kept.mode is Mode.WRITE) is not channel.writes:
-            raise ProtocolError(f"stream {channel.stream} goes the other way")
+            raise ProtocolError(f"stream {channel.stream} has the opposite direction")
         del self._kept[node, channel.stream]
         kept.scope.cancel()
-        self._pump(kept.end, sock, standing, kept.taker)
+        self._pump(kept.end, sock, session, kept.taker)
 
     # -- the node whose task took an end ---------------------------------------------------------------
-    def fetch(self, effect: AnswerAttachAway, taker: Taker) -> tuple[Attached, tuple[int, ...]]:
-        """Make a ring for the task here that is ``taker``, and connect for its bytes.
+    def fetch(self, effect: AnswerAttachAway, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
+        """Create a ring for the local task ``taker``, and connect for the stream's bytes.
 
-        Returns the task's end of it: four descriptors that the caller closes. Raises LimitError,
+        Return the task's end: the reply and four descriptors, which the caller closes. Raise LimitError,
         OutOfMemoryError or OSError.
         """
         if len(self) >= limits.PEER_STREAMS_MAX:
@@ -126,7 +122,7 @@ class StreamsBetween:
         return Attached(ring.ring_bytes), theirs
 
     def close_end(self, target: ObjectId, mode: Mode) -> bool:
-        """The task that had this end of another node's stream let it go; False where there is none such."""
+        """Close a local task's end of another node's stream. Return False if it has no such end."""
         ring = self._rings.pop((target, mode), None)
         if ring is None:
             return False
@@ -134,8 +130,8 @@ class StreamsBetween:
         ring.close()
         return True
 
-    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: Taker) -> None:
-        standing = self._links.standing_of(node)
+    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: AttachedTask) -> None:
+        session = self._links.session_of(node)
         try:
             sock = await self._links.open_data(node, channel)
         except (DiosError, OSError):
@@ -144,14 +140,14 @@ class StreamsBetween:
         except BaseException:
             end.close()
             raise
-        if standing is None or standing.closed:
+        if session is None or session.closed:
             sock.close()
             break_off(end)
             return
-        self._pump(end, sock, standing, taker)
+        self._pump(end, sock, session, taker)
 
     async def run(self) -> None:
-        """Be there until cancelled, and then let everything go."""
+        """Wait until cancelled, then close all streams."""
         try:
             await trio.sleep_forever()
         finally:
@@ -165,23 +161,25 @@ class StreamsBetween:
         self._rings.clear()
 
     # -- both -----------------------------------------------------------------------------------------
-    def _pump(self, end: RingEnd, sock: socket.socket, standing: Standing, taker: Taker) -> None:
+    def _pump(self, end: RingEnd, sock: socket.socket, session: PeerSession, taker: AttachedTask) -> None:
         def ended() -> None:
             self._pumps.discard(pump)
-            standing.ends.discard(pump.close)
+            session.ends.discard(pump.close)
 
-        pump = Pump(end, sock, self._rates, taker, ended)
+        pump = StreamPump(end, sock, self._rates, taker, ended)
         self._pumps.add(pump)
-        # A stream does not outlive the connection it was taken over: its far end may be another's then.
-        standing.ends.add(pump.close)
+        # A stream ends with its control connection, because a later one may belong to a restarted node.
+        session.ends.add(pump.close)
 
 
 def _too_many() -> LimitError:
-    return LimitError(f"{limits.PEER_STREAMS_MAX} streams between nodes are open here; close some")
+    return LimitError(
+        f"cannot open a stream: {limits.PEER_STREAMS_MAX} streams between nodes are open here. Close some."
+    )
 
 
 def break_off(end: RingEnd) -> None:
-    """Let whoever has the other end know that this was not all."""
+    """Close an end so that the other end learns that the stream was interrupted."""
     if isinstance(end, RingWriter):
         end.break_off()
     else:

@@ -1,6 +1,6 @@
-"""What the end of a console tells of the exception that ended its program.
+"""Finds the exception that ended a program in the last lines of its console.
 
-Not for: judging a task by it. It may print what it likes, and its exit status is what counts.
+This is a hint for people. A task may print anything; its exit status decides how it ended.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 _GROUP_MARGIN: Final = "  | "
 
 
-def exception_told(text: str) -> str:
-    """The line that names the exception of the last traceback in ``text``; empty when there is none.
+def exception_line(text: str) -> str:
+    """Return the line that names the exception of the last traceback in ``text``, or "" without a traceback.
 
-    A message of several lines, notes, and the members of a group follow that line and are no part of it.
+    Further lines of the message, notes, and the members of a group are left out.
     """
     lines = text.splitlines()
     heads = (number for number in range(len(lines) - 1, -1, -1) if _HEAD.fullmatch(lines[number]))

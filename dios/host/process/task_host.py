@@ -1,7 +1,6 @@
-"""Tasks' processes and everybody's connections: how they begin, are served and end.
+"""Starts tasks, serves the calls of tasks and sessions, and reports their ends to the core.
 
-Not for: making processes (``dios.host.process.zygote_pool``), or what a message does
-(``dios.host.loop.driver``).
+Processes are created by ``dios.host.process.zygote_pool``; calls are executed by ``dios.host.loop.driver``.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from dios.core.effects import Spawn
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
 from dios.errors import DiosError, ProtocolError
 from dios.host.bandwidth.rates import Rates
-from dios.host.content.consoles import Console, Consoles
-from dios.host.content.memories import translated
+from dios.host.content.consoles import Consoles, TaskConsole
+from dios.host.content.memories import translate_os_error
 from dios.host.content.public_pages import PublicPages
-from dios.host.content.stored_bytes import Stored
+from dios.host.content.stored_bytes import StoredBytes
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
-from dios.host.process.last_exception import exception_told
+from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.ids import Name, Principal, TaskId
 from dios.transport.unix.server import TaskChannel
@@ -36,20 +35,20 @@ from dios.wire.types import Brand, Cause
 
 _log: Final = logging.getLogger(__name__)
 
-DEFECT: Final = "a defect in the node's code for this connection ended it; the node's log says where"
+DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 
 
-class Spawner(Protocol):
-    """What starts processes."""
+class ProcessSpawner(Protocol):
+    """A factory of task processes."""
 
     async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
-        """Start one; raises DiosError with what to do about it."""
+        """Start a process. Raise DiosError with advice if it cannot be started."""
         ...
 
 
-class Desk(NamedTuple):
-    """What serving tasks needs of the rest of the host."""
+class TaskHostParts(NamedTuple):
+    """The parts of the host that serving tasks needs."""
 
     driver: Driver
     outbox: Outbox
@@ -58,11 +57,11 @@ class Desk(NamedTuple):
     persister: Persister
     clock: Clock
     rates: Rates
-    stored: Stored
+    stored: StoredBytes
 
 
-class _Running:
-    """One task between its Spawn and its end; what is asked of it before it has a process waits here."""
+class _StartedTask:
+    """A task from its Spawn effect to its end. It remembers requests made before the process exists."""
 
     def __init__(self) -> None:
         self.process: TaskProcess | None = None
@@ -70,7 +69,7 @@ class _Running:
         self.suspended = False
 
     def apply(self, process: TaskProcess) -> None:
-        """The process is there: do what was asked meanwhile."""
+        """Set the process and carry out the requests that came before it existed."""
         self.process = process
         if self.killed:
             process.kill()
@@ -79,48 +78,48 @@ class _Running:
 
 
 class TaskHost:
-    """All tasks and sessions of the node; its tasks run in ``nursery``."""
+    """All tasks and sessions of the node. Its trio tasks run in ``nursery``."""
 
-    def __init__(self, nursery: trio.Nursery, spawner: Spawner) -> None:
+    def __init__(self, nursery: trio.Nursery, spawner: ProcessSpawner) -> None:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
-        self._running: Final[dict[TaskId, _Running]] = {}
+        self._running: Final[dict[TaskId, _StartedTask]] = {}
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
-        self._desk: Desk
+        self._parts: TaskHostParts
 
-    def connect(self, desk: Desk) -> None:
-        """Complete the circle."""
-        self._desk = desk
+    def connect(self, parts: TaskHostParts) -> None:
+        """Set the other parts of the host, which need this object themselves."""
+        self._parts = parts
 
     @property
     def sound(self) -> bool:
-        """Whether the node's own state is right, so that it may go on after a defect in one connection."""
-        return self._desk.driver.sound
+        """True if the node's state is intact, so that it may go on after an error in one connection."""
+        return self._parts.driver.sound
 
     @property
     def sessions(self) -> int:
-        """How many people's processes are connected."""
+        """The number of connected programs of users."""
         return len(self._sessions)
 
     async def wait_all_ended(self) -> None:
-        """Wait until no task and no session is left."""
+        """Wait until all tasks and sessions have ended."""
         while self._running or self._sessions:
             self._empty = trio.Event()
             await self._empty.wait()
 
     # -- what the core asks (``effector.Tasks``) ------------------------------------------------------
     def spawn(self, effect: Spawn) -> None:
-        """Begin to start a process; what is sent to the task until it listens waits."""
-        desk = self._desk
-        desk.pages.open(effect.task)
-        desk.outbox.open(effect.task)
-        running = self._running[effect.task] = _Running()
-        self._nursery.start_soon(self._live, effect, running, name="task")
+        """Begin to start a process; replies to the task are queued until it is connected."""
+        parts = self._parts
+        parts.pages.open(effect.task)
+        parts.outbox.open(effect.task)
+        running = self._running[effect.task] = _StartedTask()
+        self._nursery.start_soon(self._run_task, effect, running, name="task")
 
     def kill(self, task: TaskId) -> None:
-        """End its process; nothing when it is gone already."""
+        """End a task's process. Do nothing if it has ended."""
         running = self._running.get(task)
         if running is not None:
             running.killed = True
@@ -128,7 +127,7 @@ class TaskHost:
                 running.process.kill()
 
     def suspend(self, task: TaskId) -> None:
-        """Stop its process."""
+        """Stop a task's process."""
         running = self._running.get(task)
         if running is not None:
             running.suspended = True
@@ -136,7 +135,7 @@ class TaskHost:
                 running.process.suspend()
 
     def resume(self, task: TaskId) -> None:
-        """Let its process run on."""
+        """Continue a task's process."""
         running = self._running.get(task)
         if running is not None:
             running.suspended = False
@@ -144,7 +143,7 @@ class TaskHost:
                 running.process.resume()
 
     def close(self, task: TaskId, reason: str) -> None:
-        """Close a session's connection once what is queued was sent."""
+        """Close a session's connection after its queued replies are sent."""
         del reason
         channel = self._sessions.get(task)
         if channel is not None and task not in self._closing:
@@ -152,37 +151,37 @@ class TaskHost:
             self._nursery.start_soon(_close_later, channel, name="close a connection")
 
     def overrun(self, task: TaskId, why: str) -> None:
-        """The task does not read its replies: its connection goes."""
+        """Close the connection of a task that does not read its replies."""
         _log.warning("a connection was closed", extra={"why": why})
-        connection = self._desk.outbox.get(task)
-        self._desk.outbox.close(task)
+        connection = self._parts.outbox.get(task)
+        self._parts.outbox.close(task)
         if connection is not None and connection.channel is not None:
             connection.channel.close()
-        self._desk.driver.post(Disconnected(self._desk.clock.now(), task, why))
+        self._parts.driver.post(Disconnected(self._parts.clock.now(), task, why))
 
     # -- one task -----------------------------------------------------------------------------------
-    async def _live(self, effect: Spawn, running: _Running) -> None:
+    async def _run_task(self, effect: Spawn, running: _StartedTask) -> None:
         task = effect.task
         end = Exit(Cause.SPAWN)
         try:
             end = await self._start_and_serve(effect, running)
         except (DiosError, OSError) as error:
-            end = Exit(Cause.SPAWN, detail=translated(error).message)
+            end = Exit(Cause.SPAWN, detail=translate_os_error(error).message)
         except Exception as error:
-            if not self._desk.driver.sound:
+            if not self._parts.driver.sound:
                 raise
-            _log.exception("a defect ended a task", exc_info=error)
+            _log.exception("an internal error ended a task", exc_info=error)
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
-            desk = self._desk
-            detail = self._described(end, desk.consoles.of(task))
-            written = desk.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
-            desk.consoles.ended(task)
-            desk.outbox.close(task)
-            desk.driver.feed(
+            parts = self._parts
+            detail = self._described(end, parts.consoles.of(task))
+            written = parts.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
+            parts.consoles.ended(task)
+            parts.outbox.close(task)
+            parts.driver.feed(
                 TaskEnded(
-                    desk.clock.now(),
+                    parts.clock.now(),
                     task,
                     detail[0],
                     end.exit_code,
@@ -193,15 +192,15 @@ class TaskHost:
                 )
             )
             if written:
-                payload, payloads = desk.driver.keep_bytes(written)
-                desk.driver.feed(LogLeft(desk.clock.now(), task, payload, len(written)), payloads)
-            desk.pages.close(task)
-            self._one_less()
+                payload, payloads = parts.driver.register_payload(written)
+                parts.driver.feed(LogLeft(parts.clock.now(), task, payload, len(written)), payloads)
+            parts.pages.close(task)
+            self._check_empty()
 
-    async def _start_and_serve(self, effect: Spawn, running: _Running) -> Exit:
-        desk, task = self._desk, effect.task
+    async def _start_and_serve(self, effect: Spawn, running: _StartedTask) -> Exit:
+        parts, task = self._parts, effect.task
         if running.killed:
-            return Exit(Cause.KILLED, detail="it was ended before it had started")
+            return Exit(Cause.KILLED, detail="it was ended before it started")
         process = await self._spawner.spawn(effect.brand, effect.limits)
         try:
             async with trio.open_nursery() as senders:
@@ -213,7 +212,7 @@ class TaskHost:
                         readers.start_soon(self._read_console, task, process.console_fd)
                         readers.start_soon(self._serve_task, task, channel)
                         end = await process.wait()
-                        # Its ends are closed: what it still sent is read, unless a child of its holds them.
+                        # Read what the process sent before it ended. A child process may hold its ends open.
                         drain_s = limits.TASK_DRAIN_MS_MAX / 1000
                         readers.cancel_scope.deadline = trio.current_time() + drain_s
                 finally:
@@ -221,29 +220,29 @@ class TaskHost:
                     senders.cancel_scope.cancel()
         finally:
             process.close()
-        desk.driver.feed(ConsoleArrived(desk.clock.now(), task, 0))
+        parts.driver.feed(ConsoleArrived(parts.clock.now(), task, 0))
         return end
 
-    def _begin(self, task: TaskId, running: _Running, process: TaskProcess, channel: TaskChannel) -> None:
-        desk = self._desk
-        connection = desk.outbox.get(task)
+    def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
+        parts = self._parts
+        connection = parts.outbox.get(task)
         if connection is not None:
             connection.attach(channel)
-        desk.driver.feed(TaskStarted(desk.clock.now(), task, process.pid))
+        parts.driver.feed(TaskStarted(parts.clock.now(), task, process.pid))
         running.apply(process)
         _log.debug("task started", extra={"task": task, "pid": process.pid})
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel) -> None:
         reason = await self._calls_until_end(task, channel)
-        self._desk.driver.feed(Disconnected(self._desk.clock.now(), task, reason))
+        self._parts.driver.feed(Disconnected(self._parts.clock.now(), task, reason))
 
     async def _read_console(self, task: TaskId, fd: int) -> None:
-        desk = self._desk
-        console = desk.consoles.of(task)
+        parts = self._parts
+        console = parts.consoles.of(task)
         os.set_blocking(fd, False)
         while True:
-            # Until then the pipe fills, and what prints faster than it is read waits.
-            await console.room()
+            # While the console has no room the pipe fills up, and a task that prints too fast waits.
+            await console.wait_for_room()
             try:
                 data = os.read(fd, limits.CONSOLE_READ_BYTES)
             except BlockingIOError:
@@ -252,72 +251,78 @@ class TaskHost:
             if not data:
                 return
             console.append(data)
-            desk.driver.feed(ConsoleArrived(desk.clock.now(), task, len(data)))
+            parts.driver.feed(ConsoleArrived(parts.clock.now(), task, len(data)))
             await trio.lowlevel.checkpoint()
 
     @staticmethod
-    def _described(end: Exit, console: Console) -> tuple[Cause, str]:
-        """The cause of an end, and for a person what its last lines say of it."""
+    def _described(end: Exit, console: TaskConsole) -> tuple[Cause, str]:
+        """Return the cause of an end, and a description that includes the task's last lines."""
         if end.cause is Cause.EXITED and end.exit_code == 0:
             return end.cause, end.detail
         lines = console.last_lines()
         cause = end.cause
         text = "\n".join(lines)
         if cause is Cause.EXITED and end.exit_code == 1:
-            told = exception_told(console.text())
+            told = exception_line(console.text())
             if told:
                 return Cause.EXCEPTION, f"{told[: limits.TEXT_BYTES_MAX // 4]}\n\nLast lines:\n{text}"
         return cause, f"{end.detail}\nLast lines:\n{text}".strip() if lines else end.detail
 
     # -- one session --------------------------------------------------------------------------------
     async def serve_session(self, task: TaskId, principal: Principal, pid: int, channel: TaskChannel) -> None:
-        """Serve a person's process from its Hello to its end."""
-        desk = self._desk
-        opening = await _opening(channel)
+        """Serve a user's program from its Hello to its end."""
+        parts = self._parts
+        opening = await _receive_hello(channel)
         if opening is None:
             return
         seq, hello, rest = opening
-        refused = desk.driver.refusal_of(hello)
+        refused = parts.driver.refusal_of(hello)
         if refused is not None:
             _refuse(channel, refused, seq)
             return
-        desk.pages.open(task)
-        desk.outbox.open(task, channel)
+        parts.pages.open(task)
+        parts.outbox.open(task, channel)
         self._sessions[task] = channel
         reason = ""
         try:
             groups = tuple(Name(name) for name in hello.groups)
-            desk.driver.feed(SessionOpened(desk.clock.now(), task, seq, principal, groups, hello.label, pid))
+            parts.driver.feed(
+                SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
+            )
             reason = await self._calls_until_end(task, channel, rest)
         finally:
-            desk.outbox.close(task)
-            desk.driver.feed(Disconnected(desk.clock.now(), task, reason))
-            desk.pages.close(task)
-            desk.consoles.drop(task)
+            parts.outbox.close(task)
+            parts.driver.feed(Disconnected(parts.clock.now(), task, reason))
+            parts.pages.close(task)
+            parts.consoles.drop(task)
             del self._sessions[task]
             self._closing.discard(task)
-            self._one_less()
+            self._check_empty()
 
     # -- frames -------------------------------------------------------------------------------------
     async def _calls_until_end(
         self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None
     ) -> str:
-        """As ``read_calls``; a defect in serving one connection ends that one, and not the node.
+        """Run ``read_calls``; an internal error ends only this connection, not the node.
 
-        One in a step is another matter: it passes.
+        An error inside a step of the core is raised, because the node's state may be wrong after it.
         """
         try:
             return await self.read_calls(task, channel, bodies)
         except Exception as error:
-            if not self._desk.driver.sound:
+            if not self._parts.driver.sound:
                 raise
-            _log.exception("a defect ended a connection", exc_info=error)
+            _log.exception("an internal error ended a connection", exc_info=error)
             return DEFECT
 
     async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
-        """Turn a channel's frames into calls until it ends; returns why, empty for an orderly end."""
-        call = self._desk.driver.call
-        persister, rates, wait_off = self._desk.persister, self._desk.rates, self._desk.stored.wait_off
+        """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end."""
+        call = self._parts.driver.call
+        persister, rates, wait_off = (
+            self._parts.persister,
+            self._parts.rates,
+            self._parts.stored.wait_for_credit,
+        )
         receive = channel.receive
         try:
             if not bodies:
@@ -334,7 +339,7 @@ class TaskHost:
                         if rates.hold:
                             await wait_off(task, request.call, channel)
                         call(task, request.seq, request.call)
-                        if not number % limits.CALLS_PER_TURN_MAX:
+                        if not number % limits.CALLS_PER_CHECKPOINT_MAX:
                             await trio.lowlevel.checkpoint()
                 if channel.queued_bytes > _SEND_HIGH:
                     await channel.flush()
@@ -346,31 +351,31 @@ class TaskHost:
             return error.message
         return ""
 
-    def _one_less(self) -> None:
+    def _check_empty(self) -> None:
         if not self._running and not self._sessions:
             self._empty.set()
 
 
-async def _opening(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
-    """The Hello of a new session with its sequence number, and what came right behind it."""
+async def _receive_hello(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
+    """Return the Hello of a new session, its sequence number, and the frames received after it."""
     with trio.move_on_after(limits.HELLO_MS_MAX / 1000):
         try:
             bodies = await channel.receive()
             if bodies:
                 request = decode_request(bodies[0])
-                return request.seq, _accepted(request.call), bodies[1:]
+                return request.seq, _checked_hello(request.call), bodies[1:]
         except ProtocolError as error:
             _refuse(channel, error)
     return None
 
 
-def _accepted(call: AnyCall) -> Hello:
+def _checked_hello(call: AnyCall) -> Hello:
     if not isinstance(call, Hello):
         raise ProtocolError("the first message on a connection must be a Hello")
     if call.version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the node speaks version {PROTOCOL_VERSION} of the protocol, this client {call.version}; "
-            "install the same release on both sides"
+            f"the node uses version {PROTOCOL_VERSION} of the protocol and this client version "
+            f"{call.version}. Install the same release on both sides."
         )
     return call
 

@@ -1,6 +1,6 @@
-"""The daemon's link to one zygote process: start it, ask it for children, hear of their ends.
+"""The daemon's connection to one zygote process: starts it, requests children, learns of their ends.
 
-Not for: pools and brands (``dios.host.process.zygote_pool``).
+Pools and brands are in ``dios.host.process.zygote_pool``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
-from dios.host.process.task_process import Bounds, TaskProcess
+from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
-    Ended,
-    Failed,
+    ChildCreated,
+    ChildExited,
+    CreateChild,
+    CreateFailed,
     FromZygote,
-    Made,
-    Make,
-    NotMade,
-    Ready,
-    Setup,
-    Tighten,
-    Tightened,
+    LimitsLowered,
+    LowerLimits,
+    SetupFailed,
     ToZygote,
+    ZygoteReady,
+    ZygoteSetup,
     decode_from_zygote,
     encode,
 )
@@ -42,25 +42,25 @@ _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
 
 
-class Link:
-    """A running zygote; made by ``start``, fed by ``run`` in a task of the caller's nursery."""
+class ZygoteLink:
+    """A running zygote. Create it with ``start``; run ``run`` in the caller's nursery."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: trio.socket.SocketType, setup: Setup
+        self, process: subprocess.Popen[bytes], control: trio.socket.SocketType, setup: ZygoteSetup
     ) -> None:
         self._process = process
         self._control = control
         self._setup = setup
         self._sending = trio.Lock()
         self._children: dict[int, TaskProcess] = {}
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, _PendingAnswer] = {}
         self.trees: tuple[str, ...] = ()
         self.alive = True
         self.on_end: Callable[[TaskProcess], None] = lambda _child: None
 
     @classmethod
-    async def start(cls, setup: Setup) -> Link:
-        """Start a zygote and wait until it is set up. Raises ``NotSupportedError`` with its reason."""
+    async def start(cls, setup: ZygoteSetup) -> ZygoteLink:
+        """Start a zygote and wait until it is set up. Raise ``NotSupportedError`` with its reason."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # Not in a worker thread: the zygote dies with the thread that started it (PR_SET_PDEATHSIG).
@@ -80,14 +80,14 @@ class Link:
                 message = await link._receive()
         except (trio.TooSlowError, OSError) as error:
             await link.close()
-            raise NotSupportedError(f"the zygote did not start: {error!r}") from error
+            raise NotSupportedError(f"the zygote process did not start: {error!r}") from error
         except BaseException:
             await link.close()
             raise
-        if not isinstance(message, Ready):
+        if not isinstance(message, ZygoteReady):
             await link.close()
-            reason = message.reason if isinstance(message, Failed) else "it ended without a word"
-            raise NotSupportedError(f"the zygote could not be set up: {reason}")
+            reason = message.reason if isinstance(message, SetupFailed) else "it ended without a message"
+            raise NotSupportedError(f"cannot set up the zygote process: {reason}")
         link.trees = message.trees
         return link
 
@@ -97,7 +97,7 @@ class Link:
         return self._process.pid
 
     async def run(self) -> None:
-        """Hear the zygote until it ends; then every child it had is marked as lost."""
+        """Receive messages of the zygote until it ends; then mark all its children as lost."""
         try:
             while (message := await self._receive()) is not None:
                 self._handle(message)
@@ -110,14 +110,14 @@ class Link:
                 self.on_end(child)
             self._children.clear()
 
-    async def make(self, bounds: Bounds) -> TaskProcess:
-        """Have a child made. Raises ``OutOfMemoryError`` with the kernel's reason where it cannot be."""
+    async def make(self, bounds: ProcessLimits) -> TaskProcess:
+        """Create a child. Raise ``OutOfMemoryError`` with the kernel's reason if that fails."""
         number = next(_numbers)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         console, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
-        make = Make(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
+        make = CreateChild(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
         self._children[number] = child
         try:
             reason = await self._ask(number, make, (theirs.fileno(), write_end))
@@ -130,19 +130,19 @@ class Link:
         if reason:
             self._children.pop(number, None)
             child.close()
-            raise OutOfMemoryError(f"the task's process could not be made: {reason}", call="run")
+            raise OutOfMemoryError(f"cannot create the task's process: {reason}", call="run")
         return child
 
-    async def tighten(self, child: TaskProcess, bounds: Bounds) -> None:
-        """Lower the limits of a child that has not begun. Raises ``DiosError`` where they do not hold."""
-        message = Tighten(child.number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
+    async def tighten(self, child: TaskProcess, bounds: ProcessLimits) -> None:
+        """Lower the limits of a child that has not started its task. Raise ``DiosError`` if that fails."""
+        message = LowerLimits(child.number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
         reason = await self._ask(child.number, message)
         if reason:
-            raise DiosError(f"the task's limits could not be set: {reason}", call="run")
+            raise DiosError(f"cannot set the task's limits: {reason}", call="run")
         child.bounds = bounds
 
     async def close(self) -> None:
-        """End the zygote and every child, and reap it."""
+        """End the zygote with its children, and reap it."""
         with trio.CancelScope(shield=True):
             self._control.close()
             with trio.move_on_after(limits.ZYGOTE_STOP_MS_MAX / 1000) as scope:
@@ -152,15 +152,15 @@ class Link:
                 await trio.to_thread.run_sync(self._process.wait)
 
     async def _ask(self, number: int, message: ToZygote, descriptors: tuple[int, ...] = ()) -> str:
-        """Send and wait for the answer about child ``number``: its reason, empty for success."""
+        """Send a message about child ``number`` and return the error in the answer, empty for success."""
         if not self.alive:
             return "the zygote ended"
-        answer = self._answers[number] = _Answer()
+        answer = self._answers[number] = _PendingAnswer()
         try:
             await self._send(message, descriptors)
             return await answer.wait()
         except OSError as error:
-            return f"the zygote does not listen ({error.strerror})"
+            return f"the zygote process is gone ({error.strerror})"
         finally:
             del self._answers[number]
 
@@ -181,8 +181,8 @@ class Link:
         if not data:
             return None
         message: FromZygote = decode_from_zygote(data)
-        if isinstance(message, Made):
-            # Kept at once, so that it is closed whatever becomes of who asked.
+        if isinstance(message, ChildCreated):
+            # Register the process at once, so that it is closed even if the request is cancelled.
             pidfd = int.from_bytes(ancillary[0][2][: _INTS.itemsize], sys.byteorder)
             child = self._children.get(message.id)
             if child is None:
@@ -192,23 +192,23 @@ class Link:
         return message
 
     def _handle(self, message: FromZygote) -> None:
-        if isinstance(message, Ended):
+        if isinstance(message, ChildExited):
             child = self._children.pop(message.id, None)
             if child is not None:
                 child.ended(message)
                 self.on_end(child)
-        elif isinstance(message, Made | NotMade | Tightened) and message.id in self._answers:
-            self._answers[message.id].give("" if isinstance(message, Made) else message.reason)
+        elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered) and message.id in self._answers:
+            self._answers[message.id].give("" if isinstance(message, ChildCreated) else message.reason)
 
 
 def _environment(brand: Brand) -> dict[str, str]:
-    """What a task finds in its environment: nothing of the daemon's but, for limbo, where home is."""
+    """Return the environment of a task. Only limbo tasks get the daemon's home directory."""
     home = os.environ.get("HOME")
     return _ENVIRONMENT if brand is Brand.PURE or home is None else {**_ENVIRONMENT, "HOME": home}
 
 
-class _Answer:
-    """One answer that somebody waits for."""
+class _PendingAnswer:
+    """An answer that a request waits for."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

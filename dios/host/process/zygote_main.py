@@ -1,8 +1,8 @@
-"""The zygote: a small warm process with one thread, which every task is forked from.
+"""The zygote: a small process with one thread, set up in advance, from which every task is forked.
 
-Not for: policy. It does what ``dios.host.process.zygote_pool`` in the daemon tells it over one inherited
-socket, and
-ends with every child when that socket closes. Started as ``python -I -m dios.host.process.zygote_main FD``.
+It executes the requests of ``dios.host.process.zygote_pool`` in the daemon, which arrive over an inherited
+socket. It ends, with every child, when that socket closes. Started as
+``python -I -m dios.host.process.zygote_main FD``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dios import limits
 from dios.host.process.zygote_messages import (
     EXCEPTION_STATUS,
     LOCKDOWN_FAILED_STATUS,
-    Ended,
-    Failed,
+    ChildCreated,
+    ChildExited,
+    CreateChild,
+    CreateFailed,
     FromZygote,
-    Made,
-    Make,
-    NotMade,
-    Ready,
-    Setup,
-    Tighten,
-    Tightened,
+    LimitsLowered,
+    LowerLimits,
+    SetupFailed,
+    ZygoteReady,
+    ZygoteSetup,
     decode_to_zygote,
     encode,
 )
@@ -44,7 +44,7 @@ from dios.host.sandbox import kernel, limits_of_task, lockdown, namespaces, numb
 from dios.wire.types import Brand
 
 _ABOVE_TASKS: Final = 10
-"""The zygote's own descriptors start here: 0 to 3 are the places of a task's."""
+"""The zygote's own descriptors start here, because 0 to 3 are used in tasks."""
 
 _OOM_SCORE: Final = "500"
 _LOG_READ_ALL: Final = 3
@@ -52,13 +52,13 @@ _JOIN_SESSION_KEYRING: Final = 1
 _LOG_BYTES: Final = 16 * limits.KIB
 _LOG_READS: Final = 3
 _LOG_PAUSE_S: Final = 0.001
-Entry = Callable[[], int | None]
+EntryPoint = Callable[[], int | None]
 
 
-class Zygote:
-    """The state of the serving loop."""
+class ZygoteProcess:
+    """The state of the zygote's main loop."""
 
-    def __init__(self, control: socket.socket, setup: Setup) -> None:
+    def __init__(self, control: socket.socket, setup: ZygoteSetup) -> None:
         self._control = control
         self._pure = setup.brand is Brand.PURE
         self._null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
@@ -71,15 +71,15 @@ class Zygote:
         trees = self._confine(setup) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
-        self._prepared = lockdown.Prepared(frozenset(setup.available), trees, self._null, own)
+        self._prepared = lockdown.LockdownState(frozenset(setup.available), trees, self._null, own)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _woken)
+        signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     @staticmethod
-    def _confine(setup: Setup) -> list[str]:
-        """Enter the view and give up the user, as far as the machine lets us. Returns the view's trees."""
-        # Of the kernel's keys a task would have those of whoever started the node; this ring is empty.
+    def _confine(setup: ZygoteSetup) -> list[str]:
+        """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
+        # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
             kernel.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
         trees = view.library_trees(setup.paths)
@@ -99,7 +99,7 @@ class Zygote:
             view.enter(trees)
         if root:
             privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
-        # Only now: a change of user forgets it. With the daemon, zygote and tasks go at once.
+        # Last, because a change of user resets it. Zygote and tasks end when the daemon ends.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         return trees
 
@@ -108,15 +108,15 @@ class Zygote:
         socket.send_fds(self._control, [encode(message)], descriptors)
 
     def serve(self) -> None:
-        """Say Ready, do what the daemon says until it closes the socket, then end every child."""
+        """Send Ready, execute requests until the daemon closes the socket, then end every child."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         gc.collect()
         gc.freeze()
-        # The daemon may close the socket while an end is being told: that is its word too.
+        # A send can fail when the daemon closes the socket at that moment, which means the same.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.send(Ready(self._trees))
+            self.send(ZygoteReady(self._trees))
             self._serve_until_closed(poll)
         self._end_all()
 
@@ -134,47 +134,47 @@ class Zygote:
         if not data:
             return False
         message = decode_to_zygote(data)
-        if isinstance(message, Make):
+        if isinstance(message, CreateChild):
             self._make(message, *descriptors)
-        elif isinstance(message, Tighten):
+        elif isinstance(message, LowerLimits):
             self._tighten(message)
         return True
 
-    def _make(self, make: Make, task_socket: int, console: int) -> None:
+    def _make(self, make: CreateChild, task_socket: int, console: int) -> None:
         flags = self._prepared.flags if self._pure else 0
         try:
             pid, pidfd = kernel.clone3(flags, settid=self._prepared.tid_address)
             if pid == 0:
                 self._become_task(make, task_socket, console)
         except OSError as error:
-            self.send(NotMade(make.id, kernel.describe(error)))
+            self.send(CreateFailed(make.id, kernel.describe(error)))
             return
         finally:
             os.close(task_socket)
             os.close(console)
         self._pids[make.id] = pid
         self._ids[pid] = make.id
-        self.send(Made(make.id, pid), (pidfd,))
+        self.send(ChildCreated(make.id, pid), (pidfd,))
         os.close(pidfd)
 
-    def _become_task(self, make: Make, task_socket: int, console: int) -> NoReturn:
-        """Lock down, run the entry point, end. In the child; nothing of the zygote may run after it."""
+    def _become_task(self, make: CreateChild, task_socket: int, console: int) -> NoReturn:
+        """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             lock = lockdown.pure if self._pure else lockdown.limbo
             lock(self._prepared, make, task_socket, console)
-        except BaseException as error:  # noqa: BLE001 - whatever failed, this child must not run on
+        except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
             _report_and_end(error, console)
         gc.enable()
         _run(self._entry)
 
-    def _tighten(self, message: Tighten) -> None:
+    def _tighten(self, message: LowerLimits) -> None:
         pid = self._pids.get(message.id)
         reason = ""
         try:
             if pid is None:
-                reason = "it has ended"
+                reason = "its process has ended"
             else:
                 limits_of_task.tighten(
                     pid,
@@ -184,7 +184,7 @@ class Zygote:
                 )
         except OSError as error:
             reason = kernel.describe(error)
-        self.send(Tightened(message.id, reason))
+        self.send(LimitsLowered(message.id, reason))
 
     def _reap(self) -> None:
         while True:
@@ -201,12 +201,12 @@ class Zygote:
             cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""
-            self.send(Ended(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
+            self.send(ChildExited(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
         if not self._pure:
             self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """End what ended limbo tasks left behind: as their subreaper we have it as our own children."""
+        """End orphans of ended limbo tasks; they are children of this process, which is their subreaper."""
         for pid in _children():
             if pid not in self._ids:
                 _kill(pid)
@@ -224,8 +224,8 @@ class Zygote:
                     _kill(pid)
 
 
-def _woken(_number: int, _frame: FrameType | None) -> None:
-    """Nothing: the byte in the wake-up pipe is the message."""
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the byte in the wake-up pipe is the message."""
 
 
 def _children() -> list[int]:
@@ -237,7 +237,7 @@ def _children() -> list[int]:
 
 
 def _kill(pid: int) -> None:
-    # Only for own children that were not reaped: their numbers belong to nobody else yet.
+    # Only for own children that were not reaped, so that the number cannot belong to another process.
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -245,7 +245,7 @@ def _kill(pid: int) -> None:
 
 
 def _refused_call(pid: int) -> str:
-    """The name of the call that a filter killed ``pid`` for, if the kernel's log tells us; it may be late."""
+    """Return the name of the call that a filter killed ``pid`` for, if the kernel's log shows it in time."""
     buffer = kernel.hold(bytes(_LOG_BYTES))
     for _ in range(_LOG_READS):
         try:
@@ -260,12 +260,12 @@ def _refused_call(pid: int) -> str:
     return ""
 
 
-def _load(setup: Setup) -> Entry:
+def _load(setup: ZygoteSetup) -> EntryPoint:
     sys.path.extend(path for path in setup.paths if path not in sys.path)
     for name in setup.preload:
         importlib.import_module(name)
     module, _, attribute = setup.entry.partition(":")
-    entry: Entry = getattr(importlib.import_module(module), attribute)
+    entry: EntryPoint = getattr(importlib.import_module(module), attribute)
     return entry
 
 
@@ -280,12 +280,12 @@ def _report_and_end(error: BaseException, console: int) -> NoReturn:
     os._exit(LOCKDOWN_FAILED_STATUS)
 
 
-def _run(entry: Entry) -> NoReturn:
-    """Run the entry point as a program and end as the interpreter would, without freeing page by page."""
+def _run(entry: EntryPoint) -> NoReturn:
+    """Run the entry point as a program and end like the interpreter, without freeing memory page by page."""
     status = EXCEPTION_STATUS
     try:
         status = _guarded(entry)
-        # What the interpreter does at its end: wait for threads and executors, then exit functions.
+        # The interpreter does the same at its end: wait for threads and executors, run exit functions.
         vars(threading)["_shutdown"]()
         vars(atexit)["_run_exitfuncs"]()
     except BaseException:  # noqa: BLE001 - an exit function's exception is the program's
@@ -299,7 +299,7 @@ def _run(entry: Entry) -> NoReturn:
         os._exit(status)
 
 
-def _guarded(entry: Entry) -> int:
+def _guarded(entry: EntryPoint) -> int:
     try:
         returned = entry()
     except SystemExit as end:
@@ -318,11 +318,11 @@ def _prefer_for_oom() -> None:
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - no pathlib here
             file.write(_OOM_SCORE)
     except OSError:
-        return  # a wish, no safeguard
+        return  # only a preference
 
 
 def main() -> None:
-    """Set up once, or say why not; then serve."""
+    """Set up the zygote and serve; report the reason if it cannot be set up."""
     inherited = int(sys.argv[1])
     control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS))
     os.close(inherited)
@@ -330,14 +330,14 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
     setup = decode_to_zygote(data) if data else None
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, ZygoteSetup):
         return
     _prefer_for_oom()
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     try:
-        zygote = Zygote(control, setup)
-    except Exception as error:  # noqa: BLE001 - the daemon is told whatever it was
-        control.send(encode(Failed(f"{type(error).__name__}: {error}")))
+        zygote = ZygoteProcess(control, setup)
+    except Exception as error:  # noqa: BLE001 - every error is reported to the daemon
+        control.send(encode(SetupFailed(f"{type(error).__name__}: {error}")))
         return
     zygote.serve()
 

@@ -1,7 +1,7 @@
-"""What the daemon and the zygote say to each other, one message to a packet.
+"""The messages between the daemon and a zygote, one per packet.
 
-Not for: tasks, which never see this socket. Descriptors travel beside ``Make`` (the task's socket, then
-its console's write end) and beside ``Made`` (a pidfd of the new process).
+Tasks never see this socket. Descriptors travel with ``CreateChild`` (the task's socket, then its console's
+write end) and with ``ChildCreated`` (a pidfd of the new process).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from msgspec import Struct
 from dios.wire.types import Brand
 
 LOCKDOWN_FAILED_STATUS: Final = 252
-"""Exit status of a child whose lock-down failed; the reason stands on its console."""
+"""Exit status of a child whose lock-down failed; the reason is on its console."""
 
 EXCEPTION_STATUS: Final = 251
-"""Exit status of a task that an exception ended. ``sys.exit(251)`` cannot be told from it."""
+"""Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
 
 
-class Setup(Struct, frozen=True, tag=1):
-    """First message to a zygote: for which brand, what to run and load, and what the machine has."""
+class ZygoteSetup(Struct, frozen=True, tag=1):
+    """The first message to a zygote: brand, entry point, modules to load, and available mechanisms."""
 
     brand: Brand
     entry: str
@@ -30,8 +30,8 @@ class Setup(Struct, frozen=True, tag=1):
     available: tuple[str, ...]
 
 
-class Make(Struct, frozen=True, tag=2):
-    """Make child ``id`` with these limits; 0 is no limit."""
+class CreateChild(Struct, frozen=True, tag=2):
+    """A request to create child ``id`` with these limits; 0 means no limit."""
 
     id: int
     memory_bytes: int
@@ -39,8 +39,8 @@ class Make(Struct, frozen=True, tag=2):
     processes: int
 
 
-class Tighten(Struct, frozen=True, tag=3):
-    """Lower the limits of child ``id``, which has not begun."""
+class LowerLimits(Struct, frozen=True, tag=3):
+    """A request to lower the limits of child ``id``, which has not started its task."""
 
     id: int
     memory_bytes: int
@@ -48,42 +48,43 @@ class Tighten(Struct, frozen=True, tag=3):
     processes: int
 
 
-class Ready(Struct, frozen=True, tag=10):
-    """The zygote is set up and its view holds ``trees``."""
+class ZygoteReady(Struct, frozen=True, tag=10):
+    """The zygote is set up; its view contains ``trees``."""
 
     trees: tuple[str, ...]
 
 
-class Failed(Struct, frozen=True, tag=11):
+class SetupFailed(Struct, frozen=True, tag=11):
     """The zygote cannot be set up and ends."""
 
     reason: str
 
 
-class Made(Struct, frozen=True, tag=12):
-    """Child ``id`` exists; ``pid`` is its number for the daemon."""
+class ChildCreated(Struct, frozen=True, tag=12):
+    """Child ``id`` exists; ``pid`` is its process id as the daemon sees it."""
 
     id: int
     pid: int
 
 
-class NotMade(Struct, frozen=True, tag=13):
-    """Child ``id`` could not be made."""
+class CreateFailed(Struct, frozen=True, tag=13):
+    """Child ``id`` could not be created."""
 
     id: int
     reason: str
 
 
-class Tightened(Struct, frozen=True, tag=14):
-    """The answer to Tighten; ``reason`` is empty when it holds."""
+class LimitsLowered(Struct, frozen=True, tag=14):
+    """The answer to Tighten; ``reason`` is empty for success."""
 
     id: int
     reason: str = ""
 
 
-class Ended(Struct, frozen=True, tag=15):
-    """Child ``id`` was reaped: its wait status, CPU time in ms, what the kernel's log said of it, and the
-    most memory that was its own at once.
+class ChildExited(Struct, frozen=True, tag=15):
+    """Child ``id`` was reaped, with its wait status, CPU time in ms, and peak memory in bytes.
+
+    ``refused_call`` is the system call that the sandbox killed it for, if the kernel's log names it.
     """
 
     id: int
@@ -93,8 +94,8 @@ class Ended(Struct, frozen=True, tag=15):
     memory_bytes: int = 0
 
 
-ToZygote: TypeAlias = Setup | Make | Tighten
-FromZygote: TypeAlias = Ready | Failed | Made | NotMade | Tightened | Ended
+ToZygote: TypeAlias = ZygoteSetup | CreateChild | LowerLimits
+FromZygote: TypeAlias = ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_to_zygote: Final = msgspec.msgpack.Decoder(ToZygote).decode

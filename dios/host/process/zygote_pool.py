@@ -1,7 +1,7 @@
-"""Starting tasks: a pool of pure children already locked down, made by warm zygote processes.
+"""Starts tasks from a pool of pure children that are already locked down, forked from zygote processes.
 
-Not for: what a task does or is told (the driver welcomes it on its socket). One zygote serves pure tasks
-and lives behind the read-only view; another, started when the first limbo task is, serves ordinary ones.
+One zygote serves pure tasks, behind the read-only view. Another one serves limbo tasks; it is started with
+the first limbo task.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, InvalidError, NotSupportedError
-from dios.host.process.task_process import Bounds, TaskProcess
-from dios.host.process.zygote_link import Link
-from dios.host.process.zygote_messages import Setup
-from dios.host.sandbox.cgroups import Groups, open_groups
+from dios.host.process.task_process import ProcessLimits, TaskProcess
+from dios.host.process.zygote_link import ZygoteLink
+from dios.host.process.zygote_messages import ZygoteSetup
+from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
 NO_LIMITS: Final = Limits()
-_OWN_DEFAULTS: Final = Bounds(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
+_OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
 _nodes: Final = itertools.count(1)
 
 
@@ -41,33 +41,37 @@ async def open_zygote(
     mechanisms: Mapping[str, Mechanism] | None = None,
     accept_weaker: bool = False,
     defaults: Limits = NO_LIMITS,
-) -> AsyncIterator[Zygote]:
-    """Start what tasks are started from; leaving the block ends every task (§4.10.3, Table 4.7).
+) -> AsyncIterator[ZygotePool]:
+    """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
-    ``entry`` is ``module:function``, called in each child after lock-down, with the DIOS socket as
-    descriptor 3; what it returns is the exit code. ``preload`` names modules to import beforehand, and
-    ``paths`` directories to import from, both seen read-only by pure tasks. ``mechanisms`` is what
-    ``probe`` found (probed now if not given); where it lacks something, pure tasks are refused unless
-    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the pool's
-    children: what asks for more than these is started cold. Must be entered on the thread that the
-    daemon lives on: zygotes die with it.
-    Raises ``NotSupportedError`` when the zygote cannot be set up, with its reason.
+    ``entry`` is ``module:function``. Each child calls it after lock-down, with the DIOS socket as descriptor
+    3; its return value is the exit code. ``preload`` names modules to import in advance and ``paths``
+    directories to import from; pure tasks can read both. ``mechanisms`` is the result of ``probe``, which is
+    called if this is None. If needed mechanisms are missing, pure tasks are refused unless
+    ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the children in the
+    pool; a task that needs higher limits starts more slowly. Enter the block on the thread that the daemon
+    uses until its end: zygotes end with that thread.
+
+    Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
+    modules in ``preload``.
     """
     if len(preload) > limits.PRELOAD_MODULES_MAX:
-        raise InvalidError(f"{len(preload)} modules to preload; at most {limits.PRELOAD_MODULES_MAX}")
+        raise InvalidError(
+            f"cannot preload {len(preload)} modules: at most {limits.PRELOAD_MODULES_MAX} are allowed"
+        )
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
     counted = {f"cgroup_{name}" for name in ("memory", "pids")}
     wanted = any(found[name].available for name in counted & set(found))
-    groups = open_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else Groups([])
+    groups = open_control_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else ControlGroups([])
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
-    setup = Setup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
+    setup = ZygoteSetup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
     try:
-        # Before the nursery, so that a refusal reaches the caller as itself and not inside a group.
-        link = await Link.start(setup) if confined else None
+        # Before the nursery, so that an error reaches the caller directly and not in an exception group.
+        link = await ZygoteLink.start(setup) if confined else None
         async with trio.open_nursery() as nursery:
-            zygote = Zygote(
+            zygote = ZygotePool(
                 nursery,
                 setup,
                 found,
@@ -88,17 +92,17 @@ async def open_zygote(
         groups.close()
 
 
-class Zygote:
-    """What ``open_zygote`` gives: ``spawn`` a task."""
+class ZygotePool:
+    """The starter of tasks that ``open_zygote`` returns."""
 
     def __init__(
         self,
         nursery: trio.Nursery,
-        setup: Setup,
+        setup: ZygoteSetup,
         mechanisms: Mapping[str, Mechanism],
-        groups: Groups,
+        groups: ControlGroups,
         pool_size: int,
-        defaults: Bounds,
+        defaults: ProcessLimits,
         *,
         accept_weaker: bool,
     ) -> None:
@@ -114,46 +118,47 @@ class Zygote:
         self._refill = trio.Event()
         self._filled = trio.Event()
         self._starting = trio.Lock()
-        self._links: dict[Brand, Link] = {}
+        self._links: dict[Brand, ZygoteLink] = {}
         self._alive: set[TaskProcess] = set()
 
-    def serve_pure(self, link: Link) -> None:
-        """Use this zygote for pure tasks, and begin to fill the pool."""
+    def serve_pure(self, link: ZygoteLink) -> None:
+        """Use this zygote for pure tasks and start to fill the pool."""
         self._adopt(Brand.PURE, link)
         if self._pool_size:
             self._nursery.start_soon(self._keep_filled)
 
     @property
     def ready(self) -> int:
-        """How many pure children wait in the pool."""
+        """The number of pure children that wait in the pool."""
         return len(self._pool)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The zygotes' own process ids."""
+        """The process ids of the zygotes."""
         return tuple(link.pid for link in self._links.values())
 
     async def wait_pool_full(self) -> None:
-        """Wait until the pool is as full as it is going to be."""
+        """Wait until the pool is filled, or filling it failed too often."""
         if self._pool_size:
             await self._filled.wait()
 
     async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
-        """Start a task's process; it waits for its Welcome on its socket.
+        """Start a task's process, which then waits for a Welcome on its socket.
 
-        A limit of 0 is the node's default. Raises ``NotSupportedError`` where such a task cannot be had
-        on this machine, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` where the
-        machine has no room for a process.
+        A limit of 0 means the node's default. Raise ``NotSupportedError`` if this machine cannot run such a
+        task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine cannot create
+        the process.
         """
         bounds = _bounds(task_limits, self._defaults)
         if brand is Brand.LEGACY:
             raise NotSupportedError(
-                "a legacy program has no DIOS socket; start it outside of DIOS", call="run"
+                "a node cannot start a legacy program: it has no DIOS socket. Start it outside of DIOS.",
+                call="run",
             )
         if brand is Brand.PURE:
             if not self._accept_weaker:
                 require_pure(self._mechanisms)
-            child = await self._from_pool(bounds)
+            child = await self._take_from_pool(bounds)
             if child is not None:
                 return child
         return await self._make(brand, bounds)
@@ -166,63 +171,61 @@ class Zygote:
             await link.close()
         for child in list(self._alive):
             child.lost("the node stopped")
-            self._gone(child)
+            self._on_end(child)
         for child in self._pool:
             child.close()
         self._pool.clear()
 
-    async def _link(self, brand: Brand) -> Link:
-        """The zygote for ``brand``, started at need, and again when it has died."""
+    async def _link(self, brand: Brand) -> ZygoteLink:
+        """Return the zygote for ``brand``; start it if there is none or it has ended."""
         async with self._starting:
             link = self._links.get(brand)
             if link is None or not link.alive:
                 if link is not None:
                     await link.close()
-                setup = Setup(
+                setup = ZygoteSetup(
                     brand, self._setup.entry, self._setup.preload, self._setup.paths, self._setup.available
                 )
-                link = await Link.start(setup)
+                link = await ZygoteLink.start(setup)
                 self._adopt(brand, link)
             return link
 
-    def _adopt(self, brand: Brand, link: Link) -> None:
+    def _adopt(self, brand: Brand, link: ZygoteLink) -> None:
         self._links[brand] = link
-        link.on_end = self._gone
+        link.on_end = self._on_end
         self._nursery.start_soon(link.run)
 
-    async def _make(self, brand: Brand, bounds: Bounds) -> TaskProcess:
+    async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
         link = await self._link(brand)
         child = await link.make(bounds)
         self._alive.add(child)
         try:
             if self._groups:
-                # In a thread, for the kernel may take ten milliseconds; the child locks down meanwhile.
+                # In a thread, because the kernel may take ten milliseconds; the child locks down meanwhile.
                 await trio.to_thread.run_sync(self._enter_group, child)
         except BaseException:
             child.close()
             raise
         finally:
             if child.exit is not None:
-                self._gone(child)
+                self._on_end(child)
         return child
 
     def _enter_group(self, child: TaskProcess) -> None:
-        """Count the child in a group of its own; it has not begun, so nothing escapes the count."""
+        """Put the child into a control group of its own. It has not started its task, so all is counted."""
         bounds = child.bounds
         try:
             group = child.group = self._groups.make(f"task-{child.number}")
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
             group.enter(child.pid)
         except ProcessLookupError:
-            return  # it has ended by itself, which is told as its end
+            return  # the process has ended already; its end is reported separately
         except OSError as error:
             if child.exit is None:
-                raise DiosError(
-                    f"the task's limits could not be set: {error.strerror}", call="run"
-                ) from error
+                raise DiosError(f"cannot set the task's limits: {error.strerror}", call="run") from error
 
-    async def _from_pool(self, bounds: Bounds) -> TaskProcess | None:
-        """A waiting child that can have these limits, which may be lower than its own, never higher."""
+    async def _take_from_pool(self, bounds: ProcessLimits) -> TaskProcess | None:
+        """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
         if _exceeds(bounds, self._defaults):
             return None
         while self._pool:
@@ -259,25 +262,25 @@ class Zygote:
             self._filled.set()
             await self._refill.wait()
             if self._pool:
-                # Making a child keeps a processor busy; the task that has just begun comes first.
+                # Creating a child keeps a processor busy; the task that has just started comes first.
                 await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
-    def _gone(self, child: TaskProcess) -> None:
+    def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
         if child.group is not None:
-            self._groups.give_up(child.group)
+            self._groups.dispose(child.group)
         with contextlib.suppress(ValueError):
-            # It ended before it was handed out: an entry point that does not wait, or a damaged view.
-            # Three such ends in a row and children are made on demand, where their end is reported.
+            # The child ended in the pool: an entry point that does not wait, or a damaged view. After
+            # POOL_FAILURES_MAX such ends in a row children are created on demand, where ends are reported.
             self._pool.remove(child)
             self._failures += 1
             child.close()
             self._refill.set()
 
 
-def _exceeds(asked: Bounds, given: Bounds) -> bool:
-    """Whether ``asked`` wants more of anything; a CPU limit of 0 is none."""
+def _exceeds(asked: ProcessLimits, given: ProcessLimits) -> bool:
+    """Return True if ``asked`` has any limit above ``given``; a CPU limit of 0 is none."""
     return (
         asked.memory_bytes > given.memory_bytes
         or asked.processes > given.processes
@@ -285,19 +288,24 @@ def _exceeds(asked: Bounds, given: Bounds) -> bool:
     )
 
 
-def _bounds(task_limits: Limits, defaults: Bounds) -> Bounds:
+def _bounds(task_limits: Limits, defaults: ProcessLimits) -> ProcessLimits:
     memory = task_limits.memory_bytes or defaults.memory_bytes
     processes = task_limits.processes or defaults.processes
     if not limits.TASK_MEMORY_BYTES_MIN <= memory <= limits.TASK_MEMORY_BYTES_MAX:
         raise InvalidError(
-            f"a memory limit of {memory} bytes; it must be between {limits.TASK_MEMORY_BYTES_MIN} "
-            f"and {limits.TASK_MEMORY_BYTES_MAX}",
+            f"a memory limit of {memory} bytes is out of range; it must be between "
+            f"{limits.TASK_MEMORY_BYTES_MIN} and {limits.TASK_MEMORY_BYTES_MAX}",
             call="run",
         )
     if task_limits.cpu_ms > limits.TASK_CPU_MS_MAX:
         raise InvalidError(
-            f"a CPU limit of {task_limits.cpu_ms} ms; at most {limits.TASK_CPU_MS_MAX}", call="run"
+            f"a CPU limit of {task_limits.cpu_ms} ms is too high; "
+            f"at most {limits.TASK_CPU_MS_MAX} are allowed",
+            call="run",
         )
     if processes > limits.TASK_OPEN_FILES_MAX:
-        raise InvalidError(f"{processes} processes; at most {limits.TASK_OPEN_FILES_MAX}", call="run")
-    return Bounds(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)
+        raise InvalidError(
+            f"a limit of {processes} processes is too high; at most {limits.TASK_OPEN_FILES_MAX} are allowed",
+            call="run",
+        )
+    return ProcessLimits(memory, task_limits.cpu_ms or defaults.cpu_ms, processes)

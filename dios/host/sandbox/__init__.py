@@ -1,0 +1,12 @@
+"""Everything that confines a pure task: namespaces, file system view, capabilities, system calls, limits.
+
+The zygote and its children use these modules; they avoid heavy imports. Read in this order:
+
+- ``lockdown``: the sequence of steps by which a new child gives up its rights.
+- ``view``: the read-only root directory; ``namespaces``, ``privileges``, ``landlock``: the other steps.
+- ``policy``: the table of allowed system calls with reasons; ``seccomp`` compiles it into a filter with the
+  ``numbers`` of the calls.
+- ``limits_of_task``, ``cgroups``: limits of one process, and of all processes of a task.
+- ``mechanisms``: finds out which mechanisms this machine has; ``probing`` tries each.
+- ``kernel``: system calls that Python does not offer.
+"""

@@ -1,8 +1,8 @@
-"""Limits over all processes of a task, through control groups of version 2, 1, or both mixed.
+"""Limits on all processes of a task together, through control groups of version 2, 1, or both mixed.
 
-Not for: machines where no group is ours to write; there the resource limits of each process hold alone.
-Groups are made below the group that the daemon runs in, one folder for the node, one below it for each
-task, and are removed again.
+On machines where this process may not write control groups, only the resource limits of each process hold.
+Groups are created below the group that the daemon runs in: a folder for the node, and below it a folder for
+each task. They are removed again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _WANTED: Final = ("memory", "pids")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One mounted tree of groups that we may write: the node's own folder in it."""
+    """A mounted control group hierarchy that this process may write, with the node's folder in it."""
 
     folder: Path
     version: int
     controllers: frozenset[str]
 
 
-class Group:
-    """One task's groups, in each hierarchy that counts something for us."""
+class ControlGroup:
+    """One task's groups, one in each hierarchy that counts memory or processes."""
 
     def __init__(self, folders: list[tuple[Path, Hierarchy]]) -> None:
         self._folders = folders
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
-        """Set the limits; 0 leaves one as it is. Raises ``OSError``."""
+        """Set the limits; 0 leaves a limit unchanged. Raise ``OSError``."""
         for folder, hierarchy in self._folders:
             if memory_bytes and "memory" in hierarchy.controllers:
                 (folder / _MEMORY_FILES[hierarchy.version]).write_text(str(memory_bytes))
@@ -44,12 +44,12 @@ class Group:
                 (folder / "pids.max").write_text(str(processes))
 
     def enter(self, pid: int) -> None:
-        """Move a process, which then counts here with all that it starts. Raises ``OSError``."""
+        """Move a process into the group; it and all its later children count there. Raise ``OSError``."""
         for folder, _ in self._folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def oom_kills(self) -> int:
-        """How many processes the kernel ended in this group for want of memory."""
+        """Return the number of processes that the kernel killed in this group for lack of memory."""
         for folder, hierarchy in self._folders:
             if "memory" in hierarchy.controllers:
                 with contextlib.suppress(OSError, ValueError):
@@ -59,7 +59,7 @@ class Group:
         return 0
 
     def peak_bytes(self) -> int:
-        """The most memory that the group had at once; 0 where the kernel does not tell."""
+        """Return the group's peak memory in bytes, or 0 if the kernel does not report it."""
         for folder, hierarchy in self._folders:
             if "memory" in hierarchy.controllers:
                 with contextlib.suppress(OSError, ValueError):
@@ -67,14 +67,14 @@ class Group:
         return 0
 
     def kill(self) -> None:
-        """End every process of the group at once, where the kernel has that (version 2)."""
+        """Kill every process of the group at once, if the kernel supports that (version 2)."""
         for folder, hierarchy in self._folders:
             if hierarchy.version == 2:
                 with contextlib.suppress(OSError):
                     (folder / "cgroup.kill").write_text("1")
 
     def remove(self) -> bool:
-        """Remove the groups; False if a process is still dying in one, then try again later."""
+        """Remove the groups. Return False if a process is still ending in one; call again later then."""
         gone = True
         for folder, _ in self._folders:
             try:
@@ -86,46 +86,46 @@ class Group:
         return gone
 
 
-class Groups:
-    """The node's folder in every hierarchy that it may write; may be none."""
+class ControlGroups:
+    """The node's folder in every hierarchy that it may write; there may be none."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self._hierarchies = hierarchies
-        self._leftover: list[Group] = []
+        self._leftover: list[ControlGroup] = []
 
     def __bool__(self) -> bool:
         return bool(self._hierarchies)
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What is counted."""
+        """The names of the available controllers."""
         return frozenset(name for h in self._hierarchies for name in h.controllers)
 
-    def make(self, name: str) -> Group:
-        """Make the groups of one task; may be called in any thread. Raises ``OSError``."""
+    def make(self, name: str) -> ControlGroup:
+        """Create the groups of one task; may be called in any thread. Raise ``OSError``."""
         folders = [(hierarchy.folder / name, hierarchy) for hierarchy in self._hierarchies]
         for folder, _ in folders:
             folder.mkdir(parents=True)
-        return Group(folders)
+        return ControlGroup(folders)
 
-    def give_up(self, group: Group) -> None:
-        """Remove a task's groups, now or, while something is still dying in them, with the next one's."""
+    def dispose(self, group: ControlGroup) -> None:
+        """Remove a task's groups now, or on a later call if a process is still ending in them."""
         self._leftover = [left for left in (*self._leftover, group) if not left.remove()]
 
     def close(self) -> None:
-        """Remove the node's own folders; what still runs in one keeps it."""
+        """Remove the node's own folders, except for those with running processes."""
         self._leftover = [group for group in self._leftover if not group.remove()]
         for hierarchy in self._hierarchies:
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()
 
 
-def open_groups(name: str, *, proc: Path = Path("/proc/self")) -> Groups:
-    """Make the node's folder ``name`` below its own group in every hierarchy that lets us.
+def open_control_groups(name: str, *, proc: Path = Path("/proc/self")) -> ControlGroups:
+    """Create the node's folder ``name`` below its own group in every hierarchy that permits it.
 
-    A hierarchy that cannot be written is left out; the reason is what ``attempt`` reports.
+    Hierarchies that cannot be written are left out; ``attempt`` reports the reason.
     """
-    return Groups(_open(name, proc)[0])
+    return ControlGroups(_open(name, proc)[0])
 
 
 def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
@@ -154,7 +154,7 @@ def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the empty folders of nodes that were killed; their number is a process's that is gone."""
+    """Remove the empty folders of killed nodes, whose names contain the id of a process that is gone."""
     for folder in parent.glob("dios-*"):
         number = folder.name.split("-")[1]
         if number.isdecimal() and not _lives(number):
@@ -164,7 +164,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _lives(number: str) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    """Return True if a process runs; an ended process that was not reaped does not."""
     try:
         return Path("/proc", number, "stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
     except OSError:
@@ -172,7 +172,7 @@ def _lives(number: str) -> bool:
 
 
 def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:
-    """The groups that this process is in: folder, version, and which wanted controllers are there."""
+    """Return the groups of this process: folder, version, and the available wanted controllers."""
     mounts = _mounts(proc)
     found: list[tuple[Path, int, set[str]]] = []
     for line in (proc / "cgroup").read_text().splitlines():
@@ -212,10 +212,10 @@ def _words(path: Path) -> set[str]:
 
 
 def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
-    """Version 2: hand ``wanted`` on to the groups below ``parent``, and say which are.
+    """Enable ``wanted`` controllers for the groups below ``parent`` (version 2), and return those enabled.
 
-    A group that has processes of its own hands nothing on; when the only one is this process, it moves
-    into a group below first.
+    A group with processes of its own cannot do that. If this process is its only one, it first moves into a
+    group below.
     """
     missing = wanted - _words(parent / "cgroup.subtree_control")
     if missing:
@@ -233,15 +233,15 @@ def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
 
 
 def attempt(controller: str) -> str:
-    """Make and remove a group as a start would. Raises ``OSError`` where ``controller`` counts nothing."""
+    """Create and remove a group like the start of a node. Raise ``OSError`` if ``controller`` is missing."""
     hierarchies, refused = _open(f"dios-{os.getpid()}-probe", Path("/proc/self"))
-    groups = Groups(hierarchies)
+    groups = ControlGroups(hierarchies)
     try:
         if controller not in groups.controllers:
             raise OSError("; ".join(refused) or f"no {controller} controller in this process's groups")
         group = groups.make("task")
         group.limit(memory_bytes=1 << 30, processes=16)
-        groups.give_up(group)
+        groups.dispose(group)
         return ", ".join(f"version {h.version}" for h in hierarchies if controller in h.controllers)
     finally:
         groups.close()

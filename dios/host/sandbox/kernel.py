@@ -1,7 +1,6 @@
-"""The kernel calls that Python does not offer, as thin functions that raise ``OSError``.
+"""System calls that Python does not offer, as thin functions that raise ``OSError``.
 
-Not for: deciding anything, or for calls that ``os`` and ``socket`` have. Importing this module loads
-``ctypes``; it is for the zygote and the probe, never for the daemon's loop.
+Importing this module loads ``ctypes``. The zygote and the probe import it, the daemon never does.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ _CLONE_ARGS: Final = struct.Struct("=11Q")
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-# Called dozens of times in every child, so it takes the shortest way.
+# Called dozens of times in every child, so it avoids the generic path.
 _prctl: Final = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *([ctypes.c_ulong] * 4)]
-# PyDLL keeps the interpreter's lock over the call, so that the clone is made by a thread that holds it,
-# in the parent and in the child alike.
+# PyDLL keeps the interpreter's lock during the call, so that the thread that clones holds the lock in the
+# parent and in the child.
 _python: Final = ctypes.PyDLL(None, use_errno=True)
 _python.syscall.restype = ctypes.c_long
 
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
-    """Make the system call ``name``; integers go as machine words, bytes as the address of a copy.
+    """Make the system call ``name``; integers are passed as machine words, bytes as the address of a copy.
 
-    Raises ``OSError`` with the call's errno, and with ENOSYS where this machine has no such call.
+    Raise ``OSError`` with the call's errno, or with ENOSYS if this machine has no such call.
     """
     number = numbers.number_of(name)
     words: list[ctypes.c_void_p | ctypes.c_ulong | bytes] = []
@@ -72,7 +71,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
 
 
 def prctl(option: int, argument: int = 0) -> int:
-    """Call prctl with one argument, the others 0. Raises ``OSError``."""
+    """Call prctl with one argument, the others 0. Raise ``OSError``."""
     result: int = _prctl(option, argument, 0, 0, 0)
     if result < 0:
         code = ctypes.get_errno()
@@ -81,7 +80,7 @@ def prctl(option: int, argument: int = 0) -> int:
 
 
 def tid_address() -> int:
-    """Where the C library keeps this thread's id, or 0 where the kernel does not tell."""
+    """Return the address at which the C library keeps this thread's id, or 0 if it is unknown."""
     found = ctypes.c_ulong(0)
     try:
         prctl(PR_GET_TID_ADDRESS, ctypes.addressof(found))
@@ -91,11 +90,11 @@ def tid_address() -> int:
 
 
 def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
-    """Fork into the namespaces of ``flags`` and return (pid, pidfd) to the parent, (0, -1) to the child.
+    """Fork into the namespaces of ``flags``. Return (pid, pidfd) in the parent and (0, -1) in the child.
 
-    ``settid`` is ``tid_address()``: the kernel writes the child's new thread id there, as fork would.
-    Only for a process with one thread. The interpreter's own fork handlers run on both sides, so that
-    the child is as sound as after ``os.fork``. Raises ``OSError``.
+    ``settid`` is ``tid_address()``: the kernel writes the child's new thread id there, as fork does. Only for
+    a process with one thread. The interpreter's fork handlers run on both sides, so that the child is in the
+    same state as after ``os.fork``. Raise ``OSError``.
     """
     pidfd = ctypes.c_int(-1)
     clone_pidfd = 0x00001000
@@ -119,15 +118,15 @@ def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
 
 
 def address_of(program: ctypes.Array[ctypes.c_char]) -> int:
-    """The address of a buffer made by ``hold``; valid while the buffer is referenced."""
+    """Return the address of a buffer made by ``hold``; valid while the buffer is referenced."""
     return ctypes.addressof(program)
 
 
 def hold(data: bytes) -> ctypes.Array[ctypes.c_char]:
-    """Copy bytes into memory with a fixed address, for structures that point at them."""
+    """Copy bytes into memory with a fixed address, for structures that contain pointers to them."""
     return ctypes.create_string_buffer(data, len(data))
 
 
 def describe(error: OSError) -> str:
-    """An error for a person: the errno's name, then the text."""
+    """Return the errno's name and the text of an error."""
     return f"{errno.errorcode.get(error.errno or 0, '?')} ({error.strerror})"

@@ -1,7 +1,6 @@
-"""Landlock: a second lock on files, TCP ports, abstract sockets and signals, below the namespaces.
+"""Landlock: a second lock on files, TCP ports, abstract sockets and signals, in addition to the namespaces.
 
-Not for: the read-only view itself (``dios.host.sandbox.view``). The ruleset is built once and its
-descriptor re-used by every child, which makes it cost microseconds.
+The ruleset is built once and all children use its descriptor, so that each spends only microseconds on it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
 
 _FILE_RIGHTS_OF_ABI: Final = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1)
-"""Every file right that an ABI knows, by ABI: all are taken away, then reading is given for the view."""
+"""All file rights of each ABI: all are removed, then reading is permitted for the view."""
 
 _NET_FROM_ABI: Final = 4
 _BIND_AND_CONNECT_TCP: Final = 3
@@ -28,18 +27,18 @@ _ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 
 
 def abi() -> int:
-    """The kernel's Landlock version, 1 or more. Raises ``OSError`` where there is none."""
+    """Return the kernel's Landlock version, 1 or higher. Raise ``OSError`` without Landlock."""
     return kernel.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
 
 
 def ruleset(readable: Iterable[str]) -> int:
-    """A ruleset that leaves reading below ``readable`` and nothing else; the caller closes the descriptor."""
+    """Return a ruleset that permits only reading below ``readable``; the caller closes the descriptor."""
     version = abi()
     files = _FILE_RIGHTS_OF_ABI[min(version, len(_FILE_RIGHTS_OF_ABI) - 1)]
     net = _BIND_AND_CONNECT_TCP if version >= _NET_FROM_ABI else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPED_FROM_ABI else 0
     attributes = struct.pack("=QQQ", files, net, scoped)
-    # An older kernel refuses a structure that is longer than it knows only if the rest is not zero.
+    # An older kernel accepts a longer structure only if the additional bytes are zero.
     size = 24 if scoped else 16 if net else 8
     rules = kernel.syscall("landlock_create_ruleset", attributes, size, 0)
     try:
@@ -62,5 +61,5 @@ def _allow_reading(rules: int, path: str) -> None:
 
 
 def restrict_self(rules: int) -> None:
-    """Put the calling thread under the ruleset for good; needs no_new_privs. Raises ``OSError``."""
+    """Apply the ruleset to the calling thread for good; needs no_new_privs. Raise ``OSError``."""
     kernel.syscall("landlock_restrict_self", rules, 0)

@@ -1,8 +1,8 @@
-"""Resource limits of one task: what the kernel counts for a process, without a cgroup.
+"""Resource limits of one task: limits that the kernel enforces per process, without a control group.
 
-Not for: limits over several processes (``dios.host.sandbox.cgroups``). Memory is limited as data
-(RLIMIT_DATA), not as address space: mapped buffers and files are not the task's own memory, and a 64 GiB
-blob may be mapped by a task of 64 MiB.
+Limits of several processes together are in ``dios.host.sandbox.cgroups``. Memory is limited as data
+(RLIMIT_DATA), not as address space: mapped buffers and files are not the task's own memory, and a task of 64
+MiB may map a blob of 64 GiB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ZERO: Final = (0, 0)
 
 
 def seconds_of(cpu_ms: int) -> int:
-    """The kernel counts whole seconds; a started one is given whole."""
+    """Return a CPU limit in the whole seconds that the kernel counts, rounded up."""
     return -(-cpu_ms // 1000)
 
 
@@ -28,16 +28,16 @@ def _lower(kind: int, value: int) -> None:
 
 
 def apply_to_zygote() -> None:
-    """What is the same for every task of a zygote: it limits itself, and children inherit it."""
+    """Set the limits that are the same for all tasks of a zygote, which inherit them from it."""
     _lower(resource.RLIMIT_NOFILE, limits.TASK_OPEN_FILES_MAX)
     resource.setrlimit(resource.RLIMIT_CORE, _ZERO)
 
 
 def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None:
-    """Limit the calling process for good; 0 leaves memory and CPU as they are. Raises ``OSError``.
+    """Limit the calling process for good; 0 leaves memory and CPU unlimited. Raise ``OSError``.
 
-    ``processes`` counts threads too, and holds for a pure task only: an ordinary task shares its
-    user's count with everything else that the user runs.
+    ``processes`` includes threads and applies to pure tasks only: an ordinary task shares its user's count
+    with all other programs of the user.
     """
     if memory_bytes:
         _lower(resource.RLIMIT_DATA, memory_bytes)
@@ -45,8 +45,8 @@ def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None
         _lower(resource.RLIMIT_CPU, seconds_of(cpu_ms))
     if pure:
         _lower(resource.RLIMIT_NPROC, processes)
-        # The first thread's stack is not counted as data: where people's shells leave it unlimited, it
-        # would be memory without a bound.
+        # The stack of the first thread does not count as data. Where it is unlimited by default, a task
+        # would get memory without a bound.
         _lower(resource.RLIMIT_STACK, limits.TASK_STACK_BYTES_MAX)
         resource.setrlimit(resource.RLIMIT_FSIZE, _ZERO)
         resource.setrlimit(resource.RLIMIT_MSGQUEUE, _ZERO)
@@ -54,7 +54,7 @@ def apply(*, memory_bytes: int, cpu_ms: int, processes: int, pure: bool) -> None
 
 
 def tighten(pid: int, *, memory_bytes: int, cpu_ms: int, processes: int) -> None:
-    """Lower the limits of a child that waits in the pool; 0 leaves one as it is. Raises ``OSError``."""
+    """Lower the limits of a child that waits in the pool; 0 leaves a limit unchanged. Raise ``OSError``."""
     for kind, value in (
         (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_CPU, seconds_of(cpu_ms)),

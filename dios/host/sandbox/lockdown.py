@@ -1,8 +1,6 @@
-"""The order in which a fresh child gives up everything; after it, untrusted code may run.
+"""The sequence of steps by which a new child gives up its rights; untrusted code may run after it.
 
-Not for: making the child (``dios.host.process.zygote_main``). Each step needs something that a later one
-takes
-away, which is why this is one list and not a set of options.
+The order is fixed, because each step needs something that a later step removes.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import select
 import signal
 from typing import Final
 
-from dios.host.process.zygote_messages import Make
+from dios.host.process.zygote_messages import CreateChild
 from dios.host.sandbox import kernel, landlock, limits_of_task, namespaces, policy, privileges
-from dios.host.sandbox.seccomp import Filter, program
+from dios.host.sandbox.seccomp import SeccompFilter, program
 
 STDIN: Final = 0
 CONSOLE: Final = (1, 2)
@@ -22,8 +20,8 @@ SOCKET: Final = 3
 FIRST_CLOSED: Final = 4
 
 
-class Prepared:
-    """What the zygote makes once and every child uses."""
+class LockdownState:
+    """The state that the zygote prepares once for all its children."""
 
     def __init__(self, available: frozenset[str], trees: list[str], null: int, own_pidfd: int) -> None:
         self.available = available
@@ -35,35 +33,35 @@ class Prepared:
         self.rules = landlock.ruleset(trees) if "landlock" in available else -1
         self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
 
-    def _filter_for(self, pid: int) -> Filter:
-        return Filter(program(pid, memory_is_counted="cgroup_memory" in self.available))
+    def _filter_for(self, pid: int) -> SeccompFilter:
+        return SeccompFilter(program(pid, memory_is_counted="cgroup_memory" in self.available))
 
     def install_filter(self) -> None:
-        """Put the calling child under the filter for good. Raises ``OSError``."""
-        # Outside a pid namespace the filter names this very process, so it is made here.
+        """Install the system-call filter in the calling child for good. Raise ``OSError``."""
+        # Outside a pid namespace the filter contains the process's own id, so it is built here.
         (self._filter or self._filter_for(os.getpid())).install()
 
 
 def die_with_the_zygote(zygote_pidfd: int) -> None:
-    """End when the zygote ends, also when that has just happened. Raises ``OSError``."""
+    """End this process when the zygote ends, or now if it has just ended. Raise ``OSError``."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([zygote_pidfd], [], [], 0)[0]:
         os._exit(1)
 
 
-def nothing_to_read() -> int:
-    """A standard input that is at its end, and that this task shares with nobody. Raises ``OSError``."""
-    # The zygote's /dev/null would be one open file in all tasks, whose flags each can set and read: a way
-    # to talk to each other.
+def open_empty_stdin() -> int:
+    """Return a standard input that is at its end and shared with no other task. Raise ``OSError``."""
+    # The zygote's /dev/null would be one open file for all tasks. Its flags can be set and read, so tasks
+    # could communicate through them.
     read_end, write_end = os.pipe()
     os.close(write_end)
     return read_end
 
 
 def place_descriptors(stdin: int, console: int, socket: int) -> None:
-    """Leave 0 (stdin), 1 and 2 (console) and 3 (the DIOS socket) open, and nothing else.
+    """Leave descriptors 0 (stdin), 1 and 2 (console) and 3 (the DIOS socket) open, and no others.
 
-    The arguments must be 4 or higher. Raises ``OSError``.
+    The arguments must be 4 or higher. Raise ``OSError``.
     """
     os.dup2(stdin, STDIN)
     for number in CONSOLE:
@@ -72,8 +70,8 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     kernel.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
 
 
-def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
-    """Lock the calling child down as a pure task. Raises ``OSError`` at the first step that fails."""
+def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
+    """Lock the calling child down as a pure task. Raise ``OSError`` at the first step that fails."""
     available = prepared.available
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
@@ -83,7 +81,7 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
     privileges.no_new_privileges()
     if prepared.rules >= 0:
         landlock.restrict_self(prepared.rules)
-    place_descriptors(nothing_to_read(), console, socket)
+    place_descriptors(open_empty_stdin(), console, socket)
     if "user" in available:
         privileges.drop_everything(prepared.last_capability)
     else:
@@ -93,11 +91,11 @@ def pure(prepared: Prepared, make: Make, socket: int, console: int) -> None:
         prepared.install_filter()
 
 
-def limbo(prepared: Prepared, make: Make, socket: int, console: int) -> None:
-    """Prepare the calling child as a limbo task: an ordinary process that gains no privilege."""
+def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
+    """Prepare the calling child as a limbo task: an ordinary process that cannot gain privileges."""
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
-    # Its orphans become its own children first; when it has ended, the zygote's, which ends them.
+    # Orphans become children of the task first and, when it has ended, of the zygote, which ends them.
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     limits_of_task.apply(
         memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=False

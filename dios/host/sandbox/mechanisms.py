@@ -1,7 +1,7 @@
-"""What this machine has to hold a pure task: each mechanism tried once, really, in a short-lived child.
+"""Finds out which mechanisms this machine has to confine a pure task, by trying each in a child process.
 
-Not for: using the mechanisms. The probe runs in an interpreter of its own, because some of them cannot be
-given back, and because a daemon with threads must not fork.
+The probe runs in an interpreter of its own, because some mechanisms cannot be undone, and because a daemon
+with threads must not fork.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONAL: Final = ("cgroup_memory", "cgroup_pids")
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """One mechanism: whether it works here, what it told, and whether a pure task needs it."""
+    """One mechanism: whether it is available here, a detail, and whether a pure task needs it."""
 
     available: bool
     detail: str
@@ -35,10 +35,10 @@ class Mechanism:
 
 
 def probe() -> dict[str, Mechanism]:
-    """Try every mechanism once and return what was found, by name; takes tens of milliseconds.
+    """Try every mechanism once and return the results by name; this takes tens of milliseconds.
 
-    Blocks: a daemon calls it before its loop runs, or in a thread. Never raises for a missing
-    mechanism; an interpreter that cannot be started makes every one of them missing.
+    It blocks: a daemon calls it before its event loop runs, or in a thread. A missing mechanism is never an
+    error. If the interpreter cannot be started, all mechanisms count as missing.
     """
     package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - runs before pathlib is wanted
     root = package.removesuffix("/dios/host/sandbox")
@@ -46,7 +46,12 @@ def probe() -> dict[str, Mechanism]:
     command = [sys.executable, "-I", "-S", "-c", code, root]
     try:
         done = subprocess.run(
-            command, capture_output=True, check=True, timeout=limits.PROBE_MS_MAX / 1000, env={}, cwd="/"
+            command,
+            capture_output=True,
+            check=True,
+            timeout=limits.SANDBOX_PROBE_MS_MAX / 1000,
+            env={},
+            cwd="/",
         )
         found: dict[str, list[str]] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -65,26 +70,26 @@ def _read(row: list[str]) -> tuple[bool, str]:
 
 
 def missing_for_pure(mechanisms: Mapping[str, Mechanism]) -> str:
-    """What keeps this machine from holding pure tasks, as one line for a person; empty if nothing does."""
+    """Return the reasons why this machine cannot confine pure tasks as one line, or "" if it can."""
     return "; ".join(
         f"{name}: {m.detail}" for name, m in mechanisms.items() if m.needed_for_pure and not m.available
     )
 
 
 def require_pure(mechanisms: Mapping[str, Mechanism]) -> None:
-    """Raise ``NotSupportedError``, with the reasons, where pure tasks cannot be held."""
+    """Raise ``NotSupportedError`` with the reasons if this machine cannot confine pure tasks."""
     missing = missing_for_pure(mechanisms)
     if missing:
         raise NotSupportedError(
-            f"pure tasks cannot be confined on this machine ({missing}); "
-            "run limbo tasks, or accept a weaker sandbox explicitly"
+            f"this machine cannot confine pure tasks ({missing}). "
+            "Run limbo tasks, or accept a weaker sandbox explicitly."
         )
 
 
 # -- in the probe's own interpreter ---------------------------------------------------------------
 def main() -> None:
-    """Try each mechanism in a fork and write the findings to standard output as JSON."""
-    # Loaded here: the daemon imports this module and has no use for ctypes.
+    """Try each mechanism in a fork and write the results to standard output as JSON."""
+    # Imported here, because the daemon imports this module and does not need ctypes.
     from dios.host.sandbox import probing  # noqa: PLC0415
 
     found = {name: _in_child(attempt) for name, attempt in probing.attempts().items()}
@@ -93,7 +98,7 @@ def main() -> None:
 
 
 def _in_child(attempt: Callable[[], str]) -> tuple[str, str]:
-    """Run one attempt in a fork: ("yes" or "", detail)."""
+    """Run one attempt in a fork. Return "yes" or "", and a detail."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,6 @@
-"""Which namespaces a pure task gets, and what is set inside them.
+"""The namespaces of a pure task, and the settings inside them.
 
-Not for: mounts (``dios.host.sandbox.view``), which a child inherits from the zygote's namespace.
+Mounts are in ``dios.host.sandbox.view``; a child inherits them from the zygote's namespace.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FLAGS: Final = {
     "ipc": kernel.CLONE_NEWIPC,
     "uts": kernel.CLONE_NEWUTS,
 }
-"""By mechanism name. A user namespace is left without mappings: no id inside it means anybody outside."""
+"""By mechanism name. The user namespace has no mappings: no id inside it stands for a user outside."""
 
 HOST_NAME: Final = "task"
 
 
 def flags_for(available: Iterable[str]) -> int:
-    """The clone flags of every namespace in ``available``; other names are not namespaces and add nothing."""
+    """Return the clone flags of every namespace in ``available``; other names are ignored."""
     flags = 0
     for name in available:
         flags |= FLAGS.get(name, 0)
@@ -33,5 +33,5 @@ def flags_for(available: Iterable[str]) -> int:
 
 
 def hide_host_name() -> None:
-    """Give the own uts namespace, which children copy, a name that says nothing. Raises ``OSError``."""
+    """Set a neutral host name in the own uts namespace, which children copy. Raise ``OSError``."""
     socket.sethostname(HOST_NAME)

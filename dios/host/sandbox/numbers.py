@@ -1,7 +1,7 @@
 """Numbers of the system calls that the sandbox allows, refuses or makes, for two architectures.
 
-Not for: meaning (``dios.host.sandbox.policy``). The numbers are the kernel's and never change; those
-from 424 on are the same everywhere. -1: the architecture has no such call.
+The numbers are the kernel's and never change; from 424 on they are the same on all architectures. -1 means
+that the architecture has no such call. ``dios.host.sandbox.policy`` decides which calls are allowed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 from typing import Final
 
 AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""How the kernel names the architecture of a system call to a filter."""
+"""The kernel's number of the architecture, which a filter sees with each system call."""
 
 NEWEST: Final = 450
-"""The highest number this table was written against; newer calls are unknown to it."""
+"""The highest number known when this table was written."""
 
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 
@@ -235,17 +235,17 @@ NUMBERS: Final = {
 
 
 def machine() -> str:
-    """This machine's architecture, as the tables name it."""
+    """Return this machine's architecture, by its name in the tables."""
     return os.uname().machine
 
 
 def supported() -> bool:
-    """Whether there is a column for this machine; without one there is no filter and no raw call."""
+    """Return True if the tables have this machine; otherwise it has no filter and no raw calls."""
     return machine() in _COLUMN
 
 
 def number_of(name: str) -> int:
-    """The number of a call on this machine; raises ``OSError`` with ENOSYS where it has none."""
+    """Return the number of a call on this machine. Raise ``OSError`` with ENOSYS if it has none."""
     column = _COLUMN.get(machine())
     number = -1 if column is None else NUMBERS[name][column]
     if number < 0:
@@ -254,7 +254,7 @@ def number_of(name: str) -> int:
 
 
 def name_of(number: int) -> str:
-    """The name of a call's number on this machine, or the number itself in words."""
+    """Return the name of a call by its number on this machine, or a text with the number."""
     column = _COLUMN.get(machine())
     for name, row in NUMBERS.items():
         if column is not None and row[column] == number:

@@ -1,9 +1,9 @@
-"""Which system calls a pure task may make, each with its reason; the table behind the filter.
+"""The table of system calls that a pure task may make, each with its reason; the basis of the filter.
 
-Not for: turning the table into a program (``dios.host.sandbox.seccomp``). Three answers exist: a call
-in ``ALLOWED`` is made when its checks hold; one in ``KILLED`` ends the task, because nothing but an
-attack on the kernel calls it; any other gives EPERM (Python raises ``PermissionError``), or ENOSYS where
-the C library then takes an older call. Arguments are checked in registers: nothing behind a pointer is.
+``dios.host.sandbox.seccomp`` compiles it. There are three results: a call in ``ALLOWED`` is made if its
+checks hold. A call in ``KILLED`` ends the task, because only attacks on the kernel make it. Any other call
+gives EPERM (``PermissionError`` in Python), or ENOSYS where the C library then uses an older call. Checks see
+arguments in registers only, not the memory that pointers refer to.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ O_READ_ONLY_FLAGS: Final = 0o2000000 | 0o400000 | 0o200000 | 0o100000 | 0o4000 |
 CLONE_THREAD: Final = 0x10000
 CLONE_NEW_ANYTHING: Final = 0x7E020080
 INIT_PID: Final = 1
-"""What a pure task's only process is called inside its own pid namespace."""
+"""The id of a pure task's only process inside its own pid namespace."""
 
 
 class Check(NamedTuple):
-    """The low 32 bits of argument number ``argument``, masked, is one of ``values`` or the task's own pid.
+    """A check that argument number ``argument``, masked, is one of ``values``.
 
-    ``high_zero``: the high 32 bits must be 0 as well, which a pointer needs and an int does not.
+    Only its low 32 bits count. ``high_zero`` requires that the high 32 bits are 0, which is needed for
+    pointers but not for an int. ``or_own_pid`` also accepts the task's own pid.
     """
 
     argument: int
@@ -34,10 +35,10 @@ class Check(NamedTuple):
 
 
 class Allow(NamedTuple):
-    """A call, or a few that are one thing, which a task may make where every check holds.
+    """A call, or several with one purpose, that a task may make if every check holds.
 
-    ``reason`` is why, ``without`` what would not work otherwise, and ``checked`` the checks in words; all
-    three stand on docs/system-calls.md, which a test compares with this table.
+    ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
+    the checks. docs/system-calls.md shows all three; a test compares it with this table.
     """
 
     names: tuple[str, ...]
@@ -59,7 +60,7 @@ ANY_MEMORY: Final = Allow(
     ("mmap",),
     "its own memory, libraries, and the buffers that the node shares with it",
     "nothing runs",
-    "where no control group counts memory: not shared and anonymous at once, which no other limit counts",
+    "if no control group counts memory: not both shared and anonymous, which no other limit counts",
 )
 COUNTED_MEMORY: Final = ANY_MEMORY._replace(
     checks=(
@@ -148,9 +149,7 @@ _DESCRIPTORS: Final = (
 )
 _WAITING: Final = (
     Allow(("poll", "ppoll"), "waiting for the node's answer with a time limit", "calls with a timeout"),
-    Allow(
-        ("select", "pselect6"), "the same by the older call, and the rehearsal of a waiting task", "its start"
-    ),
+    Allow(("select", "pselect6"), "the same by an older call, also in the warm-up of tasks", "its start"),
     Allow(("epoll_create1", "epoll_ctl"), "event loops are built on it", "asyncio and trio"),
     Allow(("epoll_wait", "epoll_pwait"), "an event loop waits", "asyncio and trio"),
     Allow(("eventfd2",), "wake-ups between threads of a runtime", "numeric runtimes' event loops"),
@@ -158,7 +157,7 @@ _WAITING: Final = (
 )
 _SOCKETS: Final = (
     Allow(("sendmsg",), "calls to the node, in several pieces", "every call"),
-    Allow(("recvmsg",), "replies of the node, with the buffers beside them", "every call"),
+    Allow(("recvmsg",), "replies of the node, with their buffers", "every call"),
     Allow(
         ("sendto",),
         "calls to the node, in one piece",
@@ -186,8 +185,8 @@ _SOCKETS: Final = (
         ("getsockopt",),
         "Python asks what kind of socket a descriptor is, and event loops for its error",
         "socket objects on the DIOS socket",
-        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: nothing of who is "
-        "at the other end, of whom SO_PEERPIDFD would even give a descriptor",
+        "SO_TYPE, SO_ERROR, SO_SNDBUF, SO_RCVBUF, SO_ACCEPTCONN, SO_PROTOCOL, SO_DOMAIN: no option that "
+        "identifies the peer; SO_PEERPIDFD would even return a descriptor of it",
         (Check(1, (1,)), Check(2, (3, 4, 7, 8, 30, 38, 39))),
     ),
     Allow(("getsockname", "getpeername"), "Python asks for a socket's family", "socket objects of any kind"),
@@ -198,7 +197,7 @@ _TIME: Final = (
         "clocks, where the machine's cannot be read without a call",
         "time.time and time.monotonic",
     ),
-    Allow(("times", "getrusage"), "how much processor time and memory it used itself", "resource, os.times"),
+    Allow(("times", "getrusage"), "its own use of processor time and memory", "resource, os.times"),
     Allow(("nanosleep", "clock_nanosleep"), "sleeping for a time", "time.sleep"),
     Allow(("restart_syscall",), "the kernel resumes a sleep that a signal broke", "sleeps in stopped tasks"),
     Allow(("pause",), "waiting for any signal", "signal.pause"),
@@ -220,7 +219,7 @@ _SIGNALS: Final = (
         (Check(0, (), or_own_pid=True),),
     ),
 )
-_KNOWING: Final = (
+_SELF_INSPECTION: Final = (
     Allow(
         ("getpid", "getppid"), "its own number, which inside its namespace says nothing", "logging, random"
     ),
@@ -268,12 +267,12 @@ ALLOWED: Final = (
     *_SOCKETS,
     *_TIME,
     *_SIGNALS,
-    *_KNOWING,
+    *_SELF_INSPECTION,
     *_FILES,
 )
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
-"""Answered with ENOSYS: the C library then falls back to a call whose arguments the filter can see."""
+"""Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""
 
 KILLED: Final = (
     # the kernel's own machinery
@@ -292,12 +291,13 @@ KILLED: Final = (
 )
 
 REFUSED: Final = (
-    # A few of the rest by name, for the tests and for reading; the default says the same of any other.
+    # Some of the remaining calls by name, for tests and readers; the default result is the same for all
+    # others.
     *("execve", "execveat", "fork", "vfork", "socket", "connect", "bind", "listen", "accept", "accept4"),
     *("memfd_create", "memfd_secret", "setrlimit", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
     *("pidfd_open", "pidfd_send_signal", "truncate", "ftruncate", "fallocate", "mkdirat", "unlinkat"),
     *("renameat2", "linkat", "symlinkat", "fchmod", "fchmodat", "fchown", "seccomp"),
-    # Allowed until it was measured that nothing needs them: libraries do without, or never call them.
+    # These were allowed once. Measurements showed that no library needs them.
     *("membarrier", "futex_waitv", "set_tid_address", "preadv", "pwritev", "close_range", "epoll_pwait2"),
     *("alarm", "rt_sigpending", "rt_sigsuspend", "getgroups", "getresuid", "getresgid", "getpgrp"),
     *("getpgid", "getsid", "sched_setaffinity", "getrlimit"),

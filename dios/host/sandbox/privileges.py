@@ -1,7 +1,4 @@
-"""Giving up user identity and capabilities, so that none of them comes back.
-
-Not for: namespaces and filters. Every step is irreversible for the calling process.
-"""
+"""Gives up user identity and capabilities irreversibly for the calling process."""
 
 from __future__ import annotations
 
@@ -12,25 +9,25 @@ from typing import Final
 from dios.host.sandbox import kernel
 
 UNPRIVILEGED_ID: Final = 65534
-"""The user and group that pure tasks of a daemon run by root have: the kernel's own "nobody"."""
+"""The user and group of pure tasks of a daemon that root runs: the system's "nobody"."""
 
 CAP_SYS_ADMIN: Final = 21
 CAP_SYSLOG: Final = 34
 
 KEPT_BY_THE_ZYGOTE: Final = (CAP_SYS_ADMIN, CAP_SYSLOG)
-"""Where root started it: namespaces where they are kept from ordinary users, and the kernel's log, which
-names the call that a filter killed a task for."""
+"""Kept if root started the node: to create namespaces on machines that deny them to ordinary users, and to
+read the kernel's log, which names the call that a filter killed a task for."""
 
 _VERSION_3: Final = 0x20080522
 _CAPABILITY_NUMBERS: Final = 64
 
-# NOROOT, NO_SETUID_FIXUP, KEEP_CAPS off and NO_CAP_AMBIENT_RAISE, each with its lock: user 0 means
-# nothing any more, whatever comes.
+# NOROOT, NO_SETUID_FIXUP, KEEP_CAPS off and NO_CAP_AMBIENT_RAISE, each with its lock: user 0 has no
+# special rights any more, whatever the process does later.
 _SECUREBITS: Final = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 
 
 def set_capabilities(wanted: tuple[int, ...]) -> None:
-    """Keep exactly ``wanted`` as permitted and effective, nothing inheritable. Raises ``OSError``."""
+    """Keep exactly ``wanted`` as permitted and effective, nothing inheritable. Raise ``OSError``."""
     low = sum(1 << cap for cap in wanted if cap < 32)
     high = sum(1 << (cap - 32) for cap in wanted if cap >= 32)
     header = struct.pack("=Ii", _VERSION_3, 0)
@@ -38,7 +35,7 @@ def set_capabilities(wanted: tuple[int, ...]) -> None:
 
 
 def permitted() -> int:
-    """The capabilities that this process may use, as a bit mask. Raises ``OSError``."""
+    """Return the capabilities that this process may use, as a bit mask. Raise ``OSError``."""
     rows = kernel.hold(bytes(24))
     kernel.syscall("capget", struct.pack("=Ii", _VERSION_3, 0), kernel.address_of(rows))
     low, high = struct.unpack("=4xI8xI4x", rows.raw)
@@ -46,12 +43,12 @@ def permitted() -> int:
 
 
 def may_mount() -> bool:
-    """Whether this is root with the right to mount; root in a container may be without."""
+    """Return True if this is root with the right to mount; root in a container may lack it."""
     return os.geteuid() == 0 and bool(permitted() >> CAP_SYS_ADMIN & 1)
 
 
 def become_unprivileged(keep: tuple[int, ...] = ()) -> None:
-    """From root to UNPRIVILEGED_ID with, of the capabilities ``keep``, those it has. Raises ``OSError``."""
+    """Change from root to UNPRIVILEGED_ID; keep the capabilities ``keep`` if held. Raise ``OSError``."""
     had = permitted()
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
@@ -61,7 +58,7 @@ def become_unprivileged(keep: tuple[int, ...] = ()) -> None:
 
 
 def last_capability() -> int:
-    """The highest capability number this kernel knows."""
+    """Return the highest capability number of this kernel."""
     number = 0
     while number < _CAPABILITY_NUMBERS:
         try:
@@ -73,9 +70,9 @@ def last_capability() -> int:
 
 
 def drop_everything(last: int) -> None:
-    """Empty the bounding set up to ``last`` and every other set, and lock the securebits.
+    """Clear the bounding set up to ``last`` and every other set, and lock the securebits.
 
-    Needs CAP_SETPCAP in the caller's own user namespace. Raises ``OSError``.
+    Needs CAP_SETPCAP in the caller's own user namespace. Raise ``OSError``.
     """
     for number in range(last + 1):
         kernel.prctl(kernel.PR_CAPBSET_DROP, number)
@@ -84,5 +81,5 @@ def drop_everything(last: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """No later exec or call gives this process more than it has. Raises ``OSError``."""
+    """Prevent every later exec or call from adding privileges to this process. Raise ``OSError``."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)

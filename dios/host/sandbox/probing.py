@@ -1,6 +1,6 @@
-"""The attempts behind ``dios.host.sandbox.mechanisms``: each uses one mechanism as a task's start would.
+"""The attempts behind ``dios.host.sandbox.mechanisms``: each uses a mechanism like the start of a task.
 
-Not for: calling anywhere but in a process that ends right after, for most attempts cannot be undone.
+Call them only in a process that ends right after, because most attempts cannot be undone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 
 from dios.host.sandbox import cgroups, kernel, landlock, namespaces, privileges, view
-from dios.host.sandbox.seccomp import Filter, program
+from dios.host.sandbox.seccomp import SeccompFilter, program
 
 
 def attempts() -> dict[str, Callable[[], str]]:
-    """Every attempt by the mechanism's name; each returns a detail or raises ``OSError``."""
+    """Return every attempt by the mechanism's name; each returns a detail or raises ``OSError``."""
     inner = {name: partial(_namespace, flag) for name, flag in namespaces.FLAGS.items()}
     return {
         **inner,
@@ -33,7 +33,7 @@ def attempts() -> dict[str, Callable[[], str]]:
 
 
 def _as_zygote(flags: int) -> None:
-    """Become what the zygote is: unprivileged, and where root started us, with one capability."""
+    """Change to the zygote's identity: unprivileged, or with one capability if root started the node."""
     if privileges.may_mount():
         if flags:
             kernel.syscall("unshare", flags)
@@ -90,7 +90,7 @@ def _landlock() -> str:
 
 
 def _seccomp() -> str:
-    code = Filter(program(os.getpid()))
+    code = SeccompFilter(program(os.getpid()))
     privileges.no_new_privileges()
     code.install()
     try:

@@ -1,7 +1,7 @@
-"""The system-call filter of pure tasks: the policy's table as a program for the kernel.
+"""Compiles the system-call policy of pure tasks into a filter program for the kernel.
 
-Not for: what is allowed (``dios.host.sandbox.policy``). The program is a binary search over call numbers,
-so that a call costs about nine comparisons, and less where the kernel remembers the answer.
+``dios.host.sandbox.policy`` is the policy. The program is a binary search over call numbers, so that a call
+costs about nine comparisons, and less where the kernel caches the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _return(value: int) -> Code:
 
 
 def _check(check: policy.Check, own_pid: int) -> Code:
-    """Fall through when the check holds; otherwise answer EPERM."""
+    """Return code that falls through if the check holds and returns EPERM otherwise."""
     at = _ARGUMENTS_AT + 8 * check.argument
     code: Code = []
     if check.high_zero:
@@ -57,7 +57,7 @@ def _check(check: policy.Check, own_pid: int) -> Code:
         code.append(_op(_AND, check.mask))
     values = (*check.values, own_pid) if check.or_own_pid else check.values
     for index, value in enumerate(values):
-        # Over the comparisons that are left, and over the refusal behind them.
+        # Jump over the remaining comparisons and the refusal after them.
         code.append(_op(_IF_EQUAL, value, len(values) - index, 0))
     code.append(_op(_RETURN, RET_EPERM))
     return code
@@ -86,7 +86,7 @@ def _answers(own_pid: int, memory: policy.Allow) -> dict[int, Code]:
 
 
 def _ranges(answers: dict[int, Code]) -> list[tuple[int, Code]]:
-    """Where each run of equal answers begins, from number 0 to the end of all numbers."""
+    """Return the start of each run of equal results, from number 0 to the highest number."""
     refused, unknown, foreign = _return(RET_EPERM), _return(RET_ENOSYS), _return(RET_KILL_PROCESS)
     starts: list[tuple[int, Code]] = []
     for number in range(numbers.NEWEST + 1):
@@ -113,11 +113,10 @@ def _search(starts: list[tuple[int, Code]]) -> Code:
 
 
 def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) -> bytes:
-    """The filter for a task that knows itself as ``own_pid``, which in a pid namespace is always 1.
+    """Return the filter for a task whose own pid is ``own_pid``, which is always 1 in a pid namespace.
 
-    ``memory_is_counted``: a control group limits all of the task's memory, shared memory too.
-
-    Raises ``OSError`` with ENOSYS on an architecture without a table of numbers.
+    ``memory_is_counted`` means that a control group limits all of the task's memory, including shared memory.
+    Raise ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
     if not numbers.supported():
         raise OSError(errno.ENOSYS, f"no system-call table for {numbers.machine()}")
@@ -133,8 +132,8 @@ def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) 
     return b"".join(code)
 
 
-class Filter:
-    """A program in memory, ready to be installed by any number of children."""
+class SeccompFilter:
+    """A filter program in memory, which any number of children can install."""
 
     def __init__(self, code: bytes) -> None:
         self._code = kernel.hold(code)
@@ -142,5 +141,5 @@ class Filter:
         self._header = kernel.hold(header)
 
     def install(self) -> None:
-        """Put the calling thread under the filter for good; needs no_new_privs. Raises ``OSError``."""
+        """Install the filter in the calling thread for good; needs no_new_privs. Raise ``OSError``."""
         kernel.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, kernel.address_of(self._header))

@@ -1,8 +1,8 @@
-"""The read-only view: a root directory that holds the interpreter's library and nothing else.
+"""The read-only view: a root directory that contains the interpreter's library and nothing else.
 
-Not for: deciding who sees it (every pure task does; ADR 0002). The view is made of mounts that are cloned
-before anything is covered, so that it does not matter where on the machine the trees lie. There is no
-/proc, /dev, /sys, /etc or /tmp in it, and nothing of it can be written.
+Every pure task gets it (ADR 0002). The view consists of mounts that are cloned before any directory is
+covered, so the trees may be anywhere on the machine. It has no /proc, /dev, /sys, /etc or /tmp, and nothing
+in it can be written.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _ROOT_BYTES: Final = b"1m"
 
 
 def enter_user_namespace(flags: int) -> None:
-    """Unshare a user namespace, with ``flags`` beside it, in which one's own user and group mean themselves.
+    """Unshare a user namespace, and those of ``flags``, in which the own user and group map to themselves.
 
-    Raises ``OSError`` where the machine keeps user namespaces from ordinary users.
+    Raise ``OSError`` on machines that deny user namespaces to ordinary users.
     """
     user, group = os.geteuid(), os.getegid()
-    # A process that changed its user is not dumpable, and then may not write its own maps.
+    # A process that changed its user is not dumpable, and then cannot write its own maps.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     kernel.syscall("unshare", kernel.CLONE_NEWUSER | flags)
     for name, text in (
@@ -48,12 +48,12 @@ def enter_user_namespace(flags: int) -> None:
 
 
 def library_trees(paths: Iterable[str]) -> list[str]:
-    """Every directory or file that importing may read: of the interpreter, of what is loaded, and ``paths``.
+    """Return every path that imports may read: of the interpreter, of loaded modules, and ``paths``.
 
-    Real paths, none inside another. A package outside the interpreter's trees counts with its own
-    directory alone, never with the directory that it was found in.
+    The result has real paths, none inside another. A package outside the interpreter's trees adds only its
+    own directory, never the directory in which it was found.
     """
-    # Not asked of sysconfig, whose table of the interpreter's build is half a megabyte in every child.
+    # Not from sysconfig: its table of the interpreter's build would take half a megabyte in every child.
     prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
     found = {os.path.dirname(os.__file__), *paths}  # noqa: PTH120 - no pathlib in the zygote
     found.update(path for path in sys.path if _inside(path, prefixes))
@@ -91,7 +91,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _links(trees: list[str]) -> dict[str, str]:
-    """Links of the machine's root that lead into the view: the loader and sys.path go through them."""
+    """Return links in the machine's root that lead into the view; the loader and sys.path use them."""
     known = ["/lib", "/lib64", "/lib32", "/usr/lib64", *sys.path, sys.prefix, sys.base_prefix]
     links: dict[str, str] = {}
     for path in known:
@@ -104,15 +104,15 @@ def _links(trees: list[str]) -> dict[str, str]:
 
 
 def enter(trees: list[str]) -> None:
-    """Make a root of ``trees`` and move the calling process into it; needs an own mount namespace.
+    """Build a root of ``trees`` and move the calling process into it; needs an own mount namespace.
 
-    Raises ``OSError``; the process is then good for nothing but to say so and end.
+    Raise ``OSError``. The process must then only report the error and end.
     """
     kernel.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
     links = _links(trees)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
     root = _empty_root()
-    # Tasks are another user, who must be able to look into it whatever the node was started with.
+    # Tasks run as another user, which must be able to read the view even if the node has a strict umask.
     umask = os.umask(0o022)
     try:
         kernel.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)

@@ -28,29 +28,29 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.jobs.inputs import Inputs
-from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Step, Stop
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Step, Stop
 from dios.lib.jobs.orders import (
     JOB_MODULE,
     Finished,
-    Heard,
     MapOrder,
     Order,
-    Progress,
+    PairsReceived,
+    ProgressReport,
     ReduceOrder,
-    Taken,
+    StreamRead,
     decode_report,
     encode,
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
-from dios.limits import JOB_REPORT_MS, JOB_REPORT_RING_BYTES, JOB_SETTLE_MS, JOB_SPLIT_BYTES
+from dios.limits import JOB_END_TIMEOUT_MS, JOB_REPORT_PERIOD_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, NameKind, ObjectType
 
 _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
 
-class Options(Struct, frozen=True):
+class JobOptions(Struct, frozen=True):
     """How a job is run; ``dios.lib.mapreduce.run`` explains each."""
 
     reducers: int
@@ -68,10 +68,10 @@ class Options(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Running:
+class RunningJobTask:
     """One attempt that was started."""
 
-    start: Start
+    start: StartJobTask
     task: Task
     reports: Stream
     began: float
@@ -92,7 +92,7 @@ class Controller:
         source: str,
         inputs: Inputs,
         groups: Iterable[Reference],
-        options: Options,
+        options: JobOptions,
         on_progress: OnProgress | None,
     ) -> None:
         self._node: Final = node
@@ -103,8 +103,8 @@ class Controller:
         wanted = options.splits or max(options.workers, -(-self._total // JOB_SPLIT_BYTES))
         self._splits: Final = plan_splits(inputs.documents, wanted)
         self._ledger: Final = Ledger(len(self._splits), options.reducers, options.workers, options.attempts)
-        self._running: Final[list[Running]] = []
-        self._reducers: Final[dict[int, Running]] = {}
+        self._running: Final[list[RunningJobTask]] = []
+        self._reducers: Final[dict[int, RunningJobTask]] = {}
         self._reports: Final[list[TaskReport]] = []
         self._mapped: Final[dict[int, int]] = {}
         self._outputs_done = 0
@@ -154,14 +154,14 @@ class Controller:
             # The node that was chosen has just died: an attempt like any other that fails.
             self._unstarted(step, error.message)
 
-    def _unstarted(self, start: Start, why: str) -> None:
+    def _unstarted(self, start: StartJobTask, why: str) -> None:
         if start.role is Role.MAPPER:
             self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, why)
 
     # -- starting -----------------------------------------------------------------------------------
-    def _start_reducer(self, start: Start) -> None:
+    def _start_reducer(self, start: StartJobTask) -> None:
         options = self._options
         order = ReduceOrder(
             start.number, start.attempt, self._ledger.mappers, options.memory_bytes, options.ordered
@@ -169,7 +169,7 @@ class Controller:
         output = self._outputs[start.number].restrict("write", label="output")
         self._reducers[start.number] = self._launch(start, order, [], [output])
 
-    def _start_mapper(self, start: Start) -> None:
+    def _start_mapper(self, start: StartJobTask) -> None:
         needed = sorted({segment.input for segment in self._splits[start.number]})
         blobs = [self._inputs.blobs[number] for number in needed]
         streams = [self._stream_to(reducer) for reducer in start.partitions]
@@ -204,7 +204,7 @@ class Controller:
                 return self._node.create_stream(ring_bytes=size, host=host)
         return self._node.create_stream(ring_bytes=size)
 
-    def _map_order(self, start: Start, places: dict[int, int]) -> MapOrder:
+    def _map_order(self, start: StartJobTask, places: dict[int, int]) -> MapOrder:
         segments = tuple(
             Segment(places[part.input], part.start, part.end, part.first, part.last, part.label)
             for part in self._splits[start.number]
@@ -219,7 +219,9 @@ class Controller:
             self._options.block_bytes,
         )
 
-    def _launch(self, start: Start, order: Order, inputs: list[Handed], outputs: list[Handed]) -> Running:
+    def _launch(
+        self, start: StartJobTask, order: Order, inputs: list[Handed], outputs: list[Handed]
+    ) -> RunningJobTask:
         """Start one task with its order, its reports' stream, and what it works on."""
         node = self._node
         words = node.create(ObjectType.SHMEM_BLOB, data=encode(order), naming=NameKind.ANONYMOUS)
@@ -241,14 +243,17 @@ class Controller:
             raise
         finally:
             words.close()
-        running = Running(start, task, reports, time.monotonic())
+        running = RunningJobTask(start, task, reports, time.monotonic())
         self._running.append(running)
         return running
 
     def _stop(self, stop: Stop) -> None:
         for running in self._running:
             start = running.start
-            if start.role is Role.MAPPER and (start.number, start.attempt) == (stop.number, stop.attempt):
+            if start.role is Role.MAPPER and (start.number, start.attempt) == (
+                stop.number,
+                stop.attempt,
+            ):
                 running.stopped = True
                 _end(running)
 
@@ -257,7 +262,7 @@ class Controller:
         """Wait until some task reports or ends, and act on it."""
         told = [running.reports for running in self._running if running.listening]
         ended = [running.task for running in self._running]
-        ready = self._node.select([*told, *ended], timeout=JOB_REPORT_MS / 1000)
+        ready = self._node.select([*told, *ended], timeout=JOB_REPORT_PERIOD_MS / 1000)
         if ready is None:
             return
         for running in list(self._running):
@@ -266,7 +271,7 @@ class Controller:
             elif ready is running.task:
                 self._ended(running)
 
-    def _read(self, running: Running) -> None:
+    def _read(self, running: RunningJobTask) -> None:
         """Take every report that is here."""
         reader = running.reports.reader
         while running.listening:
@@ -285,10 +290,10 @@ class Controller:
                 running.failure = error.message
                 _end(running)
 
-    def _heard(self, running: Running, message: bytes) -> None:
+    def _heard(self, running: RunningJobTask, message: bytes) -> None:
         report = decode_report(message)
         start = running.start
-        if isinstance(report, Progress):
+        if isinstance(report, ProgressReport):
             running.done += report.amount
             if start.role is Role.MAPPER:
                 self._mapped[start.number] = max(self._mapped.get(start.number, 0), running.done)
@@ -296,12 +301,12 @@ class Controller:
             running.finished = report
         elif start.role is not Role.REDUCER:
             raise ProtocolError("a mapper reported what only reducers can")
-        elif isinstance(report, Heard):
+        elif isinstance(report, StreamRead):
             self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
-        elif isinstance(report, Taken):
+        elif isinstance(report, PairsReceived):
             self._ledger.took(start.number, start.attempt, report.mapper)
 
-    def _ended(self, running: Running) -> None:
+    def _ended(self, running: RunningJobTask) -> None:
         """A task is over: take its last words, and tell the ledger."""
         self._read(running)
         status = running.task.wait()
@@ -317,7 +322,7 @@ class Controller:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None)
             self._outputs_done += not failure
 
-    def _forget(self, running: Running) -> None:
+    def _forget(self, running: RunningJobTask) -> None:
         self._running.remove(running)
         running.reports.detach()
         for reference in (running.reports, running.task):
@@ -326,7 +331,7 @@ class Controller:
 
     def _settle(self) -> None:
         """Every output is written: wait for tasks that are about to end, and end those that work in vain."""
-        patience = time.monotonic() + JOB_SETTLE_MS / 1000
+        patience = time.monotonic() + JOB_END_TIMEOUT_MS / 1000
         while self._running and time.monotonic() < patience:
             self._listen()
         for running in self._running:
@@ -354,7 +359,7 @@ class Controller:
 
     def _tell(self, *, at_once: bool) -> None:
         now = time.monotonic()
-        if self._on_progress is None or (now - self._told < JOB_REPORT_MS / 1000 and not at_once):
+        if self._on_progress is None or (now - self._told < JOB_REPORT_PERIOD_MS / 1000 and not at_once):
             return
         self._told = now
         self._on_progress(
@@ -370,7 +375,7 @@ class Controller:
         )
 
 
-def _end(running: Running) -> None:
+def _end(running: RunningJobTask) -> None:
     """End a task; the reference stays, and its end is waited for like any other."""
     with suppress(DiosError):
         running.task.destroy()
@@ -382,7 +387,7 @@ def _failure_of(status: Status, finished: Finished | None) -> str:
     return status.detail or status.cause.name.lower()
 
 
-def _report_of(running: Running, status: Status) -> TaskReport:
+def _report_of(running: RunningJobTask, status: Status) -> TaskReport:
     finished = running.finished or Finished(0, 0, 0)
     return TaskReport(
         role=running.start.role,

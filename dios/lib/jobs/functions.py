@@ -30,7 +30,7 @@ Apply: TypeAlias = Callable[[Iterable[Record], str], Iterator[object]]
 """A map function over many records of the document with a label: what it gave for each."""
 
 
-class Kind(enum.Enum):
+class FunctionKind(enum.Enum):
     """Which map function a job has."""
 
     PAIRS = "map"
@@ -47,7 +47,7 @@ class Functions(Struct, frozen=True):
     added up on their way, ``totals`` that they are in the end.
     """
 
-    kind: Kind
+    kind: FunctionKind
     apply: Apply
     text: bool
     reduce: Reduce
@@ -65,7 +65,7 @@ def functions_of(module: ModuleType) -> Functions:
     reduce is one of these, values are combined by it unless the job says otherwise.
     With ``text = True`` records are str instead of bytes.
     """
-    found = {kind: _callable(module, kind.value) for kind in Kind}
+    found = {kind: _callable(module, kind.value) for kind in FunctionKind}
     there = [kind for kind, function in found.items() if function is not None]
     if len(there) != 1:
         listed = ", ".join(kind.value for kind in there) or "none"
@@ -77,7 +77,7 @@ def functions_of(module: ModuleType) -> Functions:
     if combine is None and reduce in FOLDS:
         # Part by part they give what they give at once, so nothing is lost by combining early.
         combine = reduce
-    if kind is Kind.KEYS and combine in {min, max}:
+    if kind is FunctionKind.KEYS and combine in {min, max}:
         raise InvalidError("map_keys counts keys: combine is sum, or left out")
     for name, function in (("reduce", reduce), ("combine", combine)):
         if function is not None and function not in FOLDS and not _takes(function, 2):
@@ -93,7 +93,7 @@ def functions_of(module: ModuleType) -> Functions:
     )
 
 
-def _applied(kind: Kind, function: Function | None) -> Apply:
+def _applied(kind: FunctionKind, function: Function | None) -> Apply:
     if function is not None and _takes(function, 1):
         single = cast("Callable[[Record], object]", function)
         return lambda records, _: map(single, records)

@@ -35,7 +35,7 @@ NewSpool: TypeAlias = Callable[[list[bytes]], Spool]
 """Puts chunks on disk."""
 
 
-class Groups:
+class KeyGroups:
     """Values by key, either their sum (``totals``) or the list of them in order of arrival.
 
     ``distinct`` says that no key stands twice in one table that is added.

@@ -14,8 +14,8 @@ from dios.errors import ProtocolError
 from dios.lib.jobs import chunks
 from dios.lib.jobs.chunks import Opening, Table, Tag
 from dios.lib.jobs.functions import Functions
-from dios.lib.jobs.grouping import Groups, NewSpool, Pair, Spool, tables_of
-from dios.lib.jobs.orders import Heard, ReduceOrder, Taken
+from dios.lib.jobs.grouping import KeyGroups, NewSpool, Pair, Spool, tables_of
+from dios.lib.jobs.orders import PairsReceived, ReduceOrder, StreamRead
 
 
 class Attempt:
@@ -63,14 +63,14 @@ class Intake:
         self._open: Final[dict[int, Attempt]] = {}
         self._whole: Final[dict[int, Attempt]] = {}
         self._next = 0
-        self._groups: Final = Groups(new_spool, totals=functions.totals, distinct=functions.sums)
+        self._groups: Final = KeyGroups(new_spool, totals=functions.totals, distinct=functions.sums)
 
     @property
     def complete(self) -> bool:
         """Whether every mapper's pairs are here."""
         return self._next == self._order.mappers
 
-    def message(self, stream: int, data: bytes) -> Heard | Taken | None:
+    def message(self, stream: int, data: bytes) -> StreamRead | PairsReceived | None:
         """One message of a stream; answers what the controller should know.
 
         Raises ProtocolError when it is not what belongs there.
@@ -89,11 +89,11 @@ class Intake:
             self._stay_small()
         return None
 
-    def _opened(self, stream: int, opening: Opening) -> Heard:
+    def _opened(self, stream: int, opening: Opening) -> StreamRead:
         if stream in self._open or not 0 <= opening.mapper < self._order.mappers:
             raise ProtocolError(f"a stream says it is of mapper {opening.mapper}, which cannot be")
         self._open[stream] = Attempt(opening, self._new_spool)
-        return Heard(opening.mapper, opening.attempt)
+        return StreamRead(opening.mapper, opening.attempt)
 
     def closed(self, stream: int) -> None:
         """A stream ended without END: that attempt never happened."""
@@ -104,7 +104,7 @@ class Intake:
     def _known(self, mapper: int) -> bool:
         return mapper < self._next or mapper in self._whole
 
-    def _ended(self, attempt: Attempt) -> Taken:
+    def _ended(self, attempt: Attempt) -> PairsReceived:
         opening = attempt.opening
         if self._known(opening.mapper):
             attempt.close()
@@ -113,7 +113,7 @@ class Intake:
         while self._next in self._whole:
             self._count(self._whole.pop(self._next))
             self._next += 1
-        return Taken(opening.mapper, opening.attempt)
+        return PairsReceived(opening.mapper, opening.attempt)
 
     def _count(self, attempt: Attempt) -> None:
         for chunk in attempt:

@@ -13,7 +13,13 @@ from collections import Counter
 from typing import Final, NamedTuple, TypeAlias
 
 from dios.errors import InvalidError
-from dios.limits import JOB_ATTEMPTS_MAX, JOB_MAPPERS_MAX, JOB_REDUCERS_MAX, JOB_UNTAKEN_MAX, JOB_WORKERS_MAX
+from dios.limits import (
+    JOB_ATTEMPTS_MAX,
+    JOB_MAPPERS_MAX,
+    JOB_REDUCERS_MAX,
+    JOB_UNREAD_STREAMS_MAX,
+    JOB_WORKERS_MAX,
+)
 
 
 class Role(enum.StrEnum):
@@ -23,7 +29,7 @@ class Role(enum.StrEnum):
     REDUCER = "reducer"
 
 
-class Start(NamedTuple):
+class StartJobTask(NamedTuple):
     """Start an attempt; for a mapper, to serve these reducers (each in its present attempt)."""
 
     role: Role
@@ -48,7 +54,7 @@ class GiveUp(NamedTuple):
     reason: str
 
 
-Step: TypeAlias = Start | Stop | GiveUp
+Step: TypeAlias = StartJobTask | Stop | GiveUp
 
 
 class Ledger:
@@ -73,7 +79,7 @@ class Ledger:
         self._attempts: Final = attempts
         self._taken: Final[list[set[int]]] = [set() for _ in range(reducers)]
         self._heard: Final[list[set[tuple[int, int]]]] = [set() for _ in range(reducers)]
-        self._serving: Final[dict[int, Start]] = {}
+        self._serving: Final[dict[int, StartJobTask]] = {}
         self._sent: Final[list[dict[int, int]]] = [{} for _ in range(reducers)]
         self._reducing: Final[dict[int, int]] = {}
         self._reduced: Final[set[int]] = set()
@@ -179,9 +185,9 @@ class Ledger:
             if mapper not in self._taken[reducer]
             and mapper not in self._sent[reducer]
             # A slow reducer's queue of streams that it has still to read is bounded.
-            and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNTAKEN_MAX
+            and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNREAD_STREAMS_MAX
         )
 
-    def _begin(self, role: Role, number: int, partitions: tuple[int, ...] = ()) -> Start:
+    def _begin(self, role: Role, number: int, partitions: tuple[int, ...] = ()) -> StartJobTask:
         self._begun[role, number] += 1
-        return Start(role, number, self._begun[role, number], partitions)
+        return StartJobTask(role, number, self._begun[role, number], partitions)

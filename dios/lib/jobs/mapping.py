@@ -1,6 +1,6 @@
 """A mapper's work: read records, call the person's map function, combine, and send each reducer its part.
 
-Not for: where bytes come from and go to, which it is given as views and ``Outlet``s (``dios.lib.jobs.task``
+Not for: where bytes come from and go to, which it is given as views and ``ChunkOutlet``s (``dios.lib.jobs.task``
 makes them of references and streams), so that the whole of it runs in a test without a node.
 """
 
@@ -13,13 +13,13 @@ from typing import Final, Protocol, cast
 from dios.errors import ClosedError, UnreachableError
 from dios.lib.jobs import chunks
 from dios.lib.jobs.collect import Collector, collector_for
-from dios.lib.jobs.functions import Functions, Key, Kind, Pairs, Record
+from dios.lib.jobs.functions import FunctionKind, Functions, Key, Pairs, Record
 from dios.lib.jobs.orders import MapOrder
 from dios.lib.jobs.records import blocks
 from dios.limits import JOB_PAIR_BYTES, JOB_RECORD_BLOCK_BYTES
 
 
-class Outlet(Protocol):
+class ChunkOutlet(Protocol):
     """The writing end of one intermediate stream."""
 
     def send(self, data: bytes) -> None:
@@ -29,10 +29,10 @@ class Outlet(Protocol):
         """No more will be sent."""
 
 
-class Sender:
+class ChunkSender:
     """Divides pairs among the reducers that this attempt serves, and sends them."""
 
-    def __init__(self, order: MapOrder, outlets: Sequence[Outlet]) -> None:
+    def __init__(self, order: MapOrder, outlets: Sequence[ChunkOutlet]) -> None:
         self._order: Final = order
         self._outlets: Final = dict(zip(order.partitions, outlets, strict=True))
         self._sent: Final = dict.fromkeys(order.partitions, 0)
@@ -76,7 +76,7 @@ def run_mapper(
     order: MapOrder,
     functions: Functions,
     inputs: Sequence[memoryview],
-    outlets: Sequence[Outlet],
+    outlets: Sequence[ChunkOutlet],
     progress: Callable[[int, int, int], None],
 ) -> int:
     """Do what ``order`` says; gives the number of pairs sent. ``progress`` is told of each block that was
@@ -85,7 +85,7 @@ def run_mapper(
     Whatever the person's functions raise comes through.
     """
     collector = collector_for(functions)
-    sender = Sender(order, outlets)
+    sender = ChunkSender(order, outlets)
     most = max(1, order.memory_bytes // JOB_PAIR_BYTES)
     feed = _feeder(functions, collector)
     block_bytes = _block_bytes(order, functions)
@@ -103,7 +103,7 @@ def run_mapper(
 
 
 def _block_bytes(order: MapOrder, functions: Functions) -> int:
-    if functions.kind is Kind.BLOCK:
+    if functions.kind is FunctionKind.BLOCK:
         return order.block_bytes
     return min(order.block_bytes, JOB_RECORD_BLOCK_BYTES)
 
@@ -127,7 +127,9 @@ def _feeder(functions: Functions, collector: Collector) -> Callable[[memoryview,
         found = cast("Iterable[Pairs]", apply(_records(block, text=text), label))
         collector.add_pairs(chain.from_iterable(found))
 
-    return {Kind.BLOCK: feed_block, Kind.KEYS: feed_keys, Kind.PAIRS: feed_pairs}[functions.kind]
+    return {FunctionKind.BLOCK: feed_block, FunctionKind.KEYS: feed_keys, FunctionKind.PAIRS: feed_pairs}[
+        functions.kind
+    ]
 
 
 def _records(block: memoryview, *, text: bool) -> Sequence[Record]:

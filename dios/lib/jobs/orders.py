@@ -44,20 +44,20 @@ class ReduceOrder(Struct, frozen=True, array_like=True, tag=2):
     ordered: bool
 
 
-class Progress(Struct, frozen=True, array_like=True, tag=10):
+class ProgressReport(Struct, frozen=True, array_like=True, tag=10):
     """So many bytes of input were mapped, or pairs reduced, since the last report."""
 
     amount: int
 
 
-class Heard(Struct, frozen=True, array_like=True, tag=11):
+class StreamRead(Struct, frozen=True, array_like=True, tag=11):
     """A reducer reads the stream of this mapper's attempt."""
 
     mapper: int
     attempt: int
 
 
-class Taken(Struct, frozen=True, array_like=True, tag=12):
+class PairsReceived(Struct, frozen=True, array_like=True, tag=12):
     """A reducer has all of a mapper's pairs; no other attempt of it is needed any more."""
 
     mapper: int
@@ -76,7 +76,7 @@ class Finished(Struct, frozen=True, array_like=True, tag=13):
 
 
 Order: TypeAlias = MapOrder | ReduceOrder
-Report: TypeAlias = Progress | Heard | Taken | Finished
+Report: TypeAlias = ProgressReport | StreamRead | PairsReceived | Finished
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _orders: Final[msgspec.msgpack.Decoder[Order]] = msgspec.msgpack.Decoder(Order)

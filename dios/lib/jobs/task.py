@@ -22,7 +22,7 @@ from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import (
     ClosedError,
     EndOfStreamError,
-    OutOfMemoryError,
+    LimitError,
     ProtocolError,
     TimeLimitError,
     UnreachableError,
@@ -31,11 +31,19 @@ from dios.lib.jobs import chunks
 from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
-from dios.lib.jobs.mapping import Outlet, run_mapper
-from dios.lib.jobs.orders import JOB_MODULE, Finished, MapOrder, Progress, ReduceOrder, Report, decode_order
+from dios.lib.jobs.mapping import ChunkOutlet, run_mapper
+from dios.lib.jobs.orders import (
+    JOB_MODULE,
+    Finished,
+    MapOrder,
+    ProgressReport,
+    ReduceOrder,
+    Report,
+    decode_order,
+)
 from dios.lib.jobs.orders import encode as encode_report
 from dios.lib.jobs.records import Segment
-from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_MS, JOB_WINDOW_BYTES, KIB
+from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_PERIOD_MS, JOB_WINDOW_BYTES, KIB
 from dios.wire.types import NameKind, ObjectType, Proximity, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
@@ -70,13 +78,13 @@ class Reporter:
     def __init__(self, stream: Stream) -> None:
         self._stream: Final = stream
         self._amount = 0
-        self._due = time.monotonic() + JOB_REPORT_MS / 1000
+        self._due = time.monotonic() + JOB_REPORT_PERIOD_MS / 1000
 
     def send(self, report: Report) -> None:
         """Send a report at once; ControllerGoneError when nobody reads it."""
         try:
-            if self._amount and not isinstance(report, Progress):
-                self._stream.send(encode_report(Progress(self._amount)))
+            if self._amount and not isinstance(report, ProgressReport):
+                self._stream.send(encode_report(ProgressReport(self._amount)))
                 self._amount = 0
             self._stream.send(encode_report(report))
         except (ClosedError, UnreachableError):
@@ -88,8 +96,8 @@ class Reporter:
         now = time.monotonic()
         if now >= self._due:
             amount, self._amount = self._amount, 0
-            self._due = now + JOB_REPORT_MS / 1000
-            self.send(Progress(amount))
+            self._due = now + JOB_REPORT_PERIOD_MS / 1000
+            self.send(ProgressReport(amount))
 
 
 def _finished(pairs: int, spilled: int = 0) -> Finished:
@@ -113,7 +121,7 @@ class _StreamOutlet:
             except TimeLimitError:
                 # Nothing of it was sent. The reducer is slow, or nobody is left to give it this stream: then
                 # the report tells.
-                self._reporter.send(Progress(0))
+                self._reporter.send(ProgressReport(0))
             else:
                 return
 
@@ -124,7 +132,7 @@ class _StreamOutlet:
 def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) -> Finished:
     with ExitStack() as requests:
         views, order = _views(node, order, requests)
-        outlets: list[Outlet] = [
+        outlets: list[ChunkOutlet] = [
             _StreamOutlet(cast("Stream", stream), reporter) for stream in node.outputs[1:]
         ]
         pages = [_Pages(view) for view in views]
@@ -237,7 +245,7 @@ def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
         ready = node.select([*streams, node.self], timeout=JOB_HEARTBEAT_MS / 1000)
         if ready is None:
             # Were the controller gone, this would tell.
-            reporter.send(Progress(0))
+            reporter.send(ProgressReport(0))
         elif isinstance(ready, Stream):
             if not _read(ready, intake, reporter):
                 streams.remove(ready)
@@ -246,7 +254,7 @@ def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
         else:
             event = node.next_event()
             if isinstance(event, Lost):
-                raise OutOfMemoryError(f"{event.count} delegations were dropped before they were read")
+                raise LimitError(f"{event.count} delegations were dropped before they were read")
             if isinstance(event, Delegated) and isinstance(event.reference, Stream):
                 streams.append(event.reference)
 

@@ -1,7 +1,6 @@
-"""Whether a node can be one of a cluster here: its identity, its addresses, its port, the clock, the others.
+"""Tests that a node of a cluster can work here: its identity, addresses, port, clock, and the other nodes.
 
-Not for: a cluster that runs (``dios node ls``), or judging certificates, which every connection does. What it
-dials it hangs up at once, without a word.
+``dios node ls`` is for a running cluster. Connections made by these tests are closed at once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TIMEX_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One thing that was tried: it cannot work when ``refused``, it could be better with ``advice``."""
+    """The result of one test: it failed if ``refused``; ``advice`` says what could be better."""
 
     name: str
     purpose: str
@@ -37,11 +36,13 @@ class Looked:
 
 
 def look(data: Path) -> list[Looked]:
-    """Try what a node of a cluster on ``data`` needs; nothing for a directory that is no such node's."""
+    """Test what a node of a cluster in ``data`` needs; return nothing for other directories."""
     try:
         settings = load(data)
     except DiosError as error:
-        return [Looked("settings", "how the node is to be", error.message, refused=True, advice="see there")]
+        return [
+            Looked("settings", "the settings of the node", error.message, refused=True, advice="correct them")
+        ]
     if not settings.listen and not settings.identity.exists():
         return []
     found = [_identity(settings), _clock()]
@@ -51,7 +52,7 @@ def look(data: Path) -> list[Looked]:
         found.append(
             Looked(
                 "port",
-                "other nodes reach it there",
+                "other nodes connect to it",
                 "it does not listen",
                 refused=True,
                 advice=f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"',
@@ -61,54 +62,54 @@ def look(data: Path) -> list[Looked]:
 
 
 def _identity(settings: Settings) -> Looked:
-    purpose = "makes it a node of one cluster, and nobody else"
-    # Late: certificates take a tenth of a second that a lone node's doctor need not spend.
+    purpose = "identifies the node in its cluster"
+    # Imported late: certificates take a tenth of a second, which a node without a cluster need not spend.
     from dios.transport.identity import identity  # noqa: PLC0415 - see above
 
     try:
         own = identity.load(settings.data)
     except DiosError as error:
-        return Looked("identity", purpose, error.message, refused=True, advice="see there")
+        return Looked("identity", purpose, error.message, refused=True, advice="follow the message")
     except OSError as error:
         detail = f"{error.filename}: {error.strerror}"
-        advice = "ask as the user who runs the node"
+        advice = "run this command as the user who runs the node"
         return Looked("identity", purpose, detail, refused=True, advice=advice)
     if own is None:
-        advice = "`dios-node init` makes a cluster with it, `dios-node start --join` joins one"
-        return Looked("identity", purpose, "none yet: the node listens to nobody", advice=advice)
+        advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
+        return Looked("identity", purpose, "none yet: the node accepts no other nodes", advice=advice)
     return Looked("identity", purpose, f"{own.name} of cluster {own.cluster.hex()[:16]}")
 
 
 def _clock() -> Looked:
-    purpose = "expiry of join tokens, and the times that people read; no promise depends on it"
+    purpose = "expiry of join tokens, and the times shown to users; no guarantee depends on it"
     state = _clock_state()
     if state is None:
-        return Looked("clock", purpose, "the system does not say whether it is set by the network")
+        return Looked("clock", purpose, "the system does not report if it is synchronised")
     if state == _CLOCK_UNSYNCHRONISED:
         advice = "let chrony, systemd-timesyncd or the hypervisor set the clock"
-        return Looked("clock", purpose, "nothing keeps it right, as far as the kernel knows", advice=advice)
-    return Looked("clock", purpose, "kept right by the network or the hypervisor")
+        return Looked("clock", purpose, "not synchronised, according to the kernel", advice=advice)
+    return Looked("clock", purpose, "synchronised by the network or the hypervisor")
 
 
 def _clock_state() -> int | None:
-    """The kernel's opinion of its clock; None where it may not be asked."""
+    """Return the kernel's state of its clock, or None if it cannot be read."""
     try:
         ask = ctypes.CDLL(None, use_errno=True).adjtimex
     except AttributeError:
         return None
-    # All zero: it asks for everything and changes nothing.
+    # With an all-zero structure the call reads everything and changes nothing.
     state = int(ask(ctypes.create_string_buffer(_TIMEX_BYTES)))
     return None if state < 0 else state
 
 
 def _port(settings: Settings) -> Looked:
-    purpose = "other nodes reach it there"
+    purpose = "other nodes connect to it"
     if daemon.find(settings.socket) is not None:
         answers = not _dial(_from_here(settings.listen))
-        detail = f"{settings.listen}, in use by the node that runs"
+        detail = f"{settings.listen}, used by the running node"
         if answers:
             return Looked("port", purpose, detail)
-        advice = "look into the node's log: it runs, and does not listen"
+        advice = "see the node's log: the node runs but does not listen"
         return Looked("port", purpose, f"nobody answers at {settings.listen}", refused=True, advice=advice)
     host, port = split_address(settings.listen)
     try:
@@ -126,28 +127,28 @@ def _port(settings: Settings) -> Looked:
 
 
 def _from_here(listen: str) -> str:
-    """Where this machine itself reaches what listens there."""
+    """Return the address at which this machine itself reaches the listener."""
     host, port = split_address(listen)
     return join_address("localhost" if is_unspecified(host) else host, port)
 
 
 def _port_advice(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another program listens there: end it (ss -ltnp shows which), or choose another port"
+        return "another program listens there: end it (ss -ltnp shows it), or choose another port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address (ip address shows which); listen on one that it has"
+        return "this machine has no such address (see ip address): listen on one of its addresses"
     if error.errno in {errno.EACCES, errno.EPERM}:
-        return "ports below 1024 are root's; choose a higher one"
+        return "only root may use ports below 1024: choose a higher port"
     return "listen on an address and a port of this machine"
 
 
 def _address(settings: Settings) -> Looked:
-    purpose = "what it tells the other nodes"
+    purpose = "the address that other nodes receive"
     host, port = split_address(settings.address)
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
-        advice = "use an address, or a name that every machine of the cluster can look up"
+        advice = "use an address, or a name that every machine of the cluster can resolve"
         return Looked("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
     told = ", ".join(sorted(found))
     detail = settings.address if host in found else f"{settings.address}, which is {told}"
@@ -161,20 +162,20 @@ def _others(settings: Settings) -> Iterator[Looked]:
     known = seeds.read(settings.data)[:_SEEDS_TRIED_MAX]
     if not known:
         return
-    purpose = "one of them is enough to find its cluster again"
+    purpose = "one of them is enough to find the cluster again"
     refusals = {address: why for address in known if (why := _dial(address))}
     detail = f"{len(known) - len(refusals)} of {len(known)} known addresses answer"
     if not refusals:
         yield Looked("other nodes", purpose, detail)
         return
     told = "; ".join(f"{address}: {why}" for address, why in refusals.items())
-    advice = "start those nodes, or let this machine's and their firewall pass the port"
-    # A node whose cluster is down starts nevertheless, and waits for it.
+    advice = "start those nodes, or open the port in the firewalls of the machines"
+    # A node starts even if its cluster is down, and waits for it.
     yield Looked("other nodes", purpose, f"{detail} ({told})", advice=advice)
 
 
 def _dial(address: str) -> str:
-    """Why nobody can be reached at an address; empty when somebody can."""
+    """Return the reason why an address cannot be reached, or "" if it can."""
     try:
         with socket.create_connection(split_address(address), timeout=_DIAL_SECONDS):
             return ""

@@ -1,7 +1,6 @@
-"""What this machine can enforce, told to a person: each mechanism tried, what follows, what to change.
+"""Examines what this machine can enforce: tries each mechanism, and derives guarantees and advice.
 
-Not for: using the mechanisms (``dios.host.sandbox``), a node that runs (``dios-node status``), or showing
-(``dios.cli.nodes.doctor``). It needs no node, and leaves nothing behind.
+``dios.cli.nodes.doctor`` shows the result. It needs no running node and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _READ_AND_ENTER: Final = stat.S_IROTH | stat.S_IXOTH
 
 
 class Level(enum.StrEnum):
-    """How a finding bears on what the node guarantees."""
+    """The effect of a finding on the node's guarantees."""
 
     OK = "ok"
     WEAK = "weak"
@@ -38,7 +37,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried; ``advice`` is what to change where it is not ok."""
+    """The result of one test; ``advice`` says what to change if it is not ok."""
 
     name: str
     level: Level
@@ -49,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a node here promises, and by what; where it does not hold, ``missing`` names what lacks."""
+    """A promise of a node on this machine; ``missing`` names the mechanisms that it lacks."""
 
     promise: str
     holds: bool
@@ -58,7 +57,7 @@ class Guarantee:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All of it. ``confined``: pure tasks are fully confined here; ``why_not`` says what is in the way."""
+    """The whole result. ``confined`` means that pure tasks are fully confined; else see ``why_not``."""
 
     confined: bool
     why_not: str
@@ -69,9 +68,9 @@ class Diagnosis:
 
 
 _USER_NAMESPACES: Final = (
-    "let users make namespaces: sysctl user.max_user_namespaces above 0, and where they exist "
+    "permit user namespaces: sysctl user.max_user_namespaces above 0, and, where they exist, "
     "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; in a container, "
-    "its runtime must allow clone3 and unshare"
+    "its runtime must permit clone3 and unshare"
 )
 _NEWER_KERNEL: Final = "run a newer kernel"
 _CGROUPS: Final = (
@@ -80,50 +79,50 @@ _CGROUPS: Final = (
 )
 
 _TOLD: Final[Mapping[str, tuple[str, str]]] = {
-    "user": ("a task is nobody: no user's rights, no capability", _USER_NAMESPACES),
-    "pid": ("a task sees no process but its own", _USER_NAMESPACES),
+    "user": ("a task has no user's rights and no capability", _USER_NAMESPACES),
+    "pid": ("a task sees only its own processes", _USER_NAMESPACES),
     "mount": (
         "a task sees Python's library, read-only, and no other file",
         _USER_NAMESPACES + "; the kernel must be 5.12 or newer (mount_setattr)",
     ),
-    "net": ("a task has a network of its own with nothing in it", _USER_NAMESPACES),
+    "net": ("a task has a network of its own, without any interface that leads out", _USER_NAMESPACES),
     "ipc": ("a task shares no System V memory or queues", _USER_NAMESPACES),
-    "uts": ("a task cannot rename the machine, nor learn its name", _USER_NAMESPACES),
-    "no_new_privs": ("no program that a task could start gives it rights", _NEWER_KERNEL + " (3.5 or newer)"),
+    "uts": ("a task can neither change nor read the machine's name", _USER_NAMESPACES),
+    "no_new_privs": ("no program that a task starts gives it rights", _NEWER_KERNEL + " (3.5 or newer)"),
     "landlock": (
-        "a second lock on files, below the namespaces; newer kernels lock ports and signals too",
+        "a second lock on files, in addition to namespaces; newer kernels also restrict ports and signals",
         "run Linux 5.13 or newer with landlock in /sys/kernel/security/lsm (boot option lsm=…,landlock)",
     ),
     "seccomp": (
-        "of the system's calls a task can make a short list only",
+        "a task can make only the system calls in a short list",
         "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
     ),
-    "memfd_seals": ("memory handed out to be read cannot be written", _NEWER_KERNEL + " (3.17 or newer)"),
-    "pidfd": ("the node ends exactly the process that it means", _NEWER_KERNEL + " (5.4 or newer)"),
-    "cgroup_memory": ("memory is counted over all processes of a task", _CGROUPS),
-    "cgroup_pids": ("threads and processes are counted for each task", _CGROUPS),
+    "memfd_seals": ("a task cannot write memory that it got for reading", _NEWER_KERNEL + " (3.17 or newer)"),
+    "pidfd": ("the node cannot end the wrong process by mistake", _NEWER_KERNEL + " (5.4 or newer)"),
+    "cgroup_memory": ("the memory of all processes of a task is counted together", _CGROUPS),
+    "cgroup_pids": ("the threads and processes of each task are counted", _CGROUPS),
 }
-"""For each mechanism: what it is good for, and what to change where it is missing."""
+"""For each mechanism: its purpose, and what to change if it is missing."""
 
 _PROMISES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
-        "A pure task opens no file of yours: it sees Python's library, read-only, and nothing else",
+        "A pure task cannot open your files: it sees only Python's library, read-only",
         ("user", "mount", "landlock", "seccomp"),
     ),
-    ("A pure task reaches no network, in no way", ("user", "net", "seccomp")),
-    ("A pure task sees, signals and traces no other process", ("user", "pid", "ipc", "seccomp")),
-    ("A pure task starts no other program, and gains no right", ("user", "no_new_privs", "seccomp")),
-    ("A pure task neither learns nor changes the machine's name", ("user", "uts")),
-    ("What a task may only read, it cannot write", ("memfd_seals",)),
-    ("A task that is ended is gone, with all of its processes", ("pid", "pidfd")),
+    ("A pure task has no access to any network", ("user", "net", "seccomp")),
+    ("A pure task cannot see, signal or trace other processes", ("user", "pid", "ipc", "seccomp")),
+    ("A pure task cannot start other programs or gain rights", ("user", "no_new_privs", "seccomp")),
+    ("A pure task can neither read nor change the machine's name", ("user", "uts")),
+    ("A task cannot write memory that it may only read", ("memfd_seals",)),
+    ("When a task is ended, all of its processes are gone", ("pid", "pidfd")),
 )
 
 
 def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) -> Diagnosis:
-    """Try everything once and say what follows; takes tenths of a second, and blocks.
+    """Run all tests and return the diagnosis; this takes some tenths of a second, and blocks.
 
-    ``data`` is where a node's data are or would be: it need not exist, and is not made. ``mechanisms`` are
-    those of an earlier ``probe``. Raises nothing for what is missing.
+    ``data`` is the present or future data directory of a node; it is not created. ``mechanisms`` is the
+    result of an earlier ``probe``. A missing mechanism raises nothing.
     """
     found = probe() if mechanisms is None else mechanisms
     store = _of_store(data)
@@ -149,11 +148,9 @@ def _python() -> Finding:
         wanted = ".".join(map(str, PYTHON_MIN))
         return Finding("python", Level.MISSING, detail, purpose, f"use Python {wanted} or newer")
     library = Path(os.__file__).resolve().parent
-    # Root's tasks are another user, who reads the library with everybody's rights.
+    # Tasks of a node run by root have another user, who needs read permission for everybody.
     if os.geteuid() == 0 and library.stat().st_mode & _READ_AND_ENTER != _READ_AND_ENTER:
-        advice = (
-            f"tasks run as another user and cannot read {library}: install Python where everybody may read"
-        )
+        advice = f"tasks run as another user and cannot read {library}: make it readable for all"
         return Finding("python", Level.MISSING, detail, purpose, advice)
     return Finding("python", Level.OK, detail, purpose)
 
@@ -161,10 +158,10 @@ def _python() -> Finding:
 def _kernel() -> Finding:
     machine = platform.machine()
     detail = f"{platform.system()} {platform.release()}, {machine}"
-    purpose = "holds the tasks"
+    purpose = "confines tasks"
     if machine not in numbers.AUDIT_ARCH:
         known = " or ".join(numbers.AUDIT_ARCH)
-        return Finding("kernel", Level.MISSING, detail, purpose, f"use a machine of kind {known}")
+        return Finding("kernel", Level.MISSING, detail, purpose, f"use a machine with a {known} processor")
     return Finding("kernel", Level.OK, detail, purpose)
 
 
@@ -189,22 +186,24 @@ def _shared_memory(found: Mapping[str, Mechanism]) -> Finding:
 
 
 def _memory(found: Mapping[str, Mechanism]) -> Finding:
-    purpose = "a task that takes more than its share is ended"
+    purpose = "a task that exceeds its memory limit is ended"
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     default = limits.TASK_MEMORY_BYTES_DEFAULT
     by = "its control group" if found["cgroup_memory"].available else "a limit on each process"
-    detail = f"{default / limits.GIB:.0f} GiB for a task that asks for none, held by {by}"
+    detail = f"{default / limits.GIB:.0f} GiB for a task that requests no limit, enforced by {by}"
     detail += f"; the machine has {total / limits.GIB:.1f} GiB"
     if default > total:
-        advice = "one task may take all memory: start the node with --task-memory-bytes below the machine's"
+        advice = (
+            "one task may use all memory: start the node with --task-memory-bytes below the machine's memory"
+        )
         return Finding("memory limits", Level.WEAK, detail, purpose, advice)
     return Finding("memory limits", Level.OK, detail, purpose)
 
 
 def _open_files() -> Finding:
-    purpose = "each connection, blob in use and stream is a descriptor of the node"
+    purpose = "the node needs a descriptor for each connection, open blob and stream"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    detail = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard:,}; the node takes what it may"
+    detail = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard:,}; the node uses this maximum"
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_WANTED:
         advice = f"raise the hard limit of open files to {_DESCRIPTORS_WANTED:,} or more (ulimit -Hn)"
         return Finding("open files", Level.WEAK, detail, purpose, advice)
@@ -213,7 +212,7 @@ def _open_files() -> Finding:
 
 def _of_store(data: Path) -> Finding:
     looked = doctor_store.look(data)
-    purpose = "objects that are answered as stored are on the disk"
+    purpose = "objects that were acknowledged as durable are on disk"
     if looked.refused:
         return Finding("store", Level.MISSING, looked.refused, purpose, looked.advice)
     level = Level.WEAK if looked.advice else Level.OK
@@ -235,8 +234,8 @@ def _guarantees(found: Mapping[str, Mechanism]) -> list[Guarantee]:
         lacking = tuple(name for name in needs if not found[name].available)
         told.append(Guarantee(promise, not lacking, lacking))
     for name, promise in (
-        ("cgroup_memory", "A memory limit counts all processes of a task together, limbo tasks too"),
-        ("cgroup_pids", "A limit of threads and processes holds for limbo tasks too"),
+        ("cgroup_memory", "A memory limit counts all processes of a task together, also of limbo tasks"),
+        ("cgroup_pids", "A limit of threads and processes also applies to limbo tasks"),
     ):
         available = found[name].available
         told.append(Guarantee(promise, available, () if available else (name,)))
@@ -245,5 +244,5 @@ def _guarantees(found: Mapping[str, Mechanism]) -> list[Guarantee]:
 
 def _durable(store: Finding) -> Guarantee:
     holds = store.level is Level.OK
-    promise = "What was acknowledged as durable survives a crash, as far as the disk keeps what it synced"
+    promise = "Data acknowledged as durable survive a crash, if the disk keeps what it has synced"
     return Guarantee(promise, holds, () if holds else ("store",))

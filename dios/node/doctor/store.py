@@ -1,7 +1,6 @@
-"""Whether a directory can hold a node's store: writable, synced, mapped, with room, and on a disk.
+"""Tests that a directory can hold a node's store: it is writable, can be synced and mapped, and has space.
 
-Not for: opening a store (``dios.store``). It writes one file that never has a name, so that nothing is left
-behind, also beside a node that runs.
+The test writes one file without a name, so that nothing is left behind, even while a node runs there.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.s
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found; ``refused`` says which step failed and why, ``advice`` what to change."""
+    """The result; ``refused`` is the failed step with its reason, ``advice`` what to change."""
 
     detail: str
     refused: str = ""
@@ -29,32 +28,34 @@ class Looked:
 
 
 def look(data: Path) -> Looked:
-    """Try what a store does, in ``data`` or, where that is not there yet, in what it would be made in."""
+    """Try the operations of a store in ``data``, or in its nearest existing parent directory."""
     try:
         return _look(data.absolute())
     except OSError as error:
         reason = error.strerror or str(error)
         return Looked(
-            "", f"{data}: {reason}", "choose another directory with --data, owned by who runs the node"
+            "", f"{data}: {reason}", "choose another directory with --data that the node's user owns"
         )
 
 
 def _look(data: Path) -> Looked:
     folder = next(place for place in (data, *data.parents) if place.exists())
     if not folder.is_dir():
-        return Looked("", f"{folder} is no directory", "choose another directory with --data")
+        return Looked("", f"{folder} is not a directory", "choose another directory with --data")
     _try_writing(folder)
     kind = _file_system(folder)
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    where = str(data) if folder == data else f"{data} (to be made in {folder})"
+    where = str(data) if folder == data else f"{data} (to be created in {folder})"
     detail = f"{where}: written and synced, {kind or 'unknown file system'}, {free / limits.GIB:.1f} GiB free"
     if kind in _IN_MEMORY:
         return Looked(
-            detail, advice=f"{kind} is memory: what is stored there is gone with the machine's power"
+            detail, advice=f"{kind} is in memory: stored data are lost when the machine is switched off"
         )
     if kind in _OVER_A_NETWORK:
-        return Looked(detail, advice=f"{kind} may break the store's index, which is mapped: use a local disk")
+        return Looked(
+            detail, advice=f"{kind} may damage the store's index, which is mapped: use a local disk"
+        )
     if free < limits.STORE_MAP_GROWTH_BYTES:
         return Looked(detail, advice="free some space, or choose another directory with --data")
     return Looked(detail)
@@ -77,7 +78,7 @@ def _try_writing(folder: Path) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """The kind of file system a folder is on; empty where the system does not tell."""
+    """Return the kind of file system of a folder; empty if the system does not report it."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -1,12 +1,12 @@
-"""Jobs made of what their tasks took in earlier runs (Packer paper, III-A: profiling of demands).
+"""Jobs made from the measured use of their tasks in earlier runs (Packer paper, III-A: demand profiling).
 
-For: `dios pack learn`. Not for: measuring, nor for keeping what was measured, which a cluster's coordinators
-do; what comes here are plain numbers, and what goes is the text of a job (``ti_mra_toml``).
+This module implements `dios pack learn`. A cluster's coordinators measure and keep the values. They come here
+as plain numbers, and the result is the text of a job (``ti_mra_toml``).
 
-Demands are those measured, at each instant the most of all that touches it, with a margin, neighbours that
-are nearly equal made equal, and everything rounded up: what is reserved is never less than what was taken.
-A job is stopped when its time is over, so tasks may have some time to spare. In that they ask for what they
-took last, however late they are.
+Demands are the measured values: at each instant the most of all values that overlap it, plus a margin, with
+almost equal neighbours made equal, and rounded up. A reservation is therefore never less than the measured
+use. A job is stopped when its time is over, so tasks may be given spare time; during that they demand the use
+of their last instants, however late they are.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ import numpy as np
 from dios.limits import PACKER_NODES_MAX
 from dios.packer.job.ti_mra import RESOURCES, Floats, JobError, TiMra
 from dios.packer.job.ti_mra_toml import quoted
-from dios.packer.job.timeline import Measured, Timeline
+from dios.packer.job.timeline import TaskUsage, Timeline
 
 MIB: Final = 2**20
 MB: Final = 1e6
 MBIT: Final = 1e6 / 8
-"""Bytes a second."""
+"""One Mbit/s in bytes per second."""
 
-_OF: Final = {
+CHANNELS: Final = {
     "cpu": ("cpu_milli", 1000.0, 100),
     "memory": ("memory", float(MIB), 1),
     "disk_write": ("disk_write", MB, 100),
     "disk_read": ("disk_read", MB, 100),
 }
-"""By resource: what it is measured as, how many of that are one, and in which parts of one it is told."""
+"""By resource: its channel, the channel's amount per unit of the resource, and the parts to round to."""
 _DISKS: Final = frozenset({"disk_write", "disk_read"})
-_NOTHING_S: Final = 1e5
-"""Fewer bytes a second of a disk or a link are not asked for: everybody writes a line now and then, and who
-asks for anything finds no place where nobody knows what a disk can do."""
+RATE_MIN_S: Final = 1e5
+"""Fewer bytes a second of a disk or a link are not demanded. Every task writes a line now and then, and a job
+with any disk demand does not fit on a server whose disk rates are unknown."""
 _BANDWIDTH_PARTS: Final = 100
-_NEAR: Final = 1.1
-"""Instants of which the most is no more than so many times the least are told as one."""
-_TINY: Final = 0.02
-"""And those that differ by less than this part of the most at any time."""
+MERGE_RATIO: Final = 1.1
+"""Neighbouring instants are merged if the largest is at most this factor above the least."""
+MERGE_FRACTION: Final = 0.02
+"""Neighbouring instants are also merged if they differ by less than this fraction of the overall maximum."""
 _COPY: Final = re.compile(r"(.+)\.(\d+)")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def fresh_job(
     name: str,
-    members: Sequence[Measured],
+    members: Sequence[TaskUsage],
     *,
     instant_s: float = 1.0,
     margin: float = 1.1,
     spare_s: float = 0.0,
 ) -> str:
-    """The text of a job of these tasks, without edges: nobody measures who waits for whom.
+    """Return the text of a job of these tasks. It has no edges, because dependencies are not measured.
 
-    Copies (``map.0``, ``map.1``, ...) become one task with a count, which asks for the most of all of them.
+    Copies (``map.0``, ``map.1``, ...) become one task with a count, which demands the most of all of them.
 
     Raises:
-        JobError: there are too many instants, or tasks; the message says what to do.
+        JobError: there are too many instants or tasks; the message says what to do.
     """
     time = Timeline(members, instant_s, spare_s)
     if len(members) > PACKER_NODES_MAX:
-        raise JobError("tasks", f"are {len(members)}: {PACKER_NODES_MAX} at most are possible")
+        raise JobError("tasks", f"are {len(members)}; at most {PACKER_NODES_MAX} are possible")
     lines = [
         f"name = {quoted(name)}",
         f"instants = {time.instants}",
@@ -83,21 +83,21 @@ def fresh_job(
 
 def job_from(
     source: str | Path,
-    members: Sequence[Measured],
+    members: Sequence[TaskUsage],
     *,
     instant_s: float = 1.0,
     margin: float = 1.1,
     spare_s: float = 0.0,
 ) -> str:
-    """The text of a job, from a file (a ``Path``) or a text, with the demands that were measured.
+    """Return the text of an existing job, given as a file (a ``Path``) or a text, with measured demands.
 
-    Graph, weight, and what else stands there stays; only comments go. Where nothing was measured, the most
-    that it asked for before is asked for all the time. An edge has its part of what its target received and
-    its source sent; one over which nothing went from node to node keeps the most that it had.
+    The graph, the weight and all other keys stay; comments are dropped. A task without measurements demands
+    its previous maximum all the time. An edge gets its part of the traffic that its target received and its
+    source sent; an edge without measured traffic between nodes keeps its previous maximum.
 
     Raises:
-        JobError: there is no job, or there would be too many instants; the message says what to do.
-        OSError: there is no such file.
+        JobError: the job is invalid, or would have too many instants; the message says what to do.
+        OSError: the file cannot be read.
     """
     table, before = _read(source)
     time = Timeline(members, instant_s, spare_s)
@@ -114,18 +114,18 @@ def job_from(
             kept = {key: value for key, value in given.items() if key not in {*RESOURCES, "start", "end"}}
             lines += [f"{_key(key)} = {_value(value)}" for key, value in kept.items()]
             copies = names[kind][name]
-            said = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
-            lines += _task(time, copies if kind == "tasks" else [], said, margin)
+            previous = dict(zip(RESOURCES, np.max([peaks[each] for each in copies], axis=0), strict=True))
+            lines += _task(time, copies if kind == "tasks" else [], previous, margin)
     unknown = sorted(time.members.keys() - {each for copies in names["tasks"].values() for each in copies})
     if unknown:
-        lines += ["", f"# measured too, but no task of this job any more: {', '.join(unknown)}"]
+        lines += ["", f"# also measured, but no longer a task of this job: {', '.join(unknown)}"]
     lines += _edges(time, table, before, {**names["tasks"], **names["services"]}, margin)
     return "\n".join(lines) + "\n"
 
 
-# -- tasks ----------------------------------------------------------------------------------------------
-def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margin: float) -> list[str]:
-    """Start, end and demands of some copies of a task; ``said`` is what to ask for where nobody measured."""
+# Tasks
+def _task(time: Timeline, names: Sequence[str], previous: Mapping[str, float], margin: float) -> list[str]:
+    """Return start, end and demands of a task's copies; ``previous`` demands replace missing measurements."""
     first, end = time.life(names)
     lines: list[str] = []
     if first:
@@ -135,27 +135,29 @@ def _task(time: Timeline, names: Sequence[str], said: Mapping[str, float], margi
     known = [time.members[name] for name in names if name in time.members]
     if names:
         lines += _remarks(known, names)
-    for resource, (channel, unit, parts) in _OF.items():
-        taken = time.most(names, channel)
-        if taken is not None and resource in _DISKS and taken.max() < _NOTHING_S:
+    for resource, (channel, unit, parts) in CHANNELS.items():
+        taken = time.largest_usage(names, channel)
+        if taken is not None and resource in _DISKS and taken.max() < RATE_MIN_S:
             if taken.any():
-                lines.append(f"# {resource}: less than {_NOTHING_S / MB:g} MB/s, which is not asked for")
+                lines.append(f"# {resource}: less than {RATE_MIN_S / MB:g} MB/s, which is not demanded")
         elif taken is not None:
             lines += _demand(resource, _rounded(taken[first:end] * (margin / unit), parts), first)
-        elif said.get(resource):
-            lines.append(f"{resource} = {_number(said[resource])}" + ("  # not measured" if names else ""))
+        elif previous.get(resource):
+            lines.append(
+                f"{resource} = {_number(previous[resource])}" + ("  # not measured" if names else "")
+            )
         elif names:
             lines.append(f"# {resource} was not measured")
     return lines
 
 
-def _remarks(known: Sequence[Measured], names: Sequence[str]) -> list[str]:
+def _remarks(known: Sequence[TaskUsage], names: Sequence[str]) -> list[str]:
     if not known:
-        return ["# it was not measured: it asks for the most that it asked for before, all the time"]
+        return ["# not measured: it demands its previous maximum all the time"]
     runs = max(one.runs for one in known)
     every = sum(max(one.runs, one.completed) for one in known)
     failed = every - sum(one.completed for one in known)
-    some = "" if len(known) == len(names) else f"; {len(known)} of {len(names)} copies were"
+    some = "" if len(known) == len(names) else f"; {len(known)} of {len(names)} copies were measured"
     lost = f"; failed or stopped: {failed} of {every}" if failed else ""
     moved = [
         f"{word} up to {_number(float(_rounded(np.array([most / MBIT]), _BANDWIDTH_PARTS)[0]))} Mbit/s"
@@ -167,7 +169,7 @@ def _remarks(known: Sequence[Measured], names: Sequence[str]) -> list[str]:
 
 
 def _groups(members: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Tasks with their copies; names that end with all numbers from 0 on are copies of one task."""
+    """Return tasks with their copies; names that end with all numbers from 0 on are copies of one task."""
     names = set(members)
     numbered: dict[str, list[int]] = {}
     for name in names:
@@ -181,7 +183,7 @@ def _groups(members: Iterable[str]) -> list[tuple[str, list[str]]]:
     return sorted({**groups, **{name: [name] for name in single}}.items())
 
 
-# -- edges ----------------------------------------------------------------------------------------------
+# Edges
 def _edges(
     time: Timeline,
     table: Mapping[str, object],
@@ -200,25 +202,25 @@ def _edges(
         lines += ["", "[[edges]]"]
         lines += [f"{_key(key)} = {_value(value)}" for key, value in given.items() if key != "bandwidth"]
         most = flows[chosen].max(axis=0, initial=0.0)
-        said = float(before.bandwidth[chosen].max(initial=0.0))
-        if most.max() >= _NOTHING_S:
+        previous = float(before.bandwidth[chosen].max(initial=0.0))
+        if most.max() >= RATE_MIN_S:
             lines += _demand("bandwidth", _rounded(most * (margin / MBIT), _BANDWIDTH_PARTS), 0)
-        elif said:
+        elif previous:
             target = names.get(str(given.get("to")), [])
             source = names.get(str(given.get("from")), [])
             measured = [name for name in target if name in time.members] or source
             first, end = time.life(measured)
             kept = np.zeros(time.instants)
-            kept[first:end] = said
-            lines.append("# nothing went over it from node to node while it was measured: as it was before")
+            kept[first:end] = previous
+            lines.append("# no traffic between nodes was measured: the previous bandwidth")
             lines += _demand("bandwidth", kept, 0)
     return lines
 
 
 def _flows(time: Timeline, before: TiMra) -> Floats:
-    """(edges, instants): its part of what each edge's target received and of what its source sent.
+    """Return (edges, instants): each edge's part of what its target received and of what its source sent.
 
-    Parts are those of the bandwidths that were asked for before, or equal ones where none was.
+    Traffic is divided in proportion to the previous bandwidths, or equally if there were none.
     """
     ends, peaks = before.ends, before.bandwidth.max(axis=1, initial=0.0)
     found = np.zeros((len(ends), time.instants))
@@ -226,7 +228,7 @@ def _flows(time: Timeline, before: TiMra) -> Floats:
         total = np.bincount(ends[:, side], weights=peaks, minlength=len(before.nodes))
         count = np.bincount(ends[:, side], minlength=len(before.nodes))
         for number, node in enumerate(before.nodes):
-            moved = time.taken(node.name, channel)
+            moved = time.usage(node.name, channel)
             if moved is None or not moved.any():
                 continue
             for edge in np.flatnonzero(ends[:, side] == number).tolist():
@@ -236,7 +238,7 @@ def _flows(time: Timeline, before: TiMra) -> Floats:
 
 
 def _pairs(given: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> int:
-    """How many edges an entry stands for."""
+    """Return the number of edges that an entry stands for."""
     source, target = str(given.get("from")), str(given.get("to"))
     sources, targets = names.get(source, [source]), names.get(target, [target])
     if given.get("pattern") == "each":
@@ -244,9 +246,9 @@ def _pairs(given: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> i
     return len(sources) * len(targets) - (len(sources) if source == target else 0)
 
 
-# -- text -----------------------------------------------------------------------------------------------
+# Text
 def _read(source: str | Path) -> tuple[dict[str, object], TiMra]:
-    """A job as it is written, and what it means."""
+    """Return a job's TOML tables and the job."""
     before = TiMra.from_toml(source)
     text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     return tomllib.loads(text), before
@@ -258,7 +260,7 @@ def _tables(given: object) -> list[tuple[str, dict[str, object]]]:
 
 
 def _names(given: object) -> dict[str, list[str]]:
-    """The names of the copies of each task or service."""
+    """Return the names of the copies of each task or service."""
     found: dict[str, list[str]] = {}
     for name, table in _tables(given):
         count = table.get("count", 1)
@@ -268,26 +270,26 @@ def _names(given: object) -> dict[str, list[str]]:
 
 
 def _demand(key: str, values: Floats, first: int) -> list[str]:
-    """A demand of instants from ``first`` on; none where it is nothing."""
+    """Return a demand of instants from ``first`` on as text; nothing if it is 0."""
     if not values.any():
         return []
     merged = _merged(values.tolist())
     if len(set(merged)) == 1:
         return [f"{key} = {_number(merged[0])}"]
-    # Before the first step a demand is nothing.
+    # A demand is 0 before its first step.
     steps = [(at, value) for at, value in enumerate(merged) if value != (merged[at - 1] if at else 0)]
-    told = ", ".join(f"{first + at} = {_number(value)}" for at, value in steps)
-    return [f"{key} = {{ {told} }}"]
+    text = ", ".join(f"{first + at} = {_number(value)}" for at, value in steps)
+    return [f"{key} = {{ {text} }}"]
 
 
 def _merged(values: Sequence[float]) -> list[float]:
-    """Neighbours that are nearly equal, all as high as the highest of them."""
-    tiny = _TINY * max(values)
+    """Merge almost equal neighbours; each of them gets the highest value."""
+    tiny = MERGE_FRACTION * max(values)
     found: list[float] = []
     begin, least, most = 0, values[0], values[0]
     for at, value in enumerate([*values, math.inf]):
         lower, upper = min(least, value), max(most, value)
-        if upper > _NEAR * lower and upper - lower > tiny:
+        if upper > MERGE_RATIO * lower and upper - lower > tiny:
             found += [most] * (at - begin)
             begin, least, most = at, value, value
         else:
@@ -296,7 +298,7 @@ def _merged(values: Sequence[float]) -> list[float]:
 
 
 def _rounded(values: Floats, parts: int) -> Floats:
-    """Rounded up to such parts of one; but not for what binary fractions add."""
+    """Round up to whole parts of a unit, ignoring errors of binary fractions."""
     return np.asarray(np.ceil((values * parts).round(6)) / parts)
 
 
@@ -313,7 +315,7 @@ def _key(name: str) -> str:
 
 
 def _value(value: object) -> str:
-    """Anything that TOML's reader gives, in one line."""
+    """Return any value of TOML's reader as text in one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

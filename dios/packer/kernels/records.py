@@ -1,10 +1,10 @@
-"""The records that the kernels of packing work on: a data centre's books, a job, notes about one task.
+"""The records of the packing kernels: a data centre's free amounts, a job, and scratch memory for one task.
 
-Not for: people, who use ``Datacenter`` and ``TiMra``, in their own units. Here all amounts are whole numbers
-of a quantum, so that what is taken and given back leaves exactly what was there.
+The public classes are ``Datacenter`` and ``TiMra``, in the caller's units. Here all amounts are whole numbers
+of a quantum, so that releasing a reservation restores exactly the previous amounts.
 
-Servers' amounts are kept as single-precision numbers below ``UNITS_MAX``, which are exact, because that is
-what processors work on eight at a time. Those of links between switches are integers.
+Amounts of servers are single-precision numbers below ``UNITS_MAX``, which are exact, because processors
+handle eight of them at a time. Amounts of links between switches are integers.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dios.packer.job.ti_mra import Floats, Ints
 Singles: TypeAlias = npt.NDArray[np.float32]
 
 UNITS_MAX: Final = 2**24 - 2
-"""Up to here sums and differences in single precision are exact."""
+"""Up to this number, sums and differences in single precision are exact."""
 TOO_MUCH: Final = 2**25
-"""Stands for any demand that no server meets."""
+"""A demand that no server meets."""
 
 UP: Final = 4
-"""The row of what a server may send, after its four resources."""
+"""The row of a server's outgoing bandwidth, after its four resources."""
 DOWN: Final = 5
-"""The row of what it may be sent."""
+"""The row of a server's incoming bandwidth."""
 BAND: Final = 4
-"""The place of bandwidth among the five resources that have a weight."""
+"""The index of bandwidth among the five resources that have a weight."""
 
 
-class Site(NamedTuple):
+class DatacenterArrays(NamedTuple):
     """A data centre of N places (servers, then services), R racks and P pods, over a ring of H instants.
 
     Each rack has a link up and one down for each of A planes, each pod for each of A times C: a tree has
@@ -39,144 +39,144 @@ class Site(NamedTuple):
     """
 
     free: Singles
-    """(H, 6, N) what is free: the four resources, bandwidth up, bandwidth down."""
+    """(H, 6, N) free amounts: the four resources, bandwidth up, bandwidth down."""
     scale: Singles
-    """(6, N) one over the capacity, 0 where there is none."""
+    """(6, N) 1 / capacity, or 0 if there is none."""
     trunk: Ints
     """(H, 2 R A + 2 P A C) free bandwidth of links: racks up, racks down, pods up, pods down."""
     bundle: Ints
-    """(H, 2 R + 2 P) the same of bundles: the sum over its planes."""
+    """(H, 2 R + 2 P) free bandwidth of bundles: the sum over their planes."""
     bundle_scale: Floats
-    """(2 R + 2 P,) one over the capacity of a bundle."""
+    """(2 R + 2 P,) 1 / capacity of a bundle."""
     spent: Ints
     """(H, 5) units in use of each resource, bandwidth of all links last."""
     rack: Ints
-    """(N,) where a place is."""
+    """(N,) the rack of a place."""
     pod: Ints
-    """(R,)"""
+    """(R,) the pod of a rack."""
     planes: Ints
-    """(2,): A and C."""
+    """(2,) A and C."""
 
 
-class Load(NamedTuple):
-    """A job of V nodes and E edges over T instants, and where it came to be."""
+class JobArrays(NamedTuple):
+    """A job of V nodes and E edges over T instants, and its placement."""
 
     demand: Singles
     """(V, T, 4)"""
     flow: Ints
     """(E, T)"""
     hose: Singles
-    """(V, T, 2) what a node sends and is sent over all of its edges; 0 for who does not look ahead."""
+    """(V, T, 2) a node's traffic over all of its edges, sent and received; 0 without look-ahead."""
     ends: Ints
     """(E, 2)"""
     order: Ints
-    """(V,) who is placed when."""
+    """(V,) the nodes in the order of placement."""
     span: Ints
-    """(V, 2) the places that may hold a node: from, up to and without."""
+    """(V, 2) the range of places that may hold a node."""
     first: Ints
-    """(V + 1,) where a node's edges begin in ``at``."""
+    """(V + 1,) the start of a node's edges in ``at``."""
     at: Ints
-    """(2 E,) edges by node."""
+    """(2 E,) edges, grouped by node."""
     slots: Ints
-    """(T,) the place of each instant in the ring."""
+    """(T,) the index of each instant in the ring."""
     place: Ints
-    """(V,) out: where a node is, or -1."""
+    """(V,) result: the place of a node, or -1."""
     plane: Ints
-    """(E,) out: the plane a C + c of an edge's path (a alone within a pod), or -1 for one not placed."""
+    """(E,) result: the plane a C + c of an edge's path (a alone within a pod), or -1 if it is not placed."""
 
 
-class Near(NamedTuple):
-    """Notes about one task: what it exchanges with those already placed, by server, rack and pod of theirs.
+class Scratch(NamedTuple):
+    """Scratch memory about one task: its exchange with placed nodes, by their server, rack and pod.
 
     An exchange in one direction (0: the task receives) at one instant is the number of edges and the sums
-    of their flows, flows squared and cubed: all that equation 8 needs of edges that share a link.
+    of their flows, of the squares and of the cubes: all that equation 8 needs of edges that share a link.
     """
 
     total: Floats
     """(2, T, 4)"""
     groups: Ints
-    """(3,) how many servers, racks and pods there are."""
+    """(3,) the number of servers, racks and pods."""
     who: Ints
-    """(3, F) which."""
+    """(3, F) the servers, racks and pods."""
     part: Floats
-    """(3, F, 2, T, 4) the exchange with each."""
+    """(3, F, 2, T, 4) the exchange with each of them."""
     kept: Floats
-    """(2, F) score and least left of the servers that hold them, by their own resources."""
+    """(2, F) score and least rest of the servers that hold them, by their own resources."""
     links: Ints
-    """(4,) a path between switches, while it is looked at."""
+    """(4,) the links of a path between switches that is being examined."""
     short: Ints
     """(2,) a link without room, and the instant."""
     work: Floats
-    """(4,) one exchange, while it is reckoned with."""
+    """(4,) an exchange that is being computed."""
     volume: Floats
-    """(3, F) the flow of each over all instants, both directions."""
+    """(3, F) the flow with each over all instants, both directions."""
     inside: Floats
-    """(3, F) what a score gains if the task is there itself: links saved, less the score of links there."""
+    """(3, F) the gain in score if the task is there itself: saved links minus the score of links there."""
     far_ok: Ints
-    """(3, F) whether the links there have room for the exchange."""
+    """(3, F) 1 if the links there have room for the exchange."""
     beyond: Floats
     full: Ints
-    """(3,) the sum over all of the score of links there, and how many have no room."""
+    """(3,) the sum over all of the score of the links there, and the number without room."""
     pods: Ints
-    """(1,) how many pods there are."""
+    """(1,) the number of pods."""
     tier_score: Floats
     tier_ok: Ints
     tier_kept: Floats
-    """(3, max(R, P)) of a rack (1) and a pod (2), if the task were in it: the score and the room of its links
-    with those beyond, and the flow that stays inside."""
+    """(3, max(R, P)) for the task in a rack (1) or a pod (2): the score and the room of its links for the
+    exchange with the outside, and the flow that stays inside."""
     factor: Floats
-    """(R,) what distance leaves of a score."""
+    """(R,) the factor on a score because of distance."""
     score: Singles
     worst: Singles
-    """(N,) of each place: its score, and the least that is left of anything; below 0: no room."""
+    """(N,) each place's score, and the least rest of any resource; below 0 there is no room."""
     tight: Singles
-    """(N,) the least that is left of a place's link, if all of a node's edges had to pass it."""
+    """(N,) the least rest of a place's link if all of a node's edges used it."""
     sums: Singles
-    """(N,) a sum over instants, while it is reckoned."""
+    """(N,) a sum over instants that is being computed."""
     count_fit: Ints
-    """(T, 4) how many places have room by themselves; filled when there is none for all."""
+    """(T, 4) the number of places with room for this alone; filled when no place has room for all."""
 
 
-class Rule(NamedTuple):
-    """A policy as the kernels know it."""
+class ScoreRule(NamedTuple):
+    """A policy's parameters for the kernels."""
 
     kind: int
     """CUBIC, ALIGN, FIRST or BEST."""
     bonus: float
-    """What a link of the longest path that is not used counts, times the weight of bandwidth."""
+    """The score of an unused link of the longest path, times the weight of bandwidth."""
     remote: float
     racks: float
     pods: float
-    """Parts of a score lost for flow to another server, between racks and between pods."""
+    """The fractions of a score lost for flow to another server, between racks and between pods."""
     ahead: float
-    """The part lost where a place's own link has no room for all edges of a node; 0: not looked at."""
+    """The fraction lost if a place's own link lacks room for all of a node's edges; 0 disables the check."""
 
 
 CUBIC: Final = 0
 """Equations 7 and 8."""
 ALIGN: Final = 1
-"""The scalar product of what is needed and what is free."""
+"""The scalar product of the demand and the free amounts."""
 FIRST: Final = 2
-"""The first that has room."""
+"""The first place with room."""
 BEST: Final = 3
-"""Whoever has the least left over."""
+"""The place with the least rest."""
 
 
-def fits(near: Near, load: Load) -> bool:
-    """Whether notes have room for any task of a job."""
-    return int(near.total.shape[1]) >= load.slots.size and int(near.who.shape[1]) >= _fan(load)
+def has_room(scratch: Scratch, job: JobArrays) -> bool:
+    """Return True if the scratch memory has room for any task of a job."""
+    return int(scratch.total.shape[1]) >= job.slots.size and int(scratch.who.shape[1]) >= _edges_max(job)
 
 
-def _fan(load: Load) -> int:
-    return max(1, int(np.diff(load.first).max(initial=0)))
+def _edges_max(job: JobArrays) -> int:
+    return max(1, int(np.diff(job.first).max(initial=0)))
 
 
-def notes_for(site: Site, load: Load) -> Near:
-    """Empty notes, large enough for any task of the job."""
-    places, instants = site.free.shape[2], load.slots.size
-    fan = _fan(load)
+def new_scratch(site: DatacenterArrays, job: JobArrays) -> Scratch:
+    """Return new scratch memory, large enough for any task of the job."""
+    places, instants = site.free.shape[2], job.slots.size
+    fan = _edges_max(job)
     pods, racks = int(site.pod.max()) + 1, site.pod.size
-    return Near(
+    return Scratch(
         total=np.empty((2, instants, 4)),
         groups=np.zeros(3, np.int64),
         who=np.empty((3, fan), np.int64),

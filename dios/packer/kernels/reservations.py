@@ -1,7 +1,4 @@
-"""Taking and giving back what a job holds, link by link, compiled: all in whole units, so nothing drifts.
-
-Not for: scores (``score_kernels.py``, ``path_kernels.py``).
-"""
+"""Reserving and releasing a job's amounts, link by link, in whole units, so that nothing drifts."""
 
 from __future__ import annotations
 
@@ -9,24 +6,24 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.packer.job.ti_mra import Ints
-from dios.packer.kernels.records import BAND, DOWN, UP, Load, Near, Site
+from dios.packer.kernels.records import BAND, DOWN, UP, DatacenterArrays, JobArrays, Scratch
 
-Whole: TypeAlias = int | np.int64
+AnyInt: TypeAlias = int | np.int64
 
-# Numba compiles a plain constant that is handed on as a case of its own, but not one with a type.
-TAKE: Final = np.int64(1)
-GIVE: Final = np.int64(-1)
-AT_ONCE: Final = np.int64(0)
+# Numba compiles a kernel again for a plain constant as an argument, but not for one with a type.
+RESERVE: Final = np.int64(1)
+RELEASE: Final = np.int64(-1)
+FROM_START: Final = np.int64(0)
 FIRST_PLANE: Final = np.int64(0)
-WHOLE: Final = 2**62
-"""More room than any link has."""
+UNLIMITED: Final = 2**62
+"""More free bandwidth than any link has."""
 
 
-@borrowing
-def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> int:
-    """Fill in the links between switches of the path in a plane; how many: 0 in a rack, 2 in a pod, 4."""
+@no_refcount_kernel
+def route(site: DatacenterArrays, source: int, target: int, plane: AnyInt, links: Ints) -> int:
+    """Fill in the path's switch links in a plane; return their number: 0 in a rack, 2 in a pod, or 4."""
     one, other = site.rack[source], site.rack[target]
     if one == other:
         return 0
@@ -43,61 +40,64 @@ def route(site: Site, source: int, target: int, plane: Whole, links: Ints) -> in
     return 4
 
 
-@borrowing
-def best_plane(site: Site, load: Load, edge: int, near: Near) -> int:
-    """The plane whose tightest link has the most room left, or -1; notes the tightest link of the best.
+@no_refcount_kernel
+def best_plane(site: DatacenterArrays, job: JobArrays, edge: int, scratch: Scratch) -> int:
+    """Return the plane whose tightest link has the most room left, or -1 if none has room.
 
-    ``near.short`` is then (link, instant): places up, places down, then the links between switches.
+    ``scratch.short`` becomes (tightest link of that plane, instant); links are numbered as places up, places
+    down, then the links between switches.
     """
-    source, target = load.place[load.ends[edge, 0]], load.place[load.ends[edge, 1]]
+    source, target = job.place[job.ends[edge, 0]], job.place[job.ends[edge, 1]]
     if source == target:
         return 0
     places = site.free.shape[2]
-    for t in range(load.slots.size):
-        flow = np.float32(load.flow[edge, t])
-        if site.free[load.slots[t], UP, source] < flow:
-            near.short[0], near.short[1] = source, t
+    for t in range(job.slots.size):
+        flow = np.float32(job.flow[edge, t])
+        if site.free[job.slots[t], UP, source] < flow:
+            scratch.short[0], scratch.short[1] = source, t
             return -1
-        if site.free[load.slots[t], DOWN, target] < flow:
-            near.short[0], near.short[1] = places + target, t
+        if site.free[job.slots[t], DOWN, target] < flow:
+            scratch.short[0], scratch.short[1] = places + target, t
             return -1
-    count = route(site, source, target, FIRST_PLANE, near.links)
+    count = route(site, source, target, FIRST_PLANE, scratch.links)
     if count == 0:
         return 0
     cores = site.planes[1]
     step = 1 if count == 4 else cores
-    best, room = -1, -WHOLE
+    best, room = -1, -UNLIMITED
     for plane in range(0, site.planes[0] * cores, step):
-        route(site, source, target, plane, near.links)
-        least, link, when = WHOLE, -1, -1
-        for t in range(load.slots.size):
+        route(site, source, target, plane, scratch.links)
+        least, link, when = UNLIMITED, -1, -1
+        for t in range(job.slots.size):
             for k in range(count):
-                left = site.trunk[load.slots[t], near.links[k]] - load.flow[edge, t]
+                left = site.trunk[job.slots[t], scratch.links[k]] - job.flow[edge, t]
                 if left < least:
-                    least, link, when = left, near.links[k], t
+                    least, link, when = left, scratch.links[k], t
         if least > room:
             best, room = plane, least
-            near.short[0], near.short[1] = 2 * places + link, when
+            scratch.short[0], scratch.short[1] = 2 * places + link, when
     return best if room >= 0 else -1
 
 
-@borrowing
-def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near: Near) -> None:
-    """Take (``sign`` 1) or give back (-1) an edge's bandwidth on its whole path, from an instant on."""
-    source, target = load.place[load.ends[edge, 0]], load.place[load.ends[edge, 1]]
+@no_refcount_kernel
+def move_edge(
+    site: DatacenterArrays, job: JobArrays, edge: int, sign: AnyInt, begin: AnyInt, scratch: Scratch
+) -> None:
+    """Reserve (``sign`` 1) or release (-1) an edge's bandwidth on its path, from instant ``begin`` on."""
+    source, target = job.place[job.ends[edge, 0]], job.place[job.ends[edge, 1]]
     if source == target:
         return
-    count = route(site, source, target, load.plane[edge], near.links)
+    count = route(site, source, target, job.plane[edge], scratch.links)
     racks = site.pod.size
     pods = (site.bundle.shape[1] - 2 * racks) // 2
     one, other = site.rack[source], site.rack[target]
-    for t in range(begin, load.slots.size):
-        slot, flow = load.slots[t], sign * load.flow[edge, t]
+    for t in range(begin, job.slots.size):
+        slot, flow = job.slots[t], sign * job.flow[edge, t]
         site.free[slot, UP, source] -= np.float32(flow)
         site.free[slot, DOWN, target] -= np.float32(flow)
         site.spent[slot, BAND] += (2 + count) * flow
         for k in range(count):
-            site.trunk[slot, near.links[k]] -= flow
+            site.trunk[slot, scratch.links[k]] -= flow
         if count >= 2:
             site.bundle[slot, one] -= flow
             site.bundle[slot, racks + other] -= flow
@@ -106,52 +106,52 @@ def move_edge(site: Site, load: Load, edge: int, sign: Whole, begin: Whole, near
             site.bundle[slot, 2 * racks + pods + site.pod[other]] -= flow
 
 
-@borrowing
-def move_node(site: Site, load: Load, node: int, sign: Whole, begin: Whole) -> None:
-    """Take or give back what a node needs where it is, from an instant on."""
-    place = load.place[node]
-    for t in range(begin, load.slots.size):
-        slot = load.slots[t]
+@no_refcount_kernel
+def move_node(site: DatacenterArrays, job: JobArrays, node: int, sign: AnyInt, begin: AnyInt) -> None:
+    """Reserve or release a node's demand at its place, from instant ``begin`` on."""
+    place = job.place[node]
+    for t in range(begin, job.slots.size):
+        slot = job.slots[t]
         for r in range(4):
-            need = load.demand[node, t, r]
+            need = job.demand[node, t, r]
             if need > np.float32(0.0):
                 site.free[slot, r, place] -= np.float32(sign) * need
                 site.spent[slot, r] += sign * int(need)
 
 
-@borrowing
-def take_edges(site: Site, load: Load, node: int, near: Near) -> bool:
-    """Take the paths from and to a node that has a place; if one has no room, none is taken."""
-    first, last = load.first[node], load.first[node + 1]
+@no_refcount_kernel
+def reserve_edges(site: DatacenterArrays, job: JobArrays, node: int, scratch: Scratch) -> bool:
+    """Reserve the paths from and to a placed node; reserve nothing and return False if one has no room."""
+    first, last = job.first[node], job.first[node + 1]
     for which in range(first, last):
-        edge = load.at[which]
-        if load.place[load.ends[edge, 0]] < 0 or load.place[load.ends[edge, 1]] < 0:
+        edge = job.at[which]
+        if job.place[job.ends[edge, 0]] < 0 or job.place[job.ends[edge, 1]] < 0:
             continue
-        plane = best_plane(site, load, edge, near)
+        plane = best_plane(site, job, edge, scratch)
         if plane < 0:
-            give_edges(site, load, first, which, near)
+            release_edges(site, job, first, which, scratch)
             return False
-        load.plane[edge] = plane
-        move_edge(site, load, edge, TAKE, AT_ONCE, near)
+        job.plane[edge] = plane
+        move_edge(site, job, edge, RESERVE, FROM_START, scratch)
     return True
 
 
-@borrowing
-def give_edges(site: Site, load: Load, first: int, last: int, near: Near) -> None:
-    """Give back those of ``load.at[first:last]`` that are taken."""
+@no_refcount_kernel
+def release_edges(site: DatacenterArrays, job: JobArrays, first: int, last: int, scratch: Scratch) -> None:
+    """Release the reserved edges of ``load.at[first:last]``."""
     for which in range(first, last):
-        edge = load.at[which]
-        if load.plane[edge] >= 0:
-            move_edge(site, load, edge, GIVE, AT_ONCE, near)
-            load.plane[edge] = -1
+        edge = job.at[which]
+        if job.plane[edge] >= 0:
+            move_edge(site, job, edge, RELEASE, FROM_START, scratch)
+            job.plane[edge] = -1
 
 
-@borrowing
-def give_back(site: Site, load: Load, begin: Whole, near: Near) -> None:
-    """Give back all that a job holds, from its instant ``begin`` on."""
-    for edge in range(load.plane.size):
-        if load.plane[edge] >= 0:
-            move_edge(site, load, edge, GIVE, begin, near)
-    for node in range(load.place.size):
-        if load.place[node] >= 0:
-            move_node(site, load, node, GIVE, begin)
+@no_refcount_kernel
+def release_job(site: DatacenterArrays, job: JobArrays, begin: AnyInt, scratch: Scratch) -> None:
+    """Release all reservations of a job, from its instant ``begin`` on."""
+    for edge in range(job.plane.size):
+        if job.plane[edge] >= 0:
+            move_edge(site, job, edge, RELEASE, begin, scratch)
+    for node in range(job.place.size):
+        if job.place[node] >= 0:
+            move_node(site, job, node, RELEASE, begin)

@@ -1,8 +1,6 @@
-"""What each server is worth for a task: its own resources and its own link, compiled.
+"""The score of each server for a task, by the server's own resources and its own link.
 
-Not for: links between switches (``path_kernels.py``), or the decision (``place_kernels.py``).
-
-Loops run over servers, whose numbers lie side by side: a processor then does eight at a time.
+Loops run over servers, whose amounts are adjacent in memory, so that a processor handles eight at a time.
 """
 
 from __future__ import annotations
@@ -11,55 +9,71 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
-from dios.packer.kernels.records import ALIGN, BEST, CUBIC, DOWN, FIRST, UP, Load, Near, Rule, Singles, Site
+from dios.kernels import no_refcount_kernel
+from dios.packer.kernels.records import (
+    ALIGN,
+    BEST,
+    CUBIC,
+    DOWN,
+    FIRST,
+    UP,
+    DatacenterArrays,
+    JobArrays,
+    ScoreRule,
+    Scratch,
+    Singles,
+)
 
 BLOCK: Final = 1024
-"""So many servers at a time stay in a processor's first cache."""
-NOTHING_YET: Final = np.float32(2.0**26)
-"""More than is left of anything."""
+"""The number of servers at a time whose amounts fit in a processor's first-level cache."""
+UNSET_REST: Final = np.float32(2.0**26)
+"""More than the rest of any resource."""
 
 
-@borrowing
-def weigh_servers(site: Site, load: Load, node: int, rule: Rule, weights: Singles, near: Near) -> None:
-    """Score and room of every place that may hold a node, by its resources (equations 6 and 7)."""
-    low, high = load.span[node, 0], load.span[node, 1]
+@no_refcount_kernel
+def score_servers(
+    site: DatacenterArrays, job: JobArrays, node: int, rule: ScoreRule, weights: Singles, scratch: Scratch
+) -> None:
+    """Compute score and room of every place that may hold a node, by its resources (equations 6 and 7)."""
+    low, high = job.span[node, 0], job.span[node, 1]
     for begin in range(low, high, BLOCK):
         end = min(high, begin + BLOCK)
-        score, worst, sums = near.score[begin:end], near.worst[begin:end], near.sums[begin:end]
+        score, worst, sums = scratch.score[begin:end], scratch.worst[begin:end], scratch.sums[begin:end]
         score[:] = np.float32(0.0)
-        worst[:] = NOTHING_YET
+        worst[:] = UNSET_REST
         for r in range(4):
             scale = site.scale[r, begin:end]
             sums[:] = np.float32(0.0)
             if rule.kind == CUBIC:
-                _sum_cubes(site, load, node, r, begin, end, near)
+                _sum_cubes(site, job, node, r, begin, end, scratch)
                 _add_scaled(sums, scale, weights[r], score)
                 continue
             cells = 0
-            for t in range(load.slots.size):
-                need = load.demand[node, t, r]
+            for t in range(job.slots.size):
+                need = job.demand[node, t, r]
                 if need > np.float32(0.0):
-                    _add_product(site.free[load.slots[t], r, begin:end], need, rule.kind, sums, worst)
+                    _add_product(site.free[job.slots[t], r, begin:end], need, rule.kind, sums, worst)
                     cells += 1
             if cells > 0:
                 _add_products(sums, scale, cells, rule.kind, score)
         if rule.ahead > 0.0:
-            _look_ahead(site, load, node, rule, begin, end, near)
+            _score_own_link(site, job, node, rule, begin, end, scratch)
 
 
-@borrowing
-def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: int, near: Near) -> None:
-    """Count a place's own link by all that the node will exchange, and less where that has no room."""
-    score, tight, sums = near.score[begin:end], near.tight[begin:end], near.sums[begin:end]
-    tight[:] = NOTHING_YET
+@no_refcount_kernel
+def _score_own_link(
+    site: DatacenterArrays, job: JobArrays, node: int, rule: ScoreRule, begin: int, end: int, scratch: Scratch
+) -> None:
+    """Score a place's own link for all traffic of a node; lower the score if the link has no room for it."""
+    score, tight, sums = scratch.score[begin:end], scratch.tight[begin:end], scratch.sums[begin:end]
+    tight[:] = UNSET_REST
     for way in range(2):
         sums[:] = np.float32(0.0)
         cells = 0
-        for t in range(load.slots.size):
-            need = load.hose[node, t, way]
+        for t in range(job.slots.size):
+            need = job.hose[node, t, way]
             if need > np.float32(0.0):
-                _add_product(site.free[load.slots[t], UP + way, begin:end], need, rule.kind, sums, tight)
+                _add_product(site.free[job.slots[t], UP + way, begin:end], need, rule.kind, sums, tight)
                 cells += 1
         if cells > 0:
             _add_products(sums, site.scale[UP + way, begin:end], cells, rule.kind, score)
@@ -68,53 +82,55 @@ def _look_ahead(site: Site, load: Load, node: int, rule: Rule, begin: int, end: 
         score[n] *= np.float32(1.0) if tight[n] >= np.float32(0.0) else left
 
 
-# Sums over instants are in units: single precision goes far beyond (2**24)**4. What makes parts of a capacity
-# of them is the same at each instant, and comes last.
+# Sums over instants are in units: single precision reaches far beyond (2**24)**4. The conversion to fractions
+# of a capacity is the same at each instant and comes last.
 
 
-@borrowing
-def _sum_cubes(site: Site, load: Load, node: int, r: int, begin: int, end: int, near: Near) -> None:
-    """Equation 7 for one resource over all instants, in units and without its weight."""
-    worst, sums = near.worst[begin:end], near.sums[begin:end]
-    last = load.slots.size - 1
+@no_refcount_kernel
+def _sum_cubes(
+    site: DatacenterArrays, job: JobArrays, node: int, r: int, begin: int, end: int, scratch: Scratch
+) -> None:
+    """Sum equation 7 for one resource over all instants, in units and without its weight."""
+    worst, sums = scratch.worst[begin:end], scratch.sums[begin:end]
+    last = job.slots.size - 1
     for t in range(0, last, 2):
-        row, other = site.free[load.slots[t], r, begin:end], site.free[load.slots[t + 1], r, begin:end]
-        _add_two_cubes(row, load.demand[node, t, r], other, load.demand[node, t + 1, r], sums, worst)
+        row, other = site.free[job.slots[t], r, begin:end], site.free[job.slots[t + 1], r, begin:end]
+        _add_two_cubes(row, job.demand[node, t, r], other, job.demand[node, t + 1, r], sums, worst)
     if last % 2 == 0:
-        _add_cubes(site.free[load.slots[last], r, begin:end], load.demand[node, last, r], sums, worst)
+        _add_cubes(site.free[job.slots[last], r, begin:end], job.demand[node, last, r], sums, worst)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_cubes(row: Singles, need: np.float32, sums: Singles, worst: Singles) -> None:
-    """(Q - d)^3 Q at one instant."""
+    """Add (Q - d)^3 Q at one instant."""
     for n in range(row.size):
         left = row[n] - need
         worst[n] = min(worst[n], left)
         sums[n] += (left * left * left) * row[n]
 
 
-@borrowing
+@no_refcount_kernel
 def _add_two_cubes(
     row: Singles, need: np.float32, other: Singles, need_other: np.float32, sums: Singles, worst: Singles
 ) -> None:
-    """The same at two: sums are read and written half as often, which is what takes the time."""
+    """Add two instants at once: reading and writing the sums, half as often, takes most of the time."""
     for n in range(row.size):
         left, left_other = row[n] - need, other[n] - need_other
         worst[n] = min(worst[n], left, left_other)
         sums[n] += (left * left * left) * row[n] + (left_other * left_other * left_other) * other[n]
 
 
-@borrowing
+@no_refcount_kernel
 def _add_scaled(sums: Singles, scale: Singles, weight: np.float32, score: Singles) -> None:
-    """Add sums of fourth powers of units, as parts of a capacity."""
+    """Add sums of fourth powers of units to the score, as fractions of a capacity."""
     for n in range(score.size):
         square = scale[n] * scale[n]
         score[n] += weight * (sums[n] * square * square)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst: Singles) -> None:
-    """The alignment at one instant in units, d Q; or for best fit, what is left then."""
+    """Add the alignment d Q at one instant, in units, or for best fit the rest."""
     if kind == ALIGN:
         for n in range(row.size):
             worst[n] = min(worst[n], row[n] - need)
@@ -129,9 +145,9 @@ def _add_product(row: Singles, need: np.float32, kind: int, sums: Singles, worst
             worst[n] = min(worst[n], row[n] - need)
 
 
-@borrowing
+@no_refcount_kernel
 def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: Singles) -> None:
-    """Add what ``_add_product`` summed over so many instants, as parts of a capacity."""
+    """Add the sums of ``_add_product`` over ``cells`` instants to the score, as fractions of a capacity."""
     if kind == ALIGN:
         for n in range(score.size):
             score[n] += sums[n] * scale[n] * scale[n]
@@ -140,31 +156,33 @@ def _add_products(sums: Singles, scale: Singles, cells: int, kind: int, score: S
             score[n] += np.float32(cells) - sums[n] * scale[n]
 
 
-@borrowing
-def weigh_links(site: Site, load: Load, node: int, rule: Rule, weight: float, near: Near) -> None:
-    """Add each place's own link, as if all that the node exchanges had to pass it (equation 8)."""
-    low, high = load.span[node, 0], load.span[node, 1]
+@no_refcount_kernel
+def score_links(
+    site: DatacenterArrays, job: JobArrays, node: int, rule: ScoreRule, weight: float, scratch: Scratch
+) -> None:
+    """Score each place's own link as if the node's whole exchange used it (equation 8)."""
+    low, high = job.span[node, 0], job.span[node, 1]
     for way in range(2):
-        if near.total[way, 0, 0] == 0.0:
+        if scratch.total[way, 0, 0] == 0.0:
             continue
         which = DOWN if way == 0 else UP
         for begin in range(low, high, BLOCK):
             end = min(high, begin + BLOCK)
-            worst, sums = near.worst[begin:end], near.sums[begin:end]
+            worst, sums = scratch.worst[begin:end], scratch.sums[begin:end]
             sums[:] = np.float32(0.0)
-            for t in range(load.slots.size):
-                row, each = site.free[load.slots[t], which, begin:end], near.total[way, t]
+            for t in range(job.slots.size):
+                row, each = site.free[job.slots[t], which, begin:end], scratch.total[way, t]
                 if rule.kind == CUBIC:
                     many, one = np.float32(each[0]), np.float32(each[1])
                     _add_flows(row, many, one, np.float32(each[2]), np.float32(each[3]), sums, worst)
                 elif each[1] > 0.0:
-                    # Distance, not alignment, is what other rules reckon of the network.
+                    # Other rules score the network by distance and not by alignment.
                     _add_product(row, np.float32(each[1]), FIRST, sums, worst)
             if rule.kind == CUBIC:
-                _add_scaled(sums, site.scale[which, begin:end], np.float32(weight), near.score[begin:end])
+                _add_scaled(sums, site.scale[which, begin:end], np.float32(weight), scratch.score[begin:end])
 
 
-@borrowing
+@no_refcount_kernel
 def _add_flows(
     row: Singles,
     many: np.float32,
@@ -174,7 +192,7 @@ def _add_flows(
     sums: Singles,
     worst: Singles,
 ) -> None:
-    """The sum of (Q - d)^3 Q over edges, in units, by the sums of d, d^2 and d^3 over them."""
+    """Add (Q - d)^3 Q summed over edges, in units, from the sums of d, d^2 and d^3."""
     thrice_one, thrice_two = np.float32(3.0) * one, np.float32(3.0) * two
     for n in range(row.size):
         free = row[n]
@@ -182,24 +200,24 @@ def _add_flows(
         sums[n] += (((many * free - thrice_one) * free + thrice_two) * free - three) * free
 
 
-@borrowing
-def best_place(near: Near, low: int, high: int) -> int:
-    """Who has the highest score of those with room, the first of equals; -1: nobody."""
+@no_refcount_kernel
+def best_place(scratch: Scratch, low: int, high: int) -> int:
+    """Return the place with room that has the highest score, the first of equal ones, or -1."""
     best = -1
     for n in range(low, high):
-        if near.worst[n] >= 0.0 and (best < 0 or near.score[n] > near.score[best]):
+        if scratch.worst[n] >= 0.0 and (best < 0 or scratch.score[n] > scratch.score[best]):
             best = n
     return best
 
 
-@borrowing
-def count_places(site: Site, load: Load, node: int, near: Near) -> None:
-    """How many places have room for a node, for each instant and resource by itself."""
-    for t in range(load.slots.size):
+@no_refcount_kernel
+def count_places(site: DatacenterArrays, job: JobArrays, node: int, scratch: Scratch) -> None:
+    """Count the places with room for a node, for each instant and resource separately."""
+    for t in range(job.slots.size):
         for r in range(4):
-            need = load.demand[node, t, r]
-            row = site.free[load.slots[t], r, load.span[node, 0] : load.span[node, 1]]
+            need = job.demand[node, t, r]
+            row = site.free[job.slots[t], r, job.span[node, 0] : job.span[node, 1]]
             many = 0
             for n in range(row.size):
                 many += 1 if row[n] >= need else 0
-            near.count_fit[t, r] = many
+            scratch.count_fit[t, r] = many

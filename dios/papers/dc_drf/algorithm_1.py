@@ -1,6 +1,7 @@
-"""Algorithm 1 of the DC-DRF paper as printed: every round sums all demands anew.
+"""Algorithm 1 of the DC-DRF paper as printed, which sums all demands again in every round.
 
-For: the evaluation's baseline, which is timed and stopped early. Not for: shares (``dios.fairness.edrf``).
+The evaluation times it as a baseline and stops it early. ``dios.fairness.edrf`` computes the same shares
+faster.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import compiled
 from dios.fairness.allocation import Floats
 from dios.fairness.generate_demands import Csr
+from dios.kernels import kernel
 
-DRY: Final = 1e-12
-"""A resource of which no more than this is left has run dry: the rest is rounding."""
+EXHAUSTED: Final = 1e-12
+"""A resource with at most this much left is exhausted; the rest is rounding."""
 
 
-@compiled
+@kernel
 def one_round(
     offsets: npt.NDArray[np.int64],
     resources: npt.NDArray[np.int32],
@@ -29,7 +30,7 @@ def one_round(
     left: Floats,
     amounts: Floats,
 ) -> tuple[float, int]:
-    """Lines 5 to 10; ``values`` are rho d. Returns x, and how many tenants are still active."""
+    """Run lines 5 to 10; ``values`` are rho d. Return x and the number of tenants that are still active."""
     sums = np.zeros(left.size)
     for tenant in range(active.size):
         if active[tenant]:
@@ -47,43 +48,43 @@ def one_round(
             stays = True
             for at in range(offsets[tenant], offsets[tenant + 1]):
                 amounts[at] += x * values[at]
-                stays &= left[resources[at]] > DRY
+                stays &= left[resources[at]] > EXHAUSTED
             active[tenant] = stays
             remain += stays
     return x, remain
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
-    """How far Algorithm 1 came, round by round."""
+class RoundTimes:
+    """The progress of Algorithm 1, round by round."""
 
     levels: Floats
-    """The sum of x after each round: what a tenant that leaves in it has as its z."""
+    """The sum of x after each round: z of a tenant that leaves in that round."""
     seconds: Floats
     """CPU time at the end of each round."""
     entries: npt.NDArray[np.int64]
     """Demands of the tenants that were active in each round."""
     finished: bool
     idle_s: float
-    """CPU seconds of a round for one tenant: looking at all the others."""
+    """CPU seconds of a round with one active tenant: the time to skip all others."""
 
 
-def run(demands: Csr, patience_s: float) -> Course:
-    """Rounds until all tenants have left, or until so much CPU time has gone; at least two rounds."""
+def run(demands: Csr, timeout_s: float) -> RoundTimes:
+    """Run rounds until all tenants have left, or for ``timeout_s`` CPU seconds; at least two rounds."""
     offsets, resources, given, size = demands
     lengths = np.diff(offsets)
     peaks = np.maximum.reduceat(given, offsets[:-1]).astype(np.float64)
     values = given / np.repeat(peaks, lengths)
     active = np.ones(lengths.size, np.uint8)
     left, amounts = np.ones(size), np.zeros(values.size)
-    # Compiling is no part of a round.
+    # Compile before timing.
     one_round(np.array([0, 1]), resources[:1], values[:1], active[:1].copy(), left.copy(), amounts[:1].copy())
     level, remain = 0.0, active.size
     levels: list[float] = []
     seconds: list[float] = []
     entries: list[int] = []
     began = time.process_time()
-    while remain and (len(levels) < 2 or seconds[-1] < patience_s):
+    while remain and (len(levels) < 2 or seconds[-1] < timeout_s):
         entries.append(int(lengths[active > 0].sum()))
         x, remain = one_round(offsets, resources, values, active, left, amounts)
         level += x
@@ -94,31 +95,31 @@ def run(demands: Csr, patience_s: float) -> Course:
     began = time.process_time()
     one_round(offsets, resources, values, active, left, amounts)
     idle_s = time.process_time() - began
-    return Course(np.array(levels), np.array(seconds), np.array(entries), remain == 0, idle_s)
+    return RoundTimes(np.array(levels), np.array(seconds), np.array(entries), remain == 0, idle_s)
 
 
-class Foretold(NamedTuple):
-    """All of Algorithm 1, from some rounds that were timed and the exact answer."""
+class Extrapolation(NamedTuple):
+    """The whole of Algorithm 1, extrapolated from some timed rounds and the exact result."""
 
     levels: Floats
-    """Where each round ends."""
+    """The level at the end of each round."""
     seconds: Floats
     """CPU time at the end of each round."""
 
 
-def foretold(demands: Csr, z: Floats, course: Course) -> Foretold:
-    """What ``course`` would be in the end, where ``z`` (n,) are the exact levels.
+def extrapolate(demands: Csr, z: Floats, timed_rounds: RoundTimes) -> Extrapolation:
+    """Extrapolate ``timed_rounds`` to the end of the algorithm; ``z`` (n,) are the exact levels.
 
-    A round takes time in proportion to the demands of those who are still active, and the exact levels say
-    who that is; and it looks at every tenant and resource, whether active or not. Levels that rounding alone
-    tells apart are one.
+    A round takes time in proportion to the demands of the active tenants, which follow from the exact
+    levels, plus the time to look at every tenant and resource. Levels that differ only by rounding count as
+    one.
     """
     lengths = np.diff(demands[0])
     order = np.argsort(z, kind="stable")
     ordered = z[order]
-    new = np.flatnonzero(np.diff(ordered) > DRY * np.maximum(ordered[1:], 1e-300)) + 1
+    new = np.flatnonzero(np.diff(ordered) > EXHAUSTED * np.maximum(ordered[1:], 1e-300)) + 1
     gone = np.concatenate([[0], np.cumsum(lengths[order])[new - 1]])
     entries = lengths.sum() - gone
-    summing = max(0.0, float(course.seconds[-1]) - course.seconds.size * course.idle_s)
-    each = course.idle_s + entries * (summing / course.entries.sum())
-    return Foretold(ordered[np.concatenate([[0], new])], np.cumsum(each))
+    summing = max(0.0, float(timed_rounds.seconds[-1]) - timed_rounds.seconds.size * timed_rounds.idle_s)
+    each = timed_rounds.idle_s + entries * (summing / timed_rounds.entries.sum())
+    return Extrapolation(ordered[np.concatenate([[0], new])], np.cumsum(each))

@@ -1,7 +1,4 @@
-"""DC-DRF while demands and deadlines change: Figure 11 of the DC-DRF paper.
-
-For: ``dios repro dc-drf``. Not for: demands that stay (``deadlines``).
-"""
+"""DC-DRF while demands and deadlines change: Figure 11 of the DC-DRF paper."""
 
 from __future__ import annotations
 
@@ -13,18 +10,18 @@ from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.generate_demands import Csr
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Clouds, clock_for, exact_s
 from dios.papers.dc_drf.deadlines import NOTES
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 INTERVALS: Final = 90
 JUMP, LONGER, BACK = 30, 50, 70
-"""Intervals at which half of the tenants change by half, the deadline rises by a quarter, and falls again."""
+"""Intervals of these changes: half of the tenants by up to half, the deadline up by a quarter, and back."""
 PART: Final = 0.8
-"""The deadline in parts of the time for new demands and all rounds with epsilon 0."""
+"""The deadline as a fraction of the time for new demands and all rounds with epsilon 0."""
 FEW, A_LITTLE, HALF = 0.05, 0.05, 0.5
 
 
-class Step(NamedTuple):
+class IntervalResult(NamedTuple):
     """One control interval."""
 
     deadline_s: float
@@ -35,23 +32,23 @@ class Step(NamedTuple):
 
 
 def figure_11(clouds: Clouds) -> Figure:
-    """Epsilon and time, interval by interval."""
-    steps, whole = _course(clouds)
+    """Return Figure 11: epsilon and time, interval by interval."""
+    steps, whole = _run_intervals(clouds)
     phases = ((0, JUMP), (JUMP, LONGER), (LONGER, BACK), (BACK, len(steps)))
     rows: list[tuple[Cell, ...]] = []
     for (first, last), what in zip(
-        phases, ("at first", "half changed by half", "deadline + 25 %", "deadline as before"), strict=True
+        phases, ("start", "half changed by up to half", "deadline + 25 %", "deadline as before"), strict=True
     ):
         part = steps[first:last]
-        settled = part[len(part) // 2 :]
+        steady_state = part[len(part) // 2 :]
         rows.append(
             (
                 *(f"{first + 1} to {last}: {what}", part[0].deadline_s * 1000),
-                *(float(np.median([step.epsilon for step in settled])), part[0].epsilon),
-                *(max(step.epsilon for step in settled), sum(not step.completed for step in part)),
+                *(float(np.median([step.epsilon for step in steady_state])), part[0].epsilon),
+                *(max(step.epsilon for step in steady_state), sum(not step.completed for step in part)),
                 *(
-                    float(np.median([step.seconds for step in settled])) * 1000,
-                    float(np.median([step.rounds for step in settled])),
+                    float(np.median([step.seconds for step in steady_state])) * 1000,
+                    float(np.median([step.rounds for step in steady_state])),
                 ),
             )
         )
@@ -62,14 +59,14 @@ def figure_11(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("exact", f"{whole * 1000:.0f} ms of CPU time for new demands and all rounds, one thread"),
+            ("exact shares", f"{whole * 1000:.0f} ms of CPU time for new demands and all rounds, one thread"),
             ("demands", "5 % of the tenants change by up to 5 % in each interval"),
         ),
         sheets=(
             Sheet(
-                "Phases; medians and maxima of the second half of each",
+                "By phase; medians and maxima of its second half",
                 (
-                    *("intervals", "deadline, ms", "epsilon", "at its begin", "largest"),
+                    *("intervals", "deadline, ms", "epsilon", "first epsilon", "largest epsilon"),
                     *("late", "interval, ms", "rounds"),
                 ),
                 rows,
@@ -80,8 +77,8 @@ def figure_11(clouds: Clouds) -> Figure:
         notes=(
             *NOTES[:1],
             (
-                "Taking in new demands is a part of the interval here, and counts towards the deadline. A "
-                "new deadline takes over the epsilon of the old one."
+                "Reading new demands is part of the interval here and counts towards the deadline. After a "
+                "change of the deadline the search starts with the last epsilon."
             ),
         ),
         measured=True,
@@ -91,7 +88,7 @@ def figure_11(clouds: Clouds) -> Figure:
     )
 
 
-def _pictures(steps: list[Step]) -> tuple[Lines, ...]:
+def _pictures(steps: list[IntervalResult]) -> tuple[Lines, ...]:
     return (
         Lines(
             *("11a", "Epsilon by control interval", "interval", "epsilon"),
@@ -110,8 +107,8 @@ def _pictures(steps: list[Step]) -> tuple[Lines, ...]:
     )
 
 
-def _course(clouds: Clouds) -> tuple[list[Step], float]:
-    """Every interval, and how long exact shares of new demands take."""
+def _run_intervals(clouds: Clouds) -> tuple[list[IntervalResult], float]:
+    """Return every interval, and the time that exact shares of new demands take."""
     rng = np.random.default_rng(clouds.seed)
     demands = clouds.cloud(MAIN).demands
     clock = clock_for(1)
@@ -121,7 +118,7 @@ def _course(clouds: Clouds) -> tuple[list[Step], float]:
     steps = []
     count = INTERVALS if not clouds.size.quick else BACK + 4
     for number in range(count):
-        clouds.told(f"control interval {number + 1} of {count}")
+        clouds.progress(f"control interval {number + 1} of {count}")
         demands = _changed(demands, FEW, A_LITTLE, rng)
         if number == JUMP:
             demands = _changed(demands, HALF, HALF, rng)
@@ -130,12 +127,12 @@ def _course(clouds: Clouds) -> tuple[list[Step], float]:
             sharing = DcDrf(demands, deadline_s=deadline, threads=1, epsilon=sharing.epsilon, clock=clock)
         began = clock()
         found = sharing.interval(demands)
-        steps.append(Step(deadline, clock() - began, found.epsilon, found.completed, found.rounds))
+        steps.append(IntervalResult(deadline, clock() - began, found.epsilon, found.completed, found.rounds))
     return steps, whole
 
 
 def _changed(demands: Csr, share: float, most: float, rng: np.random.Generator) -> Csr:
-    """Some tenants demand up to so much more or less of each of their resources."""
+    """Return demands in which some tenants demand up to ``most`` more or less of each of their resources."""
     offsets, resources, values, size = demands
     chosen = rng.random(offsets.size - 1) < share
     factors = rng.uniform(1.0 - most, 1.0 + most, values.size).astype(np.float32)
@@ -143,32 +140,32 @@ def _changed(demands: Csr, share: float, most: float, rng: np.random.Generator) 
     return offsets, resources, values * factors, size
 
 
-def _claims(rows: list[tuple[Cell, ...]], steps: list[Step]) -> tuple[Claim, ...]:
+def _claims(rows: list[tuple[Cell, ...]], steps: list[IntervalResult]) -> tuple[PublishedClaim, ...]:
     before, after, longer, back = (float(row[2]) for row in rows)
     late = sum(not step.completed for step in steps)
     return (
-        Claim(
+        PublishedClaim(
             "section 5.6, Figure 11",
             "the first interval has epsilon 0 and ends at the deadline",
             "yes",
-            f"epsilon {steps[0].epsilon:g}, {'completed' if steps[0].completed else 'ended'}",
+            f"epsilon {steps[0].epsilon:g}, {'completed' if steps[0].completed else 'timed out'}",
             steps[0].epsilon == 0 and not steps[0].completed,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.6, Figure 11",
             "an abrupt change of half of the demands is absorbed by a minor adjustment",
             "minor",
             f"epsilon {before:.2g} before, {after:.2g} after",
             after <= max(10 * before, 1e-3),
         ),
-        Claim(
+        PublishedClaim(
             "section 5.6, Figure 11",
             "a longer deadline lowers epsilon, and its return raises it again",
             "yes",
             f"{after:.2g} -> {longer:.2g} -> {back:.2g}",
             longer <= after and longer <= back,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.6, Figure 11",
             "most intervals complete just within the deadline",
             "most",

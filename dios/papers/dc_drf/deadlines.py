@@ -1,7 +1,4 @@
-"""DC-DRF and Algorithm 1 under shorter and longer deadlines: Figures 8, 9 and 10 of the DC-DRF paper.
-
-For: ``dios repro dc-drf``. Not for: demands that change (``changes``).
-"""
+"""DC-DRF and Algorithm 1 under various deadlines: Figures 8, 9 and 10 of the DC-DRF paper."""
 
 from __future__ import annotations
 
@@ -11,48 +8,48 @@ import numpy as np
 
 from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.dc_drf.allocator import DcDrf
-from dios.papers.dc_drf.algorithm_1 import Course, foretold
+from dios.papers.dc_drf.algorithm_1 import RoundTimes, extrapolate
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance, clock_for, exact_s
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 PARTS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0)
-"""Deadlines, in parts of what the rounds take on one thread with epsilon 0."""
+"""Deadlines as fractions of the time of all rounds on one thread with epsilon 0."""
 PARALLEL, SINGLE, STOPPED, ONE_ROUND = "DC-DRF", "sDC-DRF", "pEDRF", "pEDRF-1"
 FAIR: Final = 0.02
-"""A standard deviation that is small."""
+"""The largest standard deviation that counts as small."""
 
 NOTES: Final = (
     (
-        "Deadlines are not the paper's 1 to 12 seconds: these sizes and this code need less, and what "
-        "matters is how a deadline compares with the time for exact shares."
+        "Deadlines are not the paper's 1 to 12 seconds: these sizes and this code need less time. The "
+        "relation of a deadline to the time for exact shares is what matters."
     ),
     (
-        "Deviation: the standard deviation over tenants of the allocation as a part of the exact one. "
-        "Shortfall: how much of its exact allocation a tenant lacks. The paper defines neither in a formula."
+        "Deviation: the standard deviation over tenants of the allocation as a fraction of the exact one. "
+        "Shortfall: the fraction of its exact allocation that a tenant lacks. The paper gives no formulas."
     ),
 )
 
 
-class Settled(NamedTuple):
-    """What DC-DRF came to after some intervals."""
+class SteadyState(NamedTuple):
+    """The result of DC-DRF after some intervals."""
 
     deadline_s: float
     epsilon: float
     rounds: int
     share: Floats
     late: int
-    """Of the second half of the intervals, those that did not complete."""
+    """The number of intervals in the second half that did not complete."""
     seconds: float
-    """Median time of an interval in the second half."""
+    """The median time of an interval in the second half."""
 
 
-def settled(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> Settled:
-    """Control intervals on unchanged demands; the one with the median epsilon of those that completed.
+def steady_state(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | None) -> SteadyState:
+    """Run control intervals on unchanged demands; return the completed one with the median epsilon.
 
-    The deadline is of CPU time where there is one thread, of real time otherwise.
+    The deadline is in CPU time with one thread, otherwise in real time.
     """
-    clouds.told(f"DC-DRF, deadline {deadline_s * 1000:.0f} ms, {threads or 'all'} threads")
+    clouds.progress(f"DC-DRF, deadline {deadline_s * 1000:.0f} ms, {threads or 'all'} threads")
     clock = clock_for(threads)
     sharing = DcDrf(cloud.demands, deadline_s=deadline_s, threads=threads, clock=clock)
     last, late, spans = sharing.interval(), 0, []
@@ -64,20 +61,20 @@ def settled(clouds: Clouds, cloud: Cloud, deadline_s: float, *, threads: int | N
             spans.append(clock() - began)
             late += not last.completed
             ended += [last] if last.completed else []
-    # The search goes up and down: what it is about to try next says less than the middle of what it tried.
+    # The search moves up and down, so the median of its values is more reliable than the last one.
     found = sorted(ended or [last], key=lambda each: each.epsilon)[len(ended) // 2]
-    return Settled(deadline_s, found.epsilon, found.rounds, found.share, late, float(np.median(spans)))
+    return SteadyState(deadline_s, found.epsilon, found.rounds, found.share, late, float(np.median(spans)))
 
 
 def figure_8(clouds: Clouds) -> Figure:
-    """Utilisation, fairness and epsilon by deadline, for the paper's four configurations."""
+    """Return Figure 8: utilisation, fairness and epsilon by deadline, for the paper's four configurations."""
     cloud = clouds.cloud(MAIN)
     least = whole = exact_s(cloud.demands, 1)
     rows: list[tuple[Cell, ...]] = []
     found: dict[str, list[tuple[float, Distance, float]]] = {PARALLEL: [], SINGLE: []}
     for part in PARTS:
         for name, threads in ((PARALLEL, None), (SINGLE, 1)):
-            each = settled(clouds, cloud, part * whole, threads=threads)
+            each = steady_state(clouds, cloud, part * whole, threads=threads)
             distance = cloud.distance(each.share)
             found[name].append((each.deadline_s, distance, each.epsilon))
             least = min(least, each.seconds)
@@ -95,8 +92,8 @@ def figure_8(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("DC-DRF", "on all CPUs, deadlines in real time"),
-            ("sDC-DRF", "on one thread, deadlines in CPU time"),
+            ("DC-DRF", "all CPUs, deadlines in real time"),
+            ("sDC-DRF", "one thread, deadlines in CPU time"),
             ("intervals", f"{clouds.size.intervals} for each deadline"),
             ("exact rounds", f"{whole * 1000:.0f} ms on one thread, {cloud.exact.rounds:,} rounds"),
         ),
@@ -106,20 +103,20 @@ def figure_8(clouds: Clouds) -> Figure:
         notes=(
             *NOTES,
             (
-                f"An interval of one round takes {least / whole:.0%} of one with all of them: rounds after "
-                "the first only take off who leaves. Between the two a deadline has little room."
+                f"An interval of one round takes {least / whole:.0%} of one with all rounds: later rounds "
+                "only remove tenants. A deadline between the two has little room."
             ),
             (
-                "Real time has whatever else runs on the machine in it, CPU time has not: where the machine "
-                "was loaded, rows of DC-DRF beside those of sDC-DRF say little about threads."
+                "Real time includes other load on the machine, CPU time does not. If the machine was loaded, "
+                "comparing rows of DC-DRF and sDC-DRF says little about threads."
             ),
             (
-                "late: of the second half of the intervals, how many a deadline ended. Writing the amounts "
-                "comes after the deadline and is part of the interval's time."
+                "late: the number of intervals in the second half that the deadline ended. Writing the "
+                "amounts comes after the deadline and is part of the interval's time."
             ),
             (
-                "pEDRF is Algorithm 1 on one thread here, on 48 cores in the paper. Its levels are those of "
-                "exact shares, cut off where it was stopped; times beyond what was measured are extrapolated."
+                "pEDRF is Algorithm 1, on one thread here and on 48 cores in the paper. Its levels are the "
+                "exact ones, cut off where it was stopped; times beyond the measured ones are extrapolated."
             ),
         ),
         measured=True,
@@ -132,7 +129,7 @@ def figure_8(clouds: Clouds) -> Figure:
 def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tuple[Sheet, ...]:
     return (
         Sheet(
-            "DC-DRF and sDC-DRF beside exact shares",
+            "DC-DRF and sDC-DRF compared with exact shares",
             (
                 *("configuration", "deadline, ms", "of exact time", "epsilon", "rounds", "utilisation"),
                 *("deviation", "worst shortfall", "0.1 % shortfall", "late", "interval, ms"),
@@ -151,10 +148,10 @@ def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tu
 
 
 def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
-    """Algorithm 1 after one round, and after parts of its time."""
-    course: Course = clouds.course()
+    """Return rows of Algorithm 1 stopped after one round, and after fractions of its time."""
+    points: RoundTimes = clouds.timed_rounds()
     z = cloud.exact.share
-    levels, spent = foretold(cloud.demands, z, course)
+    levels, spent = extrapolate(cloud.demands, z, points)
     whole = float(spent[-1])
     rows: list[tuple[Cell, ...]] = []
     for name, at in [(ONE_ROUND, 0)] + [
@@ -168,41 +165,41 @@ def _stopped(clouds: Clouds, cloud: Cloud) -> list[tuple[Cell, ...]]:
 
 def _claims(
     found: dict[str, list[tuple[float, Distance, float]]], stopped: list[tuple[Cell, ...]]
-) -> tuple[Claim, ...]:
+) -> tuple[PublishedClaim, ...]:
     parallel = found[PARALLEL]
     knees = {
-        name: next((at for at, each in enumerate(course) if each[1].utilisation > 0.99), len(PARTS) - 1)
-        for name, course in found.items()
+        name: next((at for at, each in enumerate(points) if each[1].utilisation > 0.99), len(PARTS) - 1)
+        for name, points in found.items()
     }
     first = min(knees.values())
-    right = [course[first][1].deviation for name, course in found.items() if knees[name] == first]
+    right = [points[first][1].deviation for name, points in found.items() if knees[name] == first]
     one = float(stopped[0][4])
     return (
-        Claim(
+        PublishedClaim(
             "section 5.3, Figure 8",
             "DC-DRF is near-optimal right of the knee",
             "near 1",
             ", ".join(
                 f"{name} over 0.99 from {PARTS[at]:g} times the exact time on" for name, at in knees.items()
             ),
-            # With as much time as exact shares take there would be nothing to show.
+            # A deadline as long as the time for exact shares would prove nothing.
             PARTS[first] < 1.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.3, Figure 8",
             "one round of Algorithm 1 performs poorly",
             "poor",
             f"utilisation {one:.2f}",
             one < 0.9,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the standard deviation is small right of the knee",
             "small",
             f"{max(right):.2g} where utilisation is first over 0.99",
             max(right) < FAIR,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the deviation of pEDRF exceeds that of pEDRF-1 at first, and falls to zero",
             "yes",
@@ -215,28 +212,28 @@ def _claims(
 
 def _claims_threads(
     parallel: list[tuple[float, Distance, float]], single: list[tuple[float, Distance, float]]
-) -> tuple[Claim, ...]:
+) -> tuple[PublishedClaim, ...]:
     tight = [
         (a, b) for (_, a, _), (_, b, _) in zip(parallel, single, strict=True) if max(a.worst, b.worst) > 0.01
     ]
     better = sum(a.worst <= b.worst for a, b in tight)
     steep = [each[2] for each in parallel]
     return (
-        Claim(
+        PublishedClaim(
             "section 5.4, Figure 9",
             "the greatest shortfall is smaller with all CPUs than with one",
             "substantially",
-            f"at {better} of {len(tight)} deadlines that are too short for exact shares",
+            f"at {better} of {len(tight)} deadlines too short for exact shares",
             better == len(tight),
         ),
-        Claim(
+        PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon falls steeply, then hardly",
             "a knee, then a plateau",
             " ".join(f"{epsilon:.1g}" for epsilon in steep),
             steep[-1] <= steep[0] / 100,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon is two orders lower with all CPUs than with one",
             "100 times lower",
@@ -251,17 +248,17 @@ def _pictures(found: dict[str, list[tuple[float, Distance, float]]]) -> tuple[Li
         return Lines(
             *(name, title, "deadline, ms", y),
             {
-                config: ([1000 * each[0] for each in course], [float(each[1][at]) for each in course])
-                for config, course in found.items()
+                config: ([1000 * each[0] for each in points], [float(each[1][at]) for each in points])
+                for config, points in found.items()
             },
         )
 
     epsilon = {
-        config: ([1000 * each[0] for each in course], [each[2] for each in course])
-        for config, course in found.items()
+        config: ([1000 * each[0] for each in points], [each[2] for each in points])
+        for config, points in found.items()
     }
     return (
-        lines("8", "Utilisation beside exact shares", "utilisation", 0),
+        lines("8", "Utilisation compared with exact shares", "utilisation", 0),
         lines("9a", "Standard deviation from exact shares", "deviation", 1),
         lines("9b", "Greatest shortfall", "shortfall", 2),
         Lines("10", "Epsilon by deadline", "deadline, ms", "epsilon", epsilon),

@@ -1,7 +1,4 @@
-"""Every demand profile: Algorithm 1's rounds and time (Figure 3), and DC-DRF beside exact shares (Figure 7).
-
-For: ``dios repro dc-drf``. Not for: deadlines one after the other (``deadlines``).
-"""
+"""All demand profiles: Algorithm 1's rounds and time (Figure 3), and DC-DRF's accuracy (Figure 7)."""
 
 from __future__ import annotations
 
@@ -9,33 +6,33 @@ from typing import Final
 
 import numpy as np
 
-from dios.papers.dc_drf.algorithm_1 import foretold, run
+from dios.papers.dc_drf.algorithm_1 import extrapolate, run
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, PROFILES, Cloud, Clouds, Distance, exact_s
-from dios.papers.dc_drf.deadlines import NOTES, settled
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.dc_drf.deadlines import NOTES, steady_state
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 RATIO: Final = 10
 """Tenants for each resource, as in the paper's datacenter."""
 RATIOS: Final = (1, 10)
 PAPER_SIZE: Final = 1_000_000 * 100_000
-"""Algorithm 1 takes time in proportion to tenants times resources, as each has so many demands at most."""
+"""The paper's tenants times resources; Algorithm 1's time is in proportion to that."""
 DEADLINE: Final = 0.8
-"""Of the time that the rounds take with epsilon 0: right of the knee, and too short for exact shares."""
+"""The deadline as a fraction of the time of all rounds with epsilon 0: right of the knee, but too short."""
 
 
 def figure_3(clouds: Clouds) -> Figure:
-    """Why Algorithm 1 is too slow, and how slow the same exact answer has to be."""
+    """Return Figure 3: rounds and time of Algorithm 1, compared with the exact solution by events."""
     by_profile: list[tuple[Cell, ...]] = []
-    course = clouds.course()
+    timed_rounds = clouds.timed_rounds()
     main = clouds.cloud(MAIN)
-    levels, spent = foretold(main.demands, main.exact.share, course)
+    levels, spent = extrapolate(main.demands, main.exact.share, timed_rounds)
     rounds, seconds = levels.size, float(spent[-1])
     for profile in PROFILES:
         cloud = clouds.cloud(profile)
-        clouds.told(f"{profile}: some rounds of Algorithm 1")
-        glance = run(cloud.demands, clouds.size.glance_s)
-        levels, spent = foretold(cloud.demands, cloud.exact.share, glance)
+        clouds.progress(f"{profile}: some rounds of Algorithm 1")
+        glance = run(cloud.demands, clouds.size.timeout_short_s)
+        levels, spent = extrapolate(cloud.demands, cloud.exact.share, glance)
         count, whole = levels.size, float(spent[-1])
         by_profile.append(
             (
@@ -44,10 +41,10 @@ def figure_3(clouds: Clouds) -> Figure:
             )
         )
     by_size = _growth(clouds)
-    told = f"{seconds:.3g} s {'measured' if course.finished else 'extrapolated'}"
+    time_text = f"{seconds:.3g} s {'measured' if timed_rounds.finished else 'extrapolated'}"
     scale = PAPER_SIZE / (clouds.size.tenants * clouds.size.resources)
     if scale > 1:
-        told += f"; times {scale:g}, as much larger the paper's is, {seconds * scale:.0f} s"
+        time_text += f"; scaled by {scale:g} to the paper's size: {seconds * scale:.0f} s"
     slopes = {ratio: _slope([(row[0], row[3]) for row in by_size if row[1] == ratio]) for ratio in RATIOS}
     return Figure(
         number="3",
@@ -59,8 +56,8 @@ def figure_3(clouds: Clouds) -> Figure:
             Sheet(
                 "By profile",
                 (
-                    *("profile", "demands", "rounds", "Algorithm 1, s", "of it timed"),
-                    *("exact by events, s", "times faster"),
+                    *("profile", "demands", "rounds", "Algorithm 1, s", "rounds timed"),
+                    *("exact by events, s", "speed-up"),
                 ),
                 by_profile,
             ),
@@ -70,7 +67,7 @@ def figure_3(clouds: Clouds) -> Figure:
                 [tuple(row) for row in by_size],
             ),
         ),
-        claims=_claims_3((told, seconds * scale), slopes, rounds, (main.exact_s, seconds)),
+        claims=_claims_3((time_text, seconds * scale), slopes, rounds, (main.exact_s, seconds)),
         pictures=_pictures(by_size),
         notes=(*NOTES[:1], *_NOTES_3),
         measured=True,
@@ -82,10 +79,10 @@ def figure_3(clouds: Clouds) -> Figure:
 
 _NOTES_3: Final = (
     (
-        "Algorithm 1 is compiled, on one thread, and sums every round anew. Where it is not timed whole, the "
-        "rest is extrapolated from its first rounds by the demands of the tenants that are still active, "
-        "which the exact answer tells. That flatters it: scattered rows are slower than all of them in a "
-        "row, up to twice with 100,000 tenants."
+        "Algorithm 1 is compiled, runs on one thread, and sums all demands in every round. If it is not "
+        "timed as a whole, the rest is extrapolated from its first rounds by the demands of the tenants that "
+        "are still active, which follow from the exact result. That favours it: scattered rows take up to "
+        "twice as long as consecutive ones with 100,000 tenants."
     ),
 )
 
@@ -107,59 +104,59 @@ def _pictures(by_size: list[tuple[int, int, int, float, float]]) -> tuple[Lines,
 
 
 def _claims_3(
-    told: tuple[str, float], slopes: dict[int, float], rounds: int, exact: tuple[float, float]
-) -> tuple[Claim, ...]:
+    time_text: tuple[str, float], slopes: dict[int, float], rounds: int, exact: tuple[float, float]
+) -> tuple[PublishedClaim, ...]:
     return (
-        Claim(
+        PublishedClaim(
             "section 2.3, Figure 3",
             "Algorithm 1 at datacenter scale, G0",
             "765 s (1,000,000 x 100,000)",
-            f"{told[0]}, {rounds:,} rounds",
-            told[1] > 60.0,
+            f"{time_text[0]}, {rounds:,} rounds",
+            time_text[1] > 60.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 2.3, Figure 3",
             "time grows faster than the number of resources",
             "non-linear",
             ", ".join(f"power {slope:.1f} at {ratio}:1" for ratio, slope in slopes.items()),
             min(slopes.values()) > 1.2,
         ),
-        Claim(
+        PublishedClaim(
             "section 1",
             "exact shares need prohibitive time at this scale",
             "minutes",
-            f"{exact[0]:.3g} s by events, {exact[1] / exact[0]:.0f} times less",
+            f"{exact[0]:.3g} s by events, {exact[1] / exact[0]:.0f} times faster",
             exact[0] > 60.0,
         ),
     )
 
 
 def _growth(clouds: Clouds) -> list[tuple[int, int, int, float, float]]:
-    """(resources, tenants for each, rounds, seconds of Algorithm 1, of exact by events)."""
+    """Return (resources, tenants for each, rounds, seconds of Algorithm 1, seconds of exact by events)."""
     rows = []
     for ratio in RATIOS:
         for resources in clouds.size.scaling:
-            cloud = clouds.made(MAIN, resources * ratio, resources)
-            course = run(cloud.demands, clouds.size.glance_s)
-            levels, spent = foretold(cloud.demands, cloud.exact.share, course)
+            cloud = clouds.generate(MAIN, resources * ratio, resources)
+            timed_rounds = run(cloud.demands, clouds.size.timeout_short_s)
+            levels, spent = extrapolate(cloud.demands, cloud.exact.share, timed_rounds)
             rows.append((resources, ratio, levels.size, float(spent[-1]), cloud.exact_s))
     return rows
 
 
 def _slope(points: list[tuple[int, float]]) -> float:
-    """The power with which the second grows with the first."""
+    """Return the exponent with which the second number grows with the first."""
     x, y = (np.log(np.array(column, np.float64)) for column in zip(*points, strict=True))
     return float(np.polyfit(x, y, 1)[0])
 
 
 def figure_7(clouds: Clouds) -> Figure:
-    """Rounds and deviation of DC-DRF under a deadline that is too short for exact shares."""
+    """Return Figure 7: rounds and deviation of DC-DRF with a deadline that is too short for exact shares."""
     rows: list[tuple[Cell, ...]] = []
     parts: list[float] = []
     distances: list[Distance] = []
     for profile in PROFILES:
         cloud: Cloud = clouds.cloud(profile)
-        found = settled(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
+        found = steady_state(clouds, cloud, DEADLINE * exact_s(cloud.demands, 1), threads=1)
         distance = cloud.distance(found.share)
         parts.append(found.rounds / cloud.exact.rounds)
         distances.append(distance)
@@ -176,13 +173,13 @@ def figure_7(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(
             *clouds.setting(),
-            ("deadline", f"{DEADLINE:.0%} of what the rounds take with epsilon 0, in CPU time of one thread"),
+            ("deadline", f"{DEADLINE:.0%} of the time of all rounds with epsilon 0, CPU time of one thread"),
         ),
         sheets=(
             Sheet(
-                "Beside exact shares",
+                "Compared with exact shares",
                 (
-                    *("profile", "deadline, ms", "epsilon", "rounds, exact", "rounds", "of exact"),
+                    *("profile", "deadline, ms", "epsilon", "rounds, exact", "rounds", "fraction of exact"),
                     *("deviation", "utilisation", "worst shortfall"),
                 ),
                 rows,
@@ -197,25 +194,25 @@ def figure_7(clouds: Clouds) -> Figure:
     )
 
 
-def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[Claim, ...]:
+def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[PublishedClaim, ...]:
     deviations = [each.deviation for each in distances]
     utilisations = [each.utilisation for each in distances]
     return (
-        Claim(
+        PublishedClaim(
             "section 5.2, Figure 7",
             "rounds fall by an order of magnitude",
             "10 times in all profiles",
             f"{1 / max(parts):.0f} to {1 / min(parts):.0f} times",
             max(parts) <= 0.1,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.2, Figure 7",
             "the standard deviation stays very low",
             "very low",
             f"{min(deviations):.2g} to {max(deviations):.2g}",
             max(deviations) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section 5.3",
             "utilisation is near that of exact shares",
             "near-optimal",

@@ -1,11 +1,10 @@
 """Energy-aware scheduling (§8.2.2): Figures 8.5 and 8.6 and Table 8.5.
 
-For: ``dios repro firmament``. Not for: machines and work (``green_lab``) or the model (``models.green``).
+The machines and the work are in ``green_lab``, the cost model in ``dios.firmament.models.green``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -14,27 +13,25 @@ from dios.firmament.cluster.columns import Floats
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.papers.figures import Claim, Figure, Sheet
-from dios.papers.firmament.green_lab import Lab, Setup, batch_jobs, run
+from dios.papers.figures import Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.firmament.green_lab import GreenRun, GreenSetup, batch_jobs, run
 from dios.plotting import Lines
 
-Told = Callable[[str], None]
-
 STEPS: Final = 800
-"""Seconds of the experiment (§8.2.2)."""
+"""The length of the experiment in seconds (§8.2.2)."""
 QUICK_STEPS: Final = 60
 STEPS_MAX: Final = 4_000
-"""When the last batch job has to have ended."""
+"""The last batch job must have ended by then."""
 DAY_STEPS: Final = 1_440
-"""Figure 8.6: a day's load pressed into so many seconds."""
+"""Figure 8.6: the load of a day, compressed into this number of seconds."""
 REQUESTS: Final = 53_000.0
-"""Requests per second on average, as Table 8.5 has them served."""
+"""Average requests per second, as served in Table 8.5."""
 WEB_TASKS: Final = 4
-"""On the x86 machines without scaling (Figure 8.6)."""
+"""Tasks of the service on the x86 machines without scaling (Figure 8.6)."""
 WEB_TASKS_MIXED: Final = 8
-"""Without scaling beside batch jobs: enough for the load wherever most of them land."""
+"""Tasks without scaling next to batch jobs: enough for the load wherever most of them run."""
 AVERAGED: Final = 10
-"""Seconds of a running average in the plots."""
+"""Seconds of the moving average in plots."""
 
 HOMOGENEOUS: Final = "random, x86 only"
 HETEROGENEOUS: Final = "random, all machines"
@@ -52,55 +49,57 @@ TABLE_8_5: Final = {
 """The thesis' average requests per second, and missed deadlines."""
 
 _NOTES: Final = (
-    "Watts and cores are those of Tables 8.3 and 8.4. What a core does in a second is estimated: "
+    "Watts and cores are those of Tables 8.3 and 8.4. The work of a core per second is estimated: "
     "see `dios.firmament.models.green_power`."
 )
 _BATCH_NOTES: Final = (
-    "A core is the unit of work; a batch job is one task on one core, and a stopped one begins again.",
-    "Deadlines are up to twenty runtimes away, and Green lets batch jobs wait for frugal machines (§7.4.1).",
-    "So its last jobs end later than the others'. The work is the same in all four.",
+    "The unit of work is a core; a batch job is one task on one core, and a stopped job starts again.",
+    "Deadlines are up to twenty run times away, and Green lets batch jobs wait for frugal machines (§7.4.1).",
+    "So its last jobs end later than those of the others. The work is the same in all four.",
 )
 
 
-def setups(seed: int) -> list[Setup]:
-    """The four approaches of §8.2.2, (i) to (iv)."""
+def setups(seed: int) -> list[GreenSetup]:
+    """Return the four approaches of §8.2.2, (i) to (iv)."""
 
     def random() -> CostModel:
         return RandomFitModel(seed=seed)
 
     fixed = (WEB_TASKS_MIXED, WEB_TASKS_MIXED)
     return [
-        Setup(HOMOGENEOUS, random, x86_only=True, web_tasks=fixed),
-        Setup(HETEROGENEOUS, random, web_tasks=fixed),
-        Setup(PERFORMANCE, lambda: GreenModel(objective="performance"), web_tasks=fixed),
-        Setup(GREEN, GreenModel, web_tasks=(1, 12)),
+        GreenSetup(HOMOGENEOUS, random, x86_only=True, web_tasks=fixed),
+        GreenSetup(HETEROGENEOUS, random, web_tasks=fixed),
+        GreenSetup(PERFORMANCE, lambda: GreenModel(objective="performance"), web_tasks=fixed),
+        GreenSetup(GREEN, GreenModel, web_tasks=(1, 12)),
     ]
 
 
-def wavering(seed: int, steps: int) -> Floats:
-    """Requests per second around the average, a few per cent up and down."""
+def varying_load(seed: int, steps: int) -> Floats:
+    """Return requests per second that vary by a few per cent around the average."""
     random = np.random.default_rng([seed, 6])
     wave = 0.03 * np.sin(2 * np.pi * np.arange(steps) / 200)
     return REQUESTS * (1 + wave + random.normal(0, 0.01, steps))
 
 
-def diurnal(steps: int) -> Floats:
-    """A day's load: low at night, high by day, a second hump in the evening; [BCH13] has the like."""
+def daily_load(steps: int) -> Floats:
+    """Return the load of a day: low at night, high by day, a second peak in the evening, as in [BCH13]."""
     hour = np.arange(steps) * 24 / steps
     shape = 0.55 - 0.35 * np.cos(2 * np.pi * (hour - 3) / 24) + 0.1 * np.sin(4 * np.pi * (hour - 9) / 24)
     return 0.8 * REQUESTS * np.clip(shape, 0.05, 1.0)
 
 
-def figure_8_5(seed: int, told: Told, *, quick: bool) -> Figure:
-    """Energy of four approaches on one workload, their throughput and their missed deadlines."""
+def figure_8_5(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
+    """Return Figure 8.5: energy, throughput and missed deadlines of four approaches on one workload."""
     steps = QUICK_STEPS if quick else STEPS
     jobs = batch_jobs(seed, steps)
-    load = wavering(seed, steps)
-    labs: dict[str, Lab] = {}
+    load = varying_load(seed, steps)
+    labs: dict[str, GreenRun] = {}
     for setup in setups(seed):
-        told(f"{setup.name}: {len(jobs)} batch jobs and {REQUESTS:,.0f} requests a second")
+        progress(f"{setup.name}: {len(jobs)} batch jobs and {REQUESTS:,.0f} requests a second")
         labs[setup.name] = run(setup, jobs, load, STEPS_MAX)
-    averaged = {name: (np.arange(float(len(lab.joules))), _running(lab.joules)) for name, lab in labs.items()}
+    averaged = {
+        name: (np.arange(float(len(lab.joules))), _moving_average(lab.joules)) for name, lab in labs.items()
+    }
     return Figure(
         "8.5",
         "Figure 8.5 and Table 8.5: energy, throughput and deadlines",
@@ -108,7 +107,7 @@ def figure_8_5(seed: int, told: Told, *, quick: bool) -> Figure:
         quick,
         (
             ("machines", "the five of Table 8.3"),
-            ("batch", f"{len(jobs)} jobs, ten at any time, deadlines 2 to 20 times the fastest runtime"),
+            ("batch", f"{len(jobs)} jobs, ten at any time, deadlines 2 to 20 times the fastest run time"),
             (
                 "service",
                 f"{REQUESTS:,.0f} requests/s on average; Green scales it (55 %, 15 %), the others do not",
@@ -123,7 +122,7 @@ def figure_8_5(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _sheet_8_5(labs: dict[str, Lab], steps: int) -> Sheet:
+def _sheet_8_5(labs: dict[str, GreenRun], steps: int) -> Sheet:
     rows: list[tuple[str | int | float, ...]] = []
     for name, lab in labs.items():
         throughput = float(np.mean(lab.served[:steps]))
@@ -147,7 +146,7 @@ def _sheet_8_5(labs: dict[str, Lab], steps: int) -> Sheet:
         "approach",
         "J above idle, all work",
         f"J above idle, first {steps} s",
-        f"J in all, first {steps} s",
+        f"J in total, first {steps} s",
         "last batch job, s",
         "requests/s",
         "thesis",
@@ -159,7 +158,7 @@ def _sheet_8_5(labs: dict[str, Lab], steps: int) -> Sheet:
     return Sheet("Four approaches on the same work", columns, rows)
 
 
-def _claims_8_5(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
+def _claims_8_5(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
     energy = {name: sum(lab.joules) for name, lab in labs.items()}
     first = {name: sum(lab.joules[:steps]) for name, lab in labs.items()}
     whole = {name: lab.idle_watts * steps + first[name] for name, lab in labs.items()}
@@ -170,21 +169,27 @@ def _claims_8_5(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
     least = min(energy, key=energy.__getitem__)
     performance = energy[PERFORMANCE] / energy[HOMOGENEOUS]
     where = "§8.2.2, Figure 8.5"
-    told = f"above-idle energy saved by Green over {steps} s, beside random x86"
-    slightly = "maximum performance beside random x86"
+    saving = f"above-idle energy saved by Green over {steps} s, compared with random x86"
+    slightly = "maximum performance compared with random x86"
     return (
-        Claim(where, "the least energy above idle", "Green's", least, least == GREEN),
-        Claim(where, told, "45 %", f"{saved(first):.0f} %", saved(first) >= 30),
-        Claim(where, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", saved(energy) > 0),
-        Claim(
-            where, "saved of all energy, idling included", "6.2 %", f"{saved(whole):.1f} %", saved(whole) > 3
+        PublishedClaim(where, "the least energy above idle", "Green's", least, least == GREEN),
+        PublishedClaim(where, saving, "45 %", f"{saved(first):.0f} %", saved(first) >= 30),
+        PublishedClaim(
+            where, "the same, to the end of the last job", "", f"{saved(energy):.0f} %", saved(energy) > 0
         ),
-        Claim(where, slightly, "slightly more", f"{performance:.2f} x", 1 <= performance < 1.25),
+        PublishedClaim(
+            where,
+            "saved of all energy, including idle power",
+            "6.2 %",
+            f"{saved(whole):.1f} %",
+            saved(whole) > 3,
+        ),
+        PublishedClaim(where, slightly, "slightly more", f"{performance:.2f} x", 1 <= performance < 1.25),
         *_claims_8_5_work(labs, steps),
     )
 
 
-def _claims_8_5_work(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
+def _claims_8_5_work(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
     where = "§8.2.2, Figure 8.5"
     ended = {name: lab.batch_ended / labs[HOMOGENEOUS].batch_ended for name, lab in labs.items()}
     within = sum(labs[GREEN].served[:steps]) / sum(labs[HOMOGENEOUS].served[:steps])
@@ -192,21 +197,27 @@ def _claims_8_5_work(labs: dict[str, Lab], steps: int) -> tuple[Claim, ...]:
     slow, late = ended[HETEROGENEOUS], ended[GREEN]
     only = [bool(each) for each in missed] == [False, True, False, False]
     return (
-        Claim(where, "random over all machines takes longer", "2 x", f"{slow:.1f} x", slow > 1.5),
-        Claim(where, "Green ends when random x86 does", "within 1.5 %", f"{late:.2f} x", late < 1.05),
-        Claim("Table 8.5", "Green's throughput beside it", "1.006 x", f"{within:.3f} x", within > 0.95),
-        Claim("Table 8.5", "missed deadlines", "0, 5, 0, 0", ", ".join(map(str, missed)), only),
+        PublishedClaim(where, "random over all machines takes longer", "2 x", f"{slow:.1f} x", slow > 1.5),
+        PublishedClaim(
+            where, "Green ends when random x86 does", "within 1.5 %", f"{late:.2f} x", late < 1.05
+        ),
+        PublishedClaim(
+            "Table 8.5", "Green's throughput compared with it", "1.006 x", f"{within:.3f} x", within > 0.95
+        ),
+        PublishedClaim("Table 8.5", "missed deadlines", "0, 5, 0, 0", ", ".join(map(str, missed)), only),
     )
 
 
-def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
-    """A service alone under a day's load: scaled by Green, and fixed on the x86 machines."""
+def figure_8_6(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
+    """Return Figure 8.6: a service under a day's load, scaled by Green and fixed on the x86 machines."""
     steps = QUICK_STEPS if quick else DAY_STEPS
-    load = diurnal(steps)
-    fixed = Setup(FIXED, lambda: RandomFitModel(seed=seed), x86_only=True, web_tasks=(WEB_TASKS, WEB_TASKS))
-    labs: list[Lab] = []
-    for setup in (fixed, Setup(SCALED, GreenModel, web_tasks=(1, 8), web_first=1)):
-        told(f"{setup.name}: a day's load in {steps} s")
+    load = daily_load(steps)
+    fixed = GreenSetup(
+        FIXED, lambda: RandomFitModel(seed=seed), x86_only=True, web_tasks=(WEB_TASKS, WEB_TASKS)
+    )
+    labs: list[GreenRun] = []
+    for setup in (fixed, GreenSetup(SCALED, GreenModel, web_tasks=(1, 8), web_first=1)):
+        progress(f"{setup.name}: a day's load in {steps} s")
         labs.append(run(setup, (), load, steps))
     rows: list[tuple[str | int | float, ...]] = [
         (lab.setup.name, sum(lab.joules), float(np.mean(lab.served)), min(lab.web_tasks), max(lab.web_tasks))
@@ -214,8 +225,8 @@ def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
     ]
     columns = ("approach", "J above idle", "requests/s", "fewest tasks", "most tasks")
     seconds = np.arange(float(steps))
-    power = {lab.setup.name: (seconds, _running(lab.joules)) for lab in labs}
-    served = {lab.setup.name: (seconds, _running(lab.served)) for lab in labs}
+    power = {lab.setup.name: (seconds, _moving_average(lab.joules)) for lab in labs}
+    served = {lab.setup.name: (seconds, _moving_average(lab.served)) for lab in labs}
     return Figure(
         "8.6",
         "Figure 8.6: a service that scales with its load",
@@ -230,11 +241,11 @@ def figure_8_6(seed: int, told: Told, *, quick: bool) -> Figure:
                 "8.6b", "Figure 8.6b: load", "seconds", "requests/s", {"offered": (seconds, load), **served}
             ),
         ),
-        (_NOTES, "A task of the service has one core, so that it takes more of them than the thesis' four."),
+        (_NOTES, "A task of the service has one core, so that it needs more of them than the thesis' four."),
     )
 
 
-def _claims_8_6(fixed: Lab, scaled: Lab, load: Floats) -> tuple[Claim, ...]:
+def _claims_8_6(fixed: GreenRun, scaled: GreenRun, load: Floats) -> tuple[PublishedClaim, ...]:
     saved = 100 * (1 - sum(scaled.joules) / sum(fixed.joules))
     share = 100 * sum(scaled.served) / sum(scaled.offered)
     night = np.argsort(load)[: len(load) // 4]
@@ -245,14 +256,14 @@ def _claims_8_6(fixed: Lab, scaled: Lab, load: Floats) -> tuple[Claim, ...]:
     thesis = "17.9 % (text), 12 % (caption)"
     quarter = "saved in the quarter with the least load"
     return (
-        Claim(where, "above-idle energy saved", thesis, f"{saved:.1f} %", saved >= 12),
-        Claim(where, "share of the load that is served", "all", f"{share:.1f} %", share > 99),
-        Claim(where, quarter, "more than by day", f"{at_night:.0f} %", at_night > saved),
-        Claim(where, "tasks of the service", "1 to 4", tasks, few),
+        PublishedClaim(where, "above-idle energy saved", thesis, f"{saved:.1f} %", saved >= 12),
+        PublishedClaim(where, "fraction of the load that is served", "all", f"{share:.1f} %", share > 99),
+        PublishedClaim(where, quarter, "more than by day", f"{at_night:.0f} %", at_night > saved),
+        PublishedClaim(where, "tasks of the service", "1 to 4", tasks, few),
     )
 
 
-def _running(values: list[float]) -> Floats:
-    """A running average."""
+def _moving_average(values: list[float]) -> Floats:
+    """Return the moving average."""
     found: Floats = np.convolve(values, np.ones(AVERAGED) / AVERAGED, mode="same")
     return found

@@ -1,9 +1,8 @@
-"""Five unlike machines, their power, batch jobs with deadlines and a web service: §8.2.2 second by second.
+"""A simulation of §8.2.2 by seconds: five unlike machines, batch jobs with deadlines, and a web service.
 
-For: Figures 8.5 and 8.6 and Table 8.5 (``green``). Not for: interference; a core does the work of its type.
-
-The real scheduler decides; the lab does the work, measures power as the meter does, every three seconds, and
-scales the service as the load balancer does.
+The real scheduler decides. The simulation does the work, measures power every three seconds like the thesis'
+meter, and scales the service like its load balancer. There is no interference: each core works at the speed
+of its machine's type.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.models.green import GreenModel
+from dios.firmament.models.green import GreenModel, ServiceScaler, first_to_stop
 from dios.firmament.models.green_power import MACHINES, Power, PowerBook
-from dios.firmament.models.green_scaling import ServiceScaler, first_to_stop
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 
 SERVICE_JOB: Final = 0
 WEB_CORES: Final = 1.0
-"""Cores that a web server task asks for."""
+"""Cores that a web server task requests."""
 SAMPLE_EVERY: Final = 3
 """Steps between samples of power (§8.2.2)."""
 SCALE_EVERY: Final = 5
-"""Steps between looks of the load balancer."""
+"""Steps between decisions of the load balancer."""
 X86: Final = ("r420", "r415")
 _GB: Final = 1e9
 _MEMORY: Final = {"pandaboard": 1, "wandboard": 2, "r420": 64, "r415": 64, "itanium": 16}
@@ -52,21 +50,21 @@ class BatchJob:
 
     task: int
     at: int
-    """The step at which it comes."""
+    """The step of its submission."""
     work: float
     """Seconds on the fastest machine."""
     deadline: float
 
 
 def batch_jobs(seed: int, steps: int, running: float = 10.0, mean_s: float = 30.0) -> list[BatchJob]:
-    """Jobs over so many steps, ``running`` of them at any time on fast machines.
+    """Return jobs over ``steps``, ``running`` of them at any time on fast machines.
 
-    Deadlines are a factor from [2, 20) of the runtime on the fastest machine (§8.2.2).
+    Deadlines are a factor from [2, 20) of the run time on the fastest machine (§8.2.2).
     """
     random = np.random.default_rng([seed, 5])
     count = round(steps * running / mean_s)
     at = np.sort(random.uniform(0, steps, count))
-    # The first ones are there at once, as in a run that has begun already.
+    # The first jobs are there at once, as in a system that is already running.
     at[: int(running)] = 0
     works = np.clip(mean_s * random.lognormal(-0.18, 0.6, count), mean_s / 3, 6 * mean_s)
     factors = random.uniform(2.0, 20.0, count)
@@ -77,34 +75,34 @@ def batch_jobs(seed: int, steps: int, running: float = 10.0, mean_s: float = 30.
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """One way to run the cluster."""
+class GreenSetup:
+    """A way to run the cluster."""
 
     name: str
     model: Callable[[], CostModel]
     x86_only: bool = False
     web_tasks: tuple[int, int] = (1, 8)
-    """The least and the most tasks of the web service; the same twice: no scaling."""
+    """The least and the largest number of web service tasks; equal numbers disable scaling."""
     web_first: int = 4
-    """Tasks that it begins with, within those bounds."""
+    """The initial number of tasks, within those bounds."""
 
 
 @dataclass(slots=True)
-class Lab:
-    """What a run of a setup found."""
+class GreenRun:
+    """The results of a run."""
 
-    setup: Setup
+    setup: GreenSetup
     joules: list[float] = field(default_factory=list)
-    """Above idle, in each step."""
+    """Energy above idle in each step."""
     web_joules: list[float] = field(default_factory=list)
     """The web service's part of it."""
     served: list[float] = field(default_factory=list)
-    """Requests per second in each step."""
+    """Requests per second served in each step."""
     offered: list[float] = field(default_factory=list)
     web_tasks: list[int] = field(default_factory=list)
     idle_watts: float = 0.0
     missed: int = 0
-    """Batch jobs that ended after their deadline."""
+    """The number of batch jobs that ended after their deadline."""
     done: int = 0
     migrations: int = 0
     preemptions: int = 0
@@ -113,7 +111,7 @@ class Lab:
 
 
 def machines() -> list[MachineDescriptor]:
-    """The five machines of Table 8.3, a slot for each core."""
+    """Return the five machines of Table 8.3, with a slot for each core."""
     return [
         MachineDescriptor(
             number,
@@ -128,28 +126,28 @@ def machines() -> list[MachineDescriptor]:
     ]
 
 
-def run(setup: Setup, jobs: Sequence[BatchJob], load: Floats, steps_max: int) -> Lab:
-    """Run until the load is over and all batch jobs have ended, or for ``steps_max`` steps.
+def run(setup: GreenSetup, jobs: Sequence[BatchJob], load: Floats, steps_max: int) -> GreenRun:
+    """Run until the load and all batch jobs have ended, or for ``steps_max`` steps.
 
     Args:
-        setup: who decides.
+        setup: the cost model and the constraints.
         jobs: the batch jobs, by time.
-        load: requests per second in each step; after its end none come.
-        steps_max: steps of a second.
+        load: requests per second in each step; after its end there are none.
+        steps_max: the largest number of steps of a second.
     """
-    bench = _Bench(setup, jobs)
+    bench = _GreenSimulation(setup, jobs)
     for step in range(steps_max):
         if step >= len(load) and not bench.batch_left:
             break
         bench.step(step, float(load[step]) if step < len(load) else 0.0)
-    return bench.lab
+    return bench.green_run
 
 
-class _Bench:
-    """A run while it goes on."""
+class _GreenSimulation:
+    """The state of a run."""
 
-    def __init__(self, setup: Setup, jobs: Sequence[BatchJob]) -> None:
-        self.lab = Lab(setup)
+    def __init__(self, setup: GreenSetup, jobs: Sequence[BatchJob]) -> None:
+        self.green_run = GreenRun(setup)
         model = setup.model()
         self._power: PowerBook | None = model.power if isinstance(model, GreenModel) else None
         self._scheduler = FlowScheduler(model)
@@ -157,13 +155,13 @@ class _Bench:
         for machine in machines():
             self._scheduler.add_machine(machine, 0.0)
             self._types[machine.machine] = MACHINES[machine.machine_type]
-        self.lab.idle_watts = sum(power.idle for power in self._types.values())
+        self.green_run.idle_watts = sum(power.idle for power in self._types.values())
         self._scaler = ServiceScaler(*setup.web_tasks)
         self._coming = list(jobs)
         self._jobs = {job.task: job for job in jobs}
         self._left: dict[int, float] = {}
         self._at: dict[int, int] = {}
-        """Where each running task runs."""
+        """The machine of each running task."""
         self._web: list[int] = []
         self._next_web = 1_000_000
         least, most = setup.web_tasks
@@ -171,11 +169,11 @@ class _Bench:
 
     @property
     def batch_left(self) -> int:
-        """Batch jobs that have not ended."""
+        """The number of batch jobs that have not ended."""
         return len(self._coming) + len(self._left)
 
     def step(self, step: int, load: float) -> None:
-        """One second."""
+        """Simulate one second."""
         now = float(step)
         while self._coming and self._coming[0].at <= step:
             self._submit(self._coming.pop(0), now)
@@ -194,17 +192,17 @@ class _Bench:
             state = self._scheduler.state
             for machine, sample in watts.items():
                 self._power.observe(state, state.machine_row(machine), sample)
-        self.lab.joules.append(sum(watts.values()) - self.lab.idle_watts)
-        self.lab.web_joules.append(web_watts)
+        self.green_run.joules.append(sum(watts.values()) - self.green_run.idle_watts)
+        self.green_run.web_joules.append(web_watts)
 
     def _decide(self, now: float) -> None:
         for delta in self._scheduler.round(now).deltas:
-            self.lab.preemptions += delta.change is Change.PREEMPT
-            self.lab.migrations += delta.change is Change.MIGRATE
+            self.green_run.preemptions += delta.change is Change.PREEMPT
+            self.green_run.migrations += delta.change is Change.MIGRATE
             if delta.change is not Change.PLACE:
                 del self._at[delta.task]
                 if delta.task in self._left:
-                    # Whoever is stopped begins again.
+                    # A stopped job starts again.
                     self._left[delta.task] = self._jobs[delta.task].work
             if delta.change is not Change.PREEMPT:
                 self._at[delta.task] = delta.target
@@ -215,7 +213,7 @@ class _Bench:
             _BATCH,
             deadline=job.deadline,
             equivalence="batch",
-            constraints=_X86_ONLY if self.lab.setup.x86_only else (),
+            constraints=_X86_ONLY if self.green_run.setup.x86_only else (),
             expected_runtime=job.work,
         )
         self._scheduler.submit(JobDescriptor(job.task, name="batch"), [task], now)
@@ -225,18 +223,18 @@ class _Bench:
         job = self._jobs[task]
         self._scheduler.finished(task, now, FinalReport(runtime=job.work))
         del self._left[task], self._at[task]
-        self.lab.done += 1
-        self.lab.missed += now > job.deadline
-        self.lab.batch_ended = int(now)
+        self.green_run.done += 1
+        self.green_run.missed += now > job.deadline
+        self.green_run.batch_ended = int(now)
 
-    # The service --------------------------------------------------------------------------------------
+    # Service
 
     def _capacity(self, task: int) -> float:
-        """Requests per second of a web task where it runs."""
+        """Return the requests per second that a web task can serve on its machine."""
         return WEB_CORES * self._types[self._at[task]].requests
 
     def _serve(self, load: float) -> tuple[dict[int, float], float]:
-        """Answer what comes, shared by weight; busy cores by machine, and the watts that it takes."""
+        """Serve requests in proportion to capacity; return busy cores by machine, and the service's watts."""
         placed = [task for task in self._web if task in self._at]
         capacity = sum(map(self._capacity, placed))
         served = min(load, capacity)
@@ -248,9 +246,9 @@ class _Bench:
             self._scheduler.measured(task, _WEB._replace(cpus=cores))
             busy[machine] += cores
             watts += cores * self._types[machine].marginal
-        self.lab.served.append(served)
-        self.lab.offered.append(load)
-        self.lab.web_tasks.append(len(placed))
+        self.green_run.served.append(served)
+        self.green_run.offered.append(load)
+        self.green_run.web_tasks.append(len(placed))
         return busy, watts
 
     def _scale(self, load: float, now: float) -> None:
@@ -261,7 +259,7 @@ class _Bench:
 
     def _scale_to(self, count: int, now: float) -> None:
         job = JobDescriptor(SERVICE_JOB, name="web", kind=Kind.SERVICE)
-        constraints = _X86_ONLY if self.lab.setup.x86_only else ()
+        constraints = _X86_ONLY if self.green_run.setup.x86_only else ()
         while len(self._web) < count:
             task = TaskDescriptor(self._next_web, _WEB, equivalence="web", constraints=constraints)
             self._scheduler.submit(job, [task], now)

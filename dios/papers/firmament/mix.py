@@ -1,14 +1,12 @@
 """The cluster mix of §8.2.1 on simulated machines: Figures 8.1 to 8.4.
 
-For: ``dios repro firmament``. Not for: the machines and programs, which are the simulator's.
-
-Five programs of Table 8.2 run for an hour on the clusters of Table 8.1, placed by two baselines (a queue with
-random first fit, and one that looks at load, in Mesos' place) and by two cost models (Whare-MCs and CoCo).
+Five programs of Table 8.2 run for an hour on the clusters of Table 8.1. Two baselines place them (a queue
+with random first fit, and one that considers load, in place of Mesos) and two cost models (Whare-MCs and
+CoCo).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,17 +18,27 @@ from dios.firmament.models.catalogue import Value
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
 from dios.firmament.simulate.mix import MEM_FIT, TABLE_8_2, MixWorkload
-from dios.firmament.simulate.outcome import Outcome
+from dios.firmament.simulate.outcome import SimulationOutcome
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.world import TaskRecord
-from dios.papers.figures import PERCENTILE_COLUMNS, Claim, Figure, Sheet, mean, median, percentile, spread
+from dios.papers.figures import (
+    PERCENTILE_COLUMNS,
+    Figure,
+    ProgressCallback,
+    PublishedClaim,
+    Sheet,
+    mean,
+    median,
+    percentile,
+    percentile_cells,
+)
 from dios.plotting import Boxes, Lines, distribution
 
 HOUR_S: Final = 3600.0
 QUICK_S: Final = 120.0
 ROUND_S: Final = 0.5
-"""Simulated time between rounds; the thesis' are back to back, which takes about as long there."""
+"""Simulated time between rounds; the thesis runs them back to back, and they take about as long there."""
 SAMPLE_S: Final = 10.0
 MINUTE_S: Final = 60.0
 
@@ -42,55 +50,52 @@ SCHEDULERS: Final[dict[str, tuple[str, dict[str, Value]]]] = {
     QUEUE: ("queue", {}),
     LOAD: ("queue-load", {}),
     WHARE: ("whare-mcs", {}),
-    # One task for each class and aggregate in a round, as §7.3.3 has it.
+    # One task for each class and aggregate in a round, as in §7.3.3.
     COCO: ("coco", {"wave": "aggregate"}),
 }
 PROGRAMS: Final = tuple(entry.program.name for entry in TABLE_8_2)
 IO_PROGRAMS: Final = ("io_read", "io_write")
 
-Told = Callable[[str], None]
-"""Takes a line that says what is being done."""
-
 _NOTES: Final = (
-    "Machines and programs are simulated. What the thesis gives (cores, clocks, jobs, tasks) is as there.",
-    "What it does not give (caches, bandwidths, how programs disturb each other) is a model.",
-    "The load-aware queue stands in Mesos' place: it offers machines with enough CPUs and memory.",
-    "Running tasks are neither stopped nor moved; a task that moves would begin again.",
+    "Machines and programs are simulated. Cores, clocks, jobs and tasks are those of the thesis.",
+    "Caches, bandwidths and the interference of programs, which the thesis does not give, are a model.",
+    "The load-aware queue takes the place of Mesos: it offers machines with enough CPUs and memory.",
+    "Running tasks are neither stopped nor moved; a task that moves would start again.",
 )
 
 
 @dataclass
 class MixRuns:
-    """The simulations that the four figures share, each made when it is first asked for."""
+    """The simulations that the four figures share; each is run at its first use."""
 
     seed: int
-    told: Told
+    progress: ProgressCallback
     seconds: float = HOUR_S
-    """Simulated time."""
-    _found: dict[tuple[bool, str], Outcome] = field(default_factory=dict)
+    """The simulated time."""
+    _found: dict[tuple[bool, str], SimulationOutcome] = field(default_factory=dict)
 
     @property
     def quick(self) -> bool:
-        """Whether it is shorter than the thesis' hour."""
+        """True if the simulated time is shorter than the thesis' hour."""
         return self.seconds < HOUR_S
 
-    def outcome(self, name: str, *, large: bool) -> Outcome:
-        """One scheduler on the SRG cluster (Table 8.1a), or on the model data centre (8.1b)."""
+    def outcome(self, name: str, *, large: bool) -> SimulationOutcome:
+        """Return the outcome of a scheduler on the SRG cluster (Table 8.1a) or model data centre (8.1b)."""
         key = large, name
         if key not in self._found:
             place = "model data centre" if large else "SRG cluster"
-            self.told(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
+            self.progress(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
             self._found[key] = self._run(name, large=large)
             if self._found[key].interrupted:
                 raise KeyboardInterrupt
         return self._found[key]
 
     def tasks(self, name: str, program: str, *, large: bool) -> list[TaskRecord]:
-        """The tasks of a program that ended."""
+        """Return the tasks of a program that ended."""
         return self.outcome(name, large=large).of(program)
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """How the simulations were made."""
+        """Return the parameters of the simulations."""
         return (
             ("simulated time", f"{self.seconds:.0f} s"),
             ("time between rounds", f"{ROUND_S} s"),
@@ -98,7 +103,7 @@ class MixRuns:
             ("seed", str(self.seed)),
         )
 
-    def _run(self, name: str, *, large: bool) -> Outcome:
+    def _run(self, name: str, *, large: bool) -> SimulationOutcome:
         model, parameters = SCHEDULERS[name]
         knowledge = KnowledgeBase("repro", 1)
         settings = SchedulerSettings(preemption=False, migration=False)
@@ -119,9 +124,9 @@ class MixRuns:
 
 
 def figure_8_1(runs: MixRuns) -> Figure:
-    """Normalised runtimes on both clusters."""
+    """Return Figure 8.1: normalised run times on both clusters."""
     sheets, pictures = [], []
-    claims: list[Claim] = []
+    claims: list[PublishedClaim] = []
     for large in (False, True):
         letter, place = (
             ("b", "homogeneous model data centre") if large else ("a", "heterogeneous SRG cluster")
@@ -134,19 +139,19 @@ def figure_8_1(runs: MixRuns) -> Figure:
             for program in PROGRAMS
         }
         rows = [
-            (program, name, *spread(values))
+            (program, name, *percentile_cells(values))
             for program, series in groups.items()
             for name, values in series.items()
         ]
-        title = f"({letter}) {place}: runtime beside the ideal"
+        title = f"({letter}) {place}: run time / ideal run time"
         sheets.append(Sheet(title, ("workload", "scheduler", *PERCENTILE_COLUMNS), rows))
-        pictures.append(Boxes(f"8.1{letter}", f"Figure 8.1{letter}: {place}", "runtime / ideal", groups))
+        pictures.append(Boxes(f"8.1{letter}", f"Figure 8.1{letter}: {place}", "run time / ideal", groups))
         claims += _claims_8_1(f"Figure 8.1{letter}", groups)
     near = [value for program in IO_PROGRAMS for value in pictures[1].groups[program][COCO]]
     claims.append(
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.1b",
-            "io_stream under CoCo: one on each machine, so its runtime is close to the ideal",
+            "io_stream under CoCo: one on each machine, so its run time is close to the ideal",
             "close to 1",
             f"median {median(near):.2f}, 99 % {percentile(near, 99):.2f}",
             percentile(near, 99) < 1.1,
@@ -154,7 +159,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
     )
     return Figure(
         "8.1",
-        "Figure 8.1: runtimes in the cluster mix",
+        "Figure 8.1: run times in the cluster mix",
         runs.seed,
         runs.quick,
         runs.setting(),
@@ -165,23 +170,23 @@ def figure_8_1(runs: MixRuns) -> Figure:
     )
 
 
-def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[Claim]:
+def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[PublishedClaim]:
     medians = {name: [median(groups[program][name]) for program in PROGRAMS] for name in SCHEDULERS}
     claims = []
     for name in (WHARE, COCO):
         over_queue = sum(ours <= base for ours, base in zip(medians[name], medians[QUEUE], strict=True))
         over_load = sum(ours <= 1.02 * base for ours, base in zip(medians[name], medians[LOAD], strict=True))
         claims += [
-            Claim(
+            PublishedClaim(
                 where,
                 f"{name}: median no worse than the queue's",
                 "almost all of 5 workloads",
                 f"{over_queue} of 5",
                 over_queue >= 4,
             ),
-            Claim(
+            PublishedClaim(
                 where,
-                f"{name}: matches (within 2 %) or beats what stands in Mesos' place",
+                f"{name}: matches (within 2 %) or beats the load-aware queue",
                 "all 5 workloads",
                 f"{over_load} of 5",
                 over_load == 5,
@@ -196,7 +201,7 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[C
         )
     ]
     claims.append(
-        Claim(
+        PublishedClaim(
             f"§8.5, {where}",
             "the better model lowers the slow-down of the median by (best workload)",
             "2-4 x",
@@ -208,7 +213,7 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[C
 
 
 def figure_8_2(runs: MixRuns) -> Figure:
-    """The L3-fitting workload minute by minute: how a model learns."""
+    """Return Figure 8.2: the L3-fitting workload by minute, as a model learns."""
     names = (QUEUE, WHARE, COCO)
     minutes = int(runs.seconds // MINUTE_S)
     means: dict[str, Floats] = {}
@@ -232,30 +237,32 @@ def figure_8_2(runs: MixRuns) -> Figure:
     late = mean(means[WHARE][minutes // 2 :])
     base = mean(means[QUEUE][minutes // 2 :])
     claims = (
-        Claim(
+        PublishedClaim(
             "Figure 8.2",
-            "Whare-MCs gets better once it has learned: mean of the second half beside that of the start",
+            "Whare-MCs improves as it learns: mean of the second half compared with the start",
             "a steep drop",
             f"{early:.2f} to {late:.2f}",
             late < early,
         ),
-        Claim(
+        PublishedClaim(
             "Figure 8.2",
-            "Whare-MCs beside the queue, in the second half",
+            "Whare-MCs compared with the queue, in the second half",
             "lower",
-            f"{late:.2f} beside {base:.2f}",
+            f"{late:.2f} and {base:.2f}",
             late < base,
         ),
     )
     curves = {name: (np.arange(1.0, minutes + 1), means[name]) for name in names}
-    picture = Lines("8.2", "Figure 8.2: mem_stream, L3-fit, SRG cluster", "minute", "runtime / ideal", curves)
+    picture = Lines(
+        "8.2", "Figure 8.2: mem_stream, L3-fit, SRG cluster", "minute", "run time / ideal", curves
+    )
     return Figure(
         "8.2",
         "Figure 8.2: learning good mappings",
         runs.seed,
         runs.quick,
         runs.setting(),
-        (Sheet("Runtime beside the ideal of mem_stream, L3-fit, by the minute of its end", columns, rows),),
+        (Sheet("Run time / ideal of mem_stream, L3-fit, by the minute of its end", columns, rows),),
         claims,
         (picture,),
         _NOTES,
@@ -263,7 +270,7 @@ def figure_8_2(runs: MixRuns) -> Figure:
 
 
 def figure_8_3(runs: MixRuns) -> Figure:
-    """How long tasks wait, on the SRG cluster."""
+    """Return Figure 8.3: waiting times on the SRG cluster."""
     groups = {
         program: {
             name: [task.waited for task in runs.tasks(name, program, large=False)] for name in SCHEDULERS
@@ -271,24 +278,24 @@ def figure_8_3(runs: MixRuns) -> Figure:
         for program in PROGRAMS
     }
     rows = [
-        (program, name, *spread(values))
+        (program, name, *percentile_cells(values))
         for program, series in groups.items()
         for name, values in series.items()
     ]
     every = {name: [each for program in PROGRAMS for each in groups[program][name]] for name in SCHEDULERS}
     claims = (
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.3",
             "CoCo's waves make tasks wait: median over all workloads",
             "10-15 s",
             f"{median(every[COCO]):.1f} s",
             median(every[COCO]) > 3 * median(every[QUEUE]),
         ),
-        Claim(
+        PublishedClaim(
             "§8.2.1, Figure 8.3",
-            "Whare-Map places at once: median over all workloads",
+            "Whare-Map places immediately: median over all workloads",
             "within 0.2 s",
-            f"{median(every[WHARE]):.2f} s (a round each {ROUND_S} s)",
+            f"{median(every[WHARE]):.2f} s (a round every {ROUND_S} s)",
             median(every[WHARE]) <= ROUND_S,
         ),
     )
@@ -301,12 +308,12 @@ def figure_8_3(runs: MixRuns) -> Figure:
         (Sheet("Seconds of waiting, SRG cluster", ("workload", "scheduler", *PERCENTILE_COLUMNS), rows),),
         claims,
         (Boxes("8.3", "Figure 8.3: waiting, SRG cluster", "seconds", groups, log=True),),
-        (*_NOTES, "Only tasks that ran to their end count."),
+        (*_NOTES, "Only tasks that ran to their end are counted."),
     )
 
 
 def figure_8_4(runs: MixRuns) -> Figure:
-    """Cycles for each instruction, over all tasks on the SRG cluster."""
+    """Return Figure 8.4: cycles per instruction, over all tasks on the SRG cluster."""
     values = {
         name: np.array(
             [
@@ -317,13 +324,13 @@ def figure_8_4(runs: MixRuns) -> Figure:
         )
         for name in SCHEDULERS
     }
-    rows = [(name, *spread(each)) for name, each in values.items()]
+    rows = [(name, *percentile_cells(each)) for name, each in values.items()]
     top = {name: percentile(each, 99) for name, each in values.items()}
     claims = (
         *(
-            Claim(
+            PublishedClaim(
                 "Figure 8.4",
-                f"{name}: cycles for each instruction beside the queue's, at the median and at 75 %",
+                f"{name}: cycles per instruction compared with the queue, at the median and at 75 %",
                 "as good or better almost always",
                 ", ".join(
                     f"{percentile(values[name], at):.2f} / {percentile(values[QUEUE], at):.2f}"
@@ -338,7 +345,7 @@ def figure_8_4(runs: MixRuns) -> Figure:
             )
             for name in (WHARE, COCO)
         ),
-        Claim(
+        PublishedClaim(
             "Appendix A.2",
             "99th percentile of the best model",
             "around 3",
@@ -349,13 +356,13 @@ def figure_8_4(runs: MixRuns) -> Figure:
     curves = {name: distribution(each) for name, each in values.items()}
     return Figure(
         "8.4",
-        "Figure 8.4: cycles for each instruction in the cluster mix",
+        "Figure 8.4: cycles per instruction in the cluster mix",
         runs.seed,
         runs.quick,
         runs.setting(),
-        (Sheet("Cycles for each instruction, SRG cluster", ("scheduler", *PERCENTILE_COLUMNS), rows),),
+        (Sheet("Cycles per instruction, SRG cluster", ("scheduler", *PERCENTILE_COLUMNS), rows),),
         claims,
-        (Lines("8.4", "Figure 8.4: SRG cluster", "cycles for each instruction", "share of tasks", curves),),
+        (Lines("8.4", "Figure 8.4: SRG cluster", "cycles per instruction", "fraction of tasks", curves),),
         _NOTES,
     )
 

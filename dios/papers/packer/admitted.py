@@ -1,7 +1,4 @@
-"""What is admitted, used and paid: Figures 3 to 5 of the Packer paper.
-
-For: ``dios repro packer``. Not for: playing jobs (``fields``), or why it is so (``knowledge``).
-"""
+"""Admitted tasks, utilisation and revenue: Figures 3 to 5 of the Packer paper."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from dios.packer.job.ti_mra import Floats
-from dios.packer.simulate import Summary
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
+from dios.packer.simulate import PolicySummary
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
 from dios.papers.packer.runs import (
     CALM,
     FAMILY,
@@ -20,8 +17,8 @@ from dios.papers.packer.runs import (
     NOTES,
     PAPER,
     PRESSURE,
-    Field,
-    Fields,
+    PackerRuns,
+    SeedRun,
     percent,
     revenue,
     tasks,
@@ -32,104 +29,108 @@ RESOURCES: Final = ("CPU", "memory", "disk write", "disk read", "bandwidth")
 OTHERS: Final = (("tetris", "Tetris"), ("slots", "slots"))
 
 
-def by_seed(fields: Fields, mbps: float, of: Callable[[Summary], float], what: str) -> Sheet:
-    """Every policy and every seed, in percent."""
+def by_seed(runs: PackerRuns, mbps: float, of: Callable[[PolicySummary], float], what: str) -> Sheet:
+    """Return the table of every policy and every seed, in percent."""
     rows: list[tuple[Cell, ...]] = []
     for name in NAMES:
-        found = [100.0 * value for value in fields.over_seeds(mbps, name, of)]
+        found = [100.0 * value for value in runs.over_seeds(mbps, name, of)]
         rows.append((name, median(found), *found))
-    seeds = tuple(f"seed {seed}" for seed in fields.seeds())
-    return Sheet(f"{what}, %, edges of {mbps:g} Mbit/s in the median", ("policy", "median", *seeds), rows)
+    seeds = tuple(f"seed {seed}" for seed in runs.seeds())
+    return Sheet(f"{what}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
 
 
 def as_published(
-    fields: Fields, of: Callable[[Summary], float], what: str, where: str, published: tuple[float, float]
-) -> list[Claim]:
-    """Packer beside Tetris and slots, under pressure and without."""
+    runs: PackerRuns,
+    of: Callable[[PolicySummary], float],
+    what: str,
+    where: str,
+    published: tuple[float, float],
+) -> list[PublishedClaim]:
+    """Return the claims about Packer compared with Tetris and slots, with scarce and plentiful bandwidth."""
     claims = []
-    for (name, called), told in zip(OTHERS, published, strict=True):
+    for (name, called), claimed in zip(OTHERS, published, strict=True):
         for mbps in (PRESSURE, CALM):
-            found = fields.gains(mbps, "literal", name, of)
+            found = runs.relative_gains(mbps, "literal", name, of)
             claims.append(
-                Claim(
+                PublishedClaim(
                     where,
                     f"{what} than {called}, {mbps:g} Mbit/s",
-                    f"about {told:+.0%}",
+                    f"about {claimed:+.0%}",
                     percent(found),
-                    median(found) >= told and min(found) > 0.0,
+                    median(found) >= claimed and min(found) > 0.0,
                 )
             )
     return claims
 
 
-def figure_3(fields: Fields) -> Figure:
-    """The part of all tasks that is admitted."""
-    first = fields.field(fields.seed, PRESSURE)
+def figure_3(runs: PackerRuns) -> Figure:
+    """Return Figure 3: the admitted fraction of all tasks."""
+    first = runs.seed_run(runs.seed, PRESSURE)
     return Figure(
         number="3",
         title="Figure 3: acceptance ratio of application tasks",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
-        sheets=tuple(by_seed(fields, mbps, tasks, "Tasks admitted") for mbps in (PRESSURE, CALM)),
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
+        sheets=tuple(by_seed(runs, mbps, tasks, "Admitted tasks") for mbps in (PRESSURE, CALM)),
         claims=(
-            *as_published(fields, tasks, "more tasks", "section III-B, Figure 3", (0.30, 0.67)),
-            _steady(fields),
+            *as_published(runs, tasks, "more tasks", "section III-B, Figure 3", (0.30, 0.67)),
+            _steady(runs),
         ),
-        pictures=(_gains_over_time(fields.seed, first), _parts_over_time(fields.seed, first)),
+        pictures=(_gains_over_time(runs.seed, first), _parts_over_time(runs.seed, first)),
         notes=NOTES,
         family=FAMILY,
         source=PAPER,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _accepted(found: Field, name: str) -> Floats:
-    """The part admitted of the tasks that came up to each instant."""
+def _accepted(found: SeedRun, name: str) -> Floats:
+    """Return the admitted fraction of the tasks that arrived up to each instant."""
     admitted = np.cumsum(found.policies[name].admitted.tasks)
     return np.asarray(admitted / np.maximum(np.cumsum(found.came.tasks), 1))
 
 
-def _gained(found: Field, other: str) -> Floats:
-    """By how many percent literal admitted more than another so far; not a number beside nothing."""
+def _gained(found: SeedRun, other: str) -> Floats:
+    """Return the percentage by which literal admitted more than another policy so far, or nan."""
     ours, theirs = _accepted(found, "literal"), _accepted(found, other)
     return 100 * (np.divide(ours, theirs, out=np.full_like(ours, np.nan), where=theirs > 0) - 1)
 
 
-def _gains_over_time(seed: int, found: Field) -> Lines:
+def _gains_over_time(seed: int, found: SeedRun) -> Lines:
     instants = np.arange(len(found.came.tasks), dtype=np.float64)
     series = {f"over {called}": (instants, _gained(found, name)) for name, called in OTHERS}
-    return Lines("3", f"Tasks admitted so far, literal, seed {seed}", "instant", "% more", series)
+    return Lines("3", f"Tasks admitted so far by literal, seed {seed}", "instant", "% more", series)
 
 
-def _parts_over_time(seed: int, found: Field) -> Lines:
+def _parts_over_time(seed: int, found: SeedRun) -> Lines:
     instants = np.arange(len(found.came.tasks), dtype=np.float64)
     series = {name: (instants, 100 * _accepted(found, name)) for name in ("literal", "fixed", "ahead")}
     series |= {name: (instants, 100 * _accepted(found, name)) for name in ("tetris", "tetris-time", "slots")}
     return Lines("3-all", f"Tasks admitted so far, seed {seed}", "instant", "%", series)
 
 
-def _steady(fields: Fields) -> Claim:
-    """Whether gains settle: up to the end beside up to half of what counts."""
-    middle = (fields.begin + fields.scope.instants) // 2 - 1
+def _steady(runs: PackerRuns) -> PublishedClaim:
+    """Return the claim that gains settle: compare the gain at the end with that at half of the time."""
+    middle = (runs.begin + runs.scope.instants) // 2 - 1
     moved = []
-    for seed in fields.seeds():
-        gains = _gained(fields.field(seed, PRESSURE), "tetris")
+    for seed in runs.seeds():
+        gains = _gained(runs.seed_run(seed, PRESSURE), "tetris")
         moved.append(float(abs(gains[-1] / gains[middle] - 1)))
-    return Claim(
+    return PublishedClaim(
         "section III-B, Figure 3",
-        f"the gain over Tetris settles: after {fields.scope.instants} instants beside after {middle + 1}",
+        f"the gain over Tetris settles: after {runs.scope.instants} instants compared with {middle + 1}",
         "settles around time 1,000",
-        f"differs by {median(moved):.0%} of it in the median seed, {max(moved):.0%} at the most",
+        f"differs by {median(moved):.0%} of it in the median seed, at most {max(moved):.0%}",
         max(moved) < 0.1,
     )
 
 
-def figure_4(fields: Fields) -> Figure:
-    """How much of the five resources is used."""
+def figure_4(runs: PackerRuns) -> Figure:
+    """Return Figure 4: the utilisation of the five resources."""
     rows: list[tuple[Cell, ...]] = []
-    for seed in fields.seeds():
-        found = fields.field(seed, PRESSURE).policies
+    for seed in runs.seeds():
+        found = runs.seed_run(seed, PRESSURE).policies
         for name in NAMES:
             summary = found[name].summary
             set_aside = (100 * summary.booked[0], 100 * summary.booked[4])
@@ -137,52 +138,52 @@ def figure_4(fields: Fields) -> Figure:
     return Figure(
         number="4",
         title="Figure 4: utilisation of CPU, memory, disk and bandwidth",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
         sheets=(
             Sheet(
-                f"Used in the mean of instants, %, {PRESSURE:g} Mbit/s; and what was set aside",
-                ("seed", "policy", *RESOURCES, "CPU set aside", "bandwidth set aside"),
+                f"Demand of tasks, mean of instants, %, {PRESSURE:g} Mbit/s; and reserved amounts",
+                ("seed", "policy", *RESOURCES, "CPU reserved", "bandwidth reserved"),
                 rows,
             ),
         ),
-        claims=tuple(_claims_4(fields)),
-        pictures=tuple(_differences(fields, which) for which in range(5)),
+        claims=tuple(_claims_4(runs)),
+        pictures=tuple(_differences(runs, which) for which in range(5)),
         notes=(
             *NOTES,
             (
-                "Used is what admitted tasks ask for at each instant, and what their edges ask for on every "
-                "link that they pass; a policy that knows only peaks, or slots, sets more aside than that."
+                "The utilisation is the demand of admitted tasks at each instant, and that of their edges on "
+                "every link of their paths; a policy that knows only peaks, or slots, reserves more."
             ),
         ),
         family=FAMILY,
         source=PAPER,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _over(fields: Fields, seed: int, name: str, which: int) -> Floats:
-    """(T,) by how much `literal` uses more of a resource than another policy, at the instants that count."""
-    found = fields.field(seed, PRESSURE).policies
-    ours, theirs = (found[each].used[fields.begin :, which] for each in ("literal", name))
+def _over(runs: PackerRuns, seed: int, name: str, which: int) -> Floats:
+    """Return (T,) the relative excess of literal's use of a resource over that of another policy."""
+    found = runs.seed_run(seed, PRESSURE).policies
+    ours, theirs = (found[each].used[runs.begin :, which] for each in ("literal", name))
     return ours / np.maximum(theirs, 1e-9) - 1.0
 
 
-def _claims_4(fields: Fields) -> list[Claim]:
+def _claims_4(runs: PackerRuns) -> list[PublishedClaim]:
     claims = []
-    for (name, called), told in zip(OTHERS, (0.76, 0.87), strict=True):
-        found = fields.gains(PRESSURE, "literal", name, lambda summary: summary.used[4])
-        lowest = min(float(_over(fields, seed, name, 4).min()) for seed in fields.seeds())
+    for (name, called), claimed in zip(OTHERS, (0.76, 0.87), strict=True):
+        found = runs.relative_gains(PRESSURE, "literal", name, lambda summary: summary.used[4])
+        lowest = min(float(_over(runs, seed, name, 4).min()) for seed in runs.seeds())
         claims += [
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 4(e)",
                 f"higher utilisation of bandwidth than {called}",
-                f"about {told:+.0%}",
+                f"about {claimed:+.0%}",
                 percent(found),
-                median(found) >= told,
+                median(found) >= claimed,
             ),
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 4(e)",
                 f"utilisation of bandwidth is never below that of {called}",
                 "never",
@@ -191,37 +192,37 @@ def _claims_4(fields: Fields) -> list[Claim]:
             ),
         ]
         parts = [
-            float(np.mean([_over(fields, seed, name, which) > 0 for which in range(4)]))
-            for seed in fields.seeds()
+            float(np.mean([_over(runs, seed, name, which) > 0 for which in range(4)]))
+            for seed in runs.seeds()
         ]
         claims.append(
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 4(a) to (d)",
                 f"most of the time more CPU, memory and disk is used than by {called}, not always",
                 "most of the time",
-                f"{median(parts):.0%} of instants in the median seed, {min(parts):.0%} at the least",
+                f"{median(parts):.0%} of instants in the median seed, at least {min(parts):.0%}",
                 min(parts) > 0.5,
             )
         )
     return claims
 
 
-def _differences(fields: Fields, which: int) -> Lines:
-    instants = np.arange(fields.begin, fields.scope.instants, dtype=np.float64)
+def _differences(runs: PackerRuns, which: int) -> Lines:
+    instants = np.arange(runs.begin, runs.scope.instants, dtype=np.float64)
     series = {
-        f"over {called}": (instants, 100 * _over(fields, fields.seed, name, which)) for name, called in OTHERS
+        f"over {called}": (instants, 100 * _over(runs, runs.seed, name, which)) for name, called in OTHERS
     }
-    title = f"{RESOURCES[which]} used, literal, seed {fields.seed}"
+    title = f"{RESOURCES[which]} used by literal, seed {runs.seed}"
     return Lines(f"4-{RESOURCES[which].replace(' ', '-').lower()}", title, "instant", "% more", series)
 
 
-def figure_5(fields: Fields) -> Figure:
-    """What the admitted jobs pay."""
+def figure_5(runs: PackerRuns) -> Figure:
+    """Return Figure 5: the revenue of the admitted jobs."""
     drawn: tuple[Picture, ...] = (
         Boxes(
-            *("5", f"Revenue, {PRESSURE:g} Mbit/s, every seed", "% of all jobs'"),
+            *("5", f"Revenue, {PRESSURE:g} Mbit/s, every seed", "% of all jobs"),
             {
-                name: {"seeds": [100 * part for part in fields.over_seeds(PRESSURE, name, revenue)]}
+                name: {"seeds": [100 * part for part in runs.over_seeds(PRESSURE, name, revenue)]}
                 for name in SHOWN
             },
         ),
@@ -229,24 +230,24 @@ def figure_5(fields: Fields) -> Figure:
     return Figure(
         number="5",
         title="Figure 5: provider revenue",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
         sheets=tuple(
-            by_seed(fields, mbps, revenue, "Paid of what all would pay") for mbps in (PRESSURE, CALM)
+            by_seed(runs, mbps, revenue, "Revenue of that of all jobs") for mbps in (PRESSURE, CALM)
         ),
-        claims=tuple(as_published(fields, revenue, "more revenue", "section III-B, Figure 5", (0.29, 0.60))),
+        claims=tuple(as_published(runs, revenue, "more revenue", "section III-B, Figure 5", (0.29, 0.60))),
         pictures=drawn,
         notes=(
             *NOTES,
             (
-                "A job pays for what it asks for at each instant: 1 for all that a server has of a resource, "
+                "A job pays for its demand at each instant: 1 for all of a server's amount of a resource, "
                 "1 for edges that fill a server's link. The paper does not print its prices."
             ),
         ),
         family=FAMILY,
         source=PAPER,
-        options=fields.options,
+        options=runs.options,
     )
 
 

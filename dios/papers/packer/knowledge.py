@@ -1,7 +1,7 @@
-"""What is due to knowing demands over time and what to the score; and how it changes with bandwidth.
+"""Two figures of our own: the effect of knowing demands over time, and of the bandwidth of edges.
 
-For: ``dios repro packer``. Not a figure of the paper: it compares a policy that knows demands over time with
-others that know peaks alone, and takes the difference for that of its score.
+The paper compares a policy that knows demands over time with others that know only peaks, and attributes the
+difference to its score.
 """
 
 from __future__ import annotations
@@ -10,8 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
-from dios.papers.packer.runs import CALM, FAMILY, FEW, NOTES, PAPER, PRESSURE, Fields, gain, percent, tasks
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.packer.runs import (
+    CALM,
+    FAMILY,
+    FEW,
+    NOTES,
+    PAPER,
+    PRESSURE,
+    PackerRuns,
+    gain,
+    percent,
+    tasks,
+)
 from dios.plotting import Lines
 
 PAIRS: Final = (
@@ -21,65 +32,65 @@ PAIRS: Final = (
     ("fixed", "fixed, peaks", "fixed"),
     ("ahead", "ahead, peaks", "ahead"),
 )
-"""A score, told peaks, and told demands over time."""
+"""A score, its policy with peaks, and its policy with demands over time."""
 KNOWING: Final = ("score", "peaks", "demands over time", "gain by knowing time")
 ALIKE: Final = ("tetris-time", "best-fit-time")
 SCORES: Final = ("literal", "fixed", "aligned", "ahead", "best-fit-time")
 
 
-def figure_time(fields: Fields) -> Figure:
-    """Each score with each knowledge."""
+def figure_time(runs: PackerRuns) -> Figure:
+    """Return the figure of each score with each knowledge."""
     sheets = []
     for mbps in (PRESSURE, CALM):
         rows: list[tuple[Cell, ...]] = []
         for score, peaks, time in PAIRS:
-            one, two = (fields.over_seeds(mbps, name, tasks) for name in (peaks, time))
-            gains = fields.gains(mbps, time, peaks, tasks)
+            one, two = (runs.over_seeds(mbps, name, tasks) for name in (peaks, time))
+            gains = runs.relative_gains(mbps, time, peaks, tasks)
             rows.append((score, 100 * median(one), 100 * median(two), percent(gains)))
-        sheets.append(Sheet(f"Tasks admitted, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
+        sheets.append(Sheet(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
         beside: list[tuple[Cell, ...]] = [
-            (score, *(percent(fields.gains(mbps, score, other, tasks)) for other in ALIKE))
+            (score, *(percent(runs.relative_gains(mbps, score, other, tasks)) for other in ALIKE))
             for score in SCORES
         ]
-        columns = ("score", *(f"beside {other}" for other in ALIKE))
+        columns = ("score", *(f"compared with {other}" for other in ALIKE))
         sheets.append(Sheet(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, beside))
-    sheets.append(_without_links(fields))
+    sheets.append(_without_links(runs))
     return Figure(
         number="time",
-        title="Knowledge of time or score: what makes the difference",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
+        title="Knowledge of time or score: the cause of the difference",
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
         sheets=tuple(sheets),
-        claims=tuple(_claims(fields)),
-        notes=(_plainly(fields), *NOTES),
+        claims=tuple(_claims(runs)),
+        notes=(_in_short(runs), *NOTES),
         family=FAMILY,
         source=PAPER,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _without_links(fields: Fields) -> Sheet:
-    """Tetris as it is published checks no path: it admits what then shares links as luck has it."""
+def _without_links(runs: PackerRuns) -> Sheet:
+    """Return the table of Tetris as published: it checks no path and guarantees no bandwidth."""
     rows: list[tuple[Cell, ...]] = []
-    for seed in fields.seeds():
-        literal = fields.field(seed, PRESSURE).policies["literal"].summary.tasks
-        rows.append((seed, 100 * literal, *(100 * part for part in fields.blind(seed))))
+    for seed in runs.seeds():
+        literal = runs.seed_run(seed, PRESSURE).policies["literal"].summary.tasks
+        rows.append((seed, 100 * literal, *(100 * part for part in runs.without_links(seed))))
     columns = ("seed", "literal", "Tetris, peaks, no links", "Tetris, over time, no links")
-    return Sheet(f"Tasks admitted if Tetris looks at no link, %, {PRESSURE:g} Mbit/s", columns, rows)
+    return Sheet(f"Admitted tasks if Tetris ignores links, %, {PRESSURE:g} Mbit/s", columns, rows)
 
 
-def _claims(fields: Fields) -> list[Claim]:
+def _claims(runs: PackerRuns) -> list[PublishedClaim]:
     claims = []
     for mbps in (PRESSURE, CALM):
         for name, published in (
-            ("literal", "its algorithm is why"),
-            ("fixed", "the same, unused links counted as free"),
+            ("literal", "because of its algorithm"),
+            ("fixed", "the same; unused links count as free"),
             ("ahead", "not in the paper"),
         ):
-            found = fields.gains(mbps, name, "tetris-time", tasks)
+            found = runs.relative_gains(mbps, name, "tetris-time", tasks)
             claims.append(
-                Claim(
+                PublishedClaim(
                     "section III-B",
                     f"{name}: more tasks than Tetris that knows demands over time, {mbps:g} Mbit/s",
                     published,
@@ -87,23 +98,23 @@ def _claims(fields: Fields) -> list[Claim]:
                     min(found) > 0.0,
                 )
             )
-    literal = fields.over_seeds(PRESSURE, "literal", tasks)
-    found = [gain(one, fields.blind(seed)[0]) for one, seed in zip(literal, fields.seeds(), strict=True)]
+    literal = runs.over_seeds(PRESSURE, "literal", tasks)
+    found = [gain(one, runs.without_links(seed)[0]) for one, seed in zip(literal, runs.seeds(), strict=True)]
     claims.append(
-        Claim(
+        PublishedClaim(
             "section III-B",
-            f"literal: more tasks than Tetris that looks at no link and guarantees none, {PRESSURE:g} Mbit/s",
+            f"literal: more tasks than Tetris that ignores links and guarantees none, {PRESSURE:g} Mbit/s",
             "about +30%",
             percent(found),
             median(found) >= 0.30,
         )
     )
     for name in ("literal", "fixed"):
-        found = fields.gains(PRESSURE, f"{name}, peaks", "tetris", tasks)
+        found = runs.relative_gains(PRESSURE, f"{name}, peaks", "tetris", tasks)
         claims.append(
-            Claim(
+            PublishedClaim(
                 "not in the paper",
-                f"{name}, told only peaks: more tasks than Tetris, {PRESSURE:g} Mbit/s",
+                f"{name} with peaks only: more tasks than Tetris, {PRESSURE:g} Mbit/s",
                 "-",
                 percent(found),
                 min(found) > 0.0,
@@ -112,80 +123,80 @@ def _claims(fields: Fields) -> list[Claim]:
     return claims
 
 
-def _scores(fields: Fields) -> str:
-    """What else it is due to."""
-    score = fields.gains(PRESSURE, "literal", "tetris-time", tasks)
-    return "; the printed score takes some of it back" if max(score) < 0.0 else ", and to the printed score"
+def _scores(runs: PackerRuns) -> str:
+    """Return the rest of the sentence about causes."""
+    score = runs.relative_gains(PRESSURE, "literal", "tetris-time", tasks)
+    return "; the printed score loses a part of it" if max(score) < 0.0 else ", and to the printed score"
 
 
-def _plainly(fields: Fields) -> str:
-    """The same in a sentence."""
-    told = "tetris-time"
-    pairs = (("literal", "tetris"), (told, "tetris"), ("literal", told), ("ahead", told))
-    whole, known, score, ours = (percent(fields.gains(PRESSURE, *pair, tasks)) for pair in pairs)
+def _in_short(runs: PackerRuns) -> str:
+    """Return the results in a sentence."""
+    reference = "tetris-time"
+    pairs = (("literal", "tetris"), (reference, "tetris"), ("literal", reference), ("ahead", reference))
+    whole, known, score, ours = (percent(runs.relative_gains(PRESSURE, *pair, tasks)) for pair in pairs)
     return (
-        f"Plainly, in tasks admitted at {PRESSURE:g} Mbit/s. Literal beside Tetris, which is what the paper "
-        f"measures: {whole}. Telling Tetris the demands over time and nothing else: {known}. Literal beside "
-        f"that, which is what its score does: {score}. Ahead beside that: {ours}. So the gain is due to "
-        f"knowing demands over time{_scores(fields)}."
+        f"In short, in admitted tasks at {PRESSURE:g} Mbit/s: literal compared with Tetris, as in the paper: "
+        f"{whole}. Tetris with the demands over time and no other change: {known}. Literal compared with "
+        f"that, which is the effect of its score: {score}. Ahead compared with that: {ours}. So the gain "
+        f"is due to knowing demands over time{_scores(runs)}."
     )
 
 
-def figure_bandwidth(fields: Fields) -> Figure:
-    """The part of tasks admitted from plenty of bandwidth to little."""
-    sweep = fields.scope.sweep
+def figure_bandwidth(runs: PackerRuns) -> Figure:
+    """Return the figure of the admitted fraction of tasks, by the bandwidth of edges."""
+    sweep = runs.scope.sweep
     rows: list[tuple[Cell, ...]] = []
     each: list[tuple[Cell, ...]] = []
     series = {}
     for name in FEW:
-        found = [fields.over_seeds(mbps, name, tasks) for mbps in sweep]
+        found = [runs.over_seeds(mbps, name, tasks) for mbps in sweep]
         middle = [100 * median(values) for values in found]
         rows.append((name, *middle))
         series[name] = (np.array(sweep), np.array(middle))
         each += [
-            (seed, name, *(100 * values[at] for values in found)) for at, seed in enumerate(fields.seeds())
+            (seed, name, *(100 * values[at] for values in found)) for at, seed in enumerate(runs.seeds())
         ]
     columns = tuple(f"{mbps:g} Mbit/s" for mbps in sweep)
     return Figure(
         number="bandwidth",
-        title="Acceptance by what edges need",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
+        title="Acceptance by the bandwidth of edges",
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
         sheets=(
-            Sheet("Tasks admitted, %, median seed", ("policy", *columns), rows),
+            Sheet("Admitted tasks, %, median seed", ("policy", *columns), rows),
             Sheet("Every seed, %", ("seed", "policy", *columns), each),
         ),
-        claims=tuple(_claims_bandwidth(fields)),
+        claims=tuple(_claims_bandwidth(runs)),
         pictures=(
-            Lines("bandwidth", "Tasks admitted, median seed", "Mbit/s of an edge in the median", "%", series),
+            Lines("bandwidth", "Admitted tasks, median seed", "median Mbit/s of an edge", "%", series),
         ),
         notes=NOTES,
         family=FAMILY,
         source=PAPER,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _claims_bandwidth(fields: Fields) -> list[Claim]:
-    sweep = fields.scope.sweep
+def _claims_bandwidth(runs: PackerRuns) -> list[PublishedClaim]:
+    sweep = runs.scope.sweep
     claims = []
-    for other, called, told in (("tetris", "Tetris", 0.30), ("slots", "slots", 0.67)):
-        found = [median(fields.gains(mbps, "literal", other, tasks)) for mbps in sweep]
+    for other, called, reference in (("tetris", "Tetris", 0.30), ("slots", "slots", 0.67)):
+        found = [median(runs.relative_gains(mbps, "literal", other, tasks)) for mbps in sweep]
         claims.append(
-            Claim(
+            PublishedClaim(
                 "section III-B",
-                f"literal: more tasks than {called}, whatever edges need",
-                f"about {told:+.0%}",
+                f"literal: more tasks than {called}, at every bandwidth",
+                f"about {reference:+.0%}",
                 ", ".join(f"{value:+.0%} at {mbps:g}" for value, mbps in zip(found, sweep, strict=True)),
-                min(found) >= told,
+                min(found) >= reference,
             )
         )
     best = {
-        mbps: max((median(fields.over_seeds(mbps, name, tasks)), name) for name in FEW)[1] for mbps in sweep
+        mbps: max((median(runs.over_seeds(mbps, name, tasks)), name) for name in FEW)[1] for mbps in sweep
     }
     claims.append(
-        Claim(
+        PublishedClaim(
             "not in the paper",
             "ahead admits the most at every bandwidth",
             "-",

@@ -1,9 +1,8 @@
 """One server's link over time: guarantees of a task, and all rates together (Figures 7 and 8 of the paper).
 
-For: ``dios repro packer``. Not for: enforcing rates on real links.
-
-As in the paper's experiment an edge's guarantee is constant, here what it needs in the mean while it sends;
-jobs are admitted by that. What its task then tries to send changes over time, and is now more, now less.
+As in the paper's experiment, the guarantee of an edge is constant, here its mean demand while it sends, and
+jobs are admitted with these guarantees. The traffic that a task then tries to send varies around that. No
+rates are enforced on real links.
 """
 
 from __future__ import annotations
@@ -19,83 +18,83 @@ from dios.packer.job.ti_mra import Floats, TiMra
 from dios.packer.policies import LITERAL
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.simulate import JOBS_EACH
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
-from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, Fields
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, PackerRuns
 from dios.plotting import Lines
 
 STEPS: Final = 10
-"""Shares are recomputed so often in an instant."""
+"""The number of times per instant that shares are computed."""
 BURST: Final = 0.7
-"""Deviation of the logarithm of what a task tries to send, around what its job was made with."""
+"""The deviation of the logarithm of a task's traffic, relative to its job's demand."""
 CLOSE: Final = 1e-6
-"""Of a link: less is rounding."""
+"""Differences below this fraction of a link are rounding errors."""
 
 
-class Link(NamedTuple):
-    """What n tasks of the busiest server do over S steps."""
+class ServerLink(NamedTuple):
+    """The n tasks that send from the busiest server over S steps."""
 
     seed: int
     server: int
     capacity: float
     names: tuple[str, ...]
     guarantees: Floats
-    """(n, S) Mbit/s; 0 while a task is not there."""
+    """(n, S) Mbit/s; 0 before a task starts and after it ends."""
     demands: Floats
-    """(n, S)"""
+    """(n, S) Mbit/s that the tasks try to send."""
     rates: Floats
-    """(n, S)"""
+    """(n, S) Mbit/s that the tasks get."""
     weights: Floats
-    """(n,)"""
+    """(n,) weights of the tasks' jobs."""
 
     @property
     def floors(self) -> Floats:
-        """(n, S) what nobody may fall below."""
+        """(n, S) the guaranteed rates, below which no task may fall."""
         return np.minimum(self.guarantees, self.demands)
 
     @property
     def hungry(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """(n, S) who sends less than it wants."""
+        """(n, S) True for a task that gets less than it demands."""
         return np.asarray(self.rates < self.demands - CLOSE * self.capacity)
 
 
 @dataclass
-class Watch:
-    """The busiest server of every seed, looked at once."""
+class BusiestServers:
+    """The busiest server of every seed, computed once."""
 
-    fields: Fields
-    _links: list[Link] = field(default_factory=list)
+    runs: PackerRuns
+    _links: list[ServerLink] = field(default_factory=list)
 
-    def links(self) -> list[Link]:
-        """One for every seed."""
+    def links(self) -> list[ServerLink]:
+        """Return the link of every seed."""
         if not self._links:
-            for seed in self.fields.seeds():
-                self.fields.told(f"seed {seed}: one server's link")
-                self._links.append(busiest(self.fields, seed))
+            for seed in self.runs.seeds():
+                self.runs.progress(f"seed {seed}: one server's link")
+                self._links.append(busiest(self.runs, seed))
         return self._links
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """What was played."""
+        """Return the parameters of the simulations."""
         places = ", ".join(f"server {link.server} (seed {link.seed})" for link in self.links())
         first = self.links()[0]
         return (
-            *self.fields.setting(),
-            ("server", f"the one whose tasks want to send the most: {places}"),
+            *self.runs.setting(),
+            ("server", f"the one whose tasks demand the most: {places}"),
             (
                 "shares",
-                f"recomputed {STEPS} times in an instant, over {first.rates.shape[1] // STEPS} instants",
+                f"computed {STEPS} times per instant, over {first.rates.shape[1] // STEPS} instants",
             ),
         )
 
 
-def busiest(fields: Fields, seed: int) -> Link:
-    """Admit jobs until the first have ended and as long again; the server whose tasks then want the most."""
-    datacenter = fields.make()
-    begin = fields.begin
+def busiest(runs: PackerRuns, seed: int) -> ServerLink:
+    """Admit jobs, for twice the time until the first have ended; return the server with the most demand."""
+    datacenter = runs.make()
+    begin = runs.begin
     end = 2 * begin
     workload = Workload(mbps=PRESSURE)
-    each = fields.scope.servers * JOBS_EACH
+    each = runs.scope.servers * JOBS_EACH
     held: list[tuple[Placement, TiMra]] = []
-    wanted = np.zeros((fields.scope.servers, end))
+    wanted = np.zeros((runs.scope.servers, end))
     for instant in range(end):
         for number in range(int(instant * each), int((instant + 1) * each)):
             job = generate_job(workload, seed, number)
@@ -106,20 +105,20 @@ def busiest(fields: Fields, seed: int) -> Link:
                     flow = job.bandwidth[edges].sum(axis=0)[: end - instant]
                     wanted[server, instant : instant + len(flow)] += flow
     server = int(wanted[:, begin:].sum(axis=1).argmax())
-    # As far ahead as one can look nothing is booked.
+    # The last instant of the horizon has no reservations.
     capacity = float(datacenter.free("up")[-1, server])
-    return _watched(seed, server, capacity, held, (begin, end))
+    return _follow_link(seed, server, capacity, held, (begin, end))
 
 
 def constant(job: TiMra) -> TiMra:
-    """The same job; each edge is guaranteed what it needs in the mean while it sends, all the time."""
+    """Return the job with constant guarantees: each edge's mean bandwidth while it sends."""
     busy = np.maximum((job.bandwidth > 0.0).sum(axis=1, keepdims=True), 1)
     level = job.bandwidth.sum(axis=1, keepdims=True) / busy
     return job.with_arrays(job.demand, np.broadcast_to(level, job.bandwidth.shape))
 
 
 def _senders(found: Placement) -> list[tuple[int, int, list[int]]]:
-    """Each node that sends to another server: node, server, and its edges that leave it."""
+    """Return each node that sends to other servers: node, server, and its edges to other servers."""
     place = [found.servers[node.name] for node in found.job.nodes]
     leaving: dict[int, list[int]] = {}
     for edge, (source, target) in enumerate(found.job.ends.tolist()):
@@ -128,10 +127,10 @@ def _senders(found: Placement) -> list[tuple[int, int, list[int]]]:
     return [(node, place[node], edges) for node, edges in leaving.items()]
 
 
-def _watched(
+def _follow_link(
     seed: int, server: int, capacity: float, held: list[tuple[Placement, TiMra]], span: tuple[int, int]
-) -> Link:
-    """Guarantees, demands and rates of a server's tasks, step by step."""
+) -> ServerLink:
+    """Return the link of a server with guarantees, demands and rates of its tasks, step by step."""
     begin, end = span
     rng = np.random.default_rng([seed, server])
     steps = (end - begin) * STEPS
@@ -144,7 +143,7 @@ def _watched(
                 _over_steps(flows[edges].sum(axis=0), found.start - begin, steps)
                 for flows in (found.job.bandwidth, job.bandwidth)
             )
-            # A burst lasts for a fifth of an instant.
+            # A burst lasts two steps.
             bursts = rng.lognormal(0.0, BURST, steps // 2).repeat(2)
             names.append(f"{job.name}, {job.nodes[node].name}")
             weights.append(job.weight)
@@ -155,11 +154,11 @@ def _watched(
         [share_bandwidth(capacity, promised[:, step], wanted[:, step], weight) for step in range(steps)],
         axis=1,
     )
-    return Link(seed, server, capacity, tuple(names), promised, wanted, rates, weight)
+    return ServerLink(seed, server, capacity, tuple(names), promised, wanted, rates, weight)
 
 
 def _over_steps(flow: Floats, start: int, steps: int) -> Floats:
-    """A row by instants, from ``start`` on, as a row of steps from 0 on; 0 outside of it."""
+    """Convert values by instants, from ``start`` on, to values by steps, from 0 on; 0 elsewhere."""
     row = np.zeros(steps)
     fine = flow.repeat(STEPS)[max(0, -start * STEPS) :]
     first = max(0, start * STEPS)
@@ -169,7 +168,7 @@ def _over_steps(flow: Floats, start: int, steps: int) -> Floats:
 
 
 def as_printed(capacity: float, guarantees: Floats, demands: Floats, weights: Floats) -> Floats:
-    """Algorithm 2 as it is printed, in the order of its loops, until less than ``CLOSE`` is left."""
+    """Run Algorithm 2 as it is printed, in the order of its loops, until less than ``CLOSE`` is left."""
     rates = np.minimum(guarantees, demands)
     hungry = [at for at in range(rates.size) if guarantees[at] < demands[at]]
     left = capacity - float(rates.sum())
@@ -186,8 +185,8 @@ def as_printed(capacity: float, guarantees: Floats, demands: Floats, weights: Fl
     return rates
 
 
-def _moments(link: Link) -> tuple[Cell, ...]:
-    """How many moments there are in which a task is there, and what it gets in them."""
+def _moments(link: ServerLink) -> tuple[Cell, ...]:
+    """Return the row of a link: the moments with an active task, and the tasks' rates in them."""
     there = link.guarantees > 0.0
     above = link.demands > link.guarantees
     below = (link.rates < link.floors - CLOSE * link.capacity)[there]
@@ -199,33 +198,33 @@ def _moments(link: Link) -> tuple[Cell, ...]:
     )
 
 
-def figure_7(watch: Watch) -> Figure:
-    """A task's rate beside its guarantee and its demand."""
-    rows = [_moments(link) for link in watch.links()]
+def figure_7(servers: BusiestServers) -> Figure:
+    """Return Figure 7: a task's rate, guarantee and demand."""
+    rows = [_moments(link) for link in servers.links()]
     columns = (
         *("seed", "tasks", "moments", "below min(demand, guarantee)"),
-        *("demand above guarantee, %", "of these more than the guarantee, %", "hungry, %"),
+        *("demand above guarantee, %", "rate above guarantee in these, %", "hungry, %"),
     )
     below_all = sum(int(str(row[3])) for row in rows)
-    first = watch.links()[0]
-    at = _interesting(first)
+    first = servers.links()[0]
+    at = _most_varied_task(first)
     steps = np.arange(first.rates.shape[1]) / STEPS
     return Figure(
         number="7",
         title="Figure 7: minimum bandwidth guarantees of a task",
-        seed=watch.fields.seed,
-        quick=watch.fields.scope.quick,
-        setting=watch.setting(),
-        sheets=(Sheet("All tasks that send from the server; a moment is one task's step", columns, rows),),
+        seed=servers.runs.seed,
+        quick=servers.runs.scope.quick,
+        setting=servers.setting(),
+        sheets=(Sheet("All tasks that send from the server; a moment is a step of a task", columns, rows),),
         claims=(
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 7",
                 "the rate is never below the smaller of demand and guarantee",
                 "never",
                 f"{below_all} of {sum(int(str(row[2])) for row in rows):,} moments",
                 below_all == 0,
             ),
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 7",
                 "a task that demands more than its guarantee may get less than it demands",
                 "sometimes",
@@ -243,34 +242,34 @@ def figure_7(watch: Watch) -> Figure:
                 },
             ),
         ),
-        notes=(*NOTES, _equals(watch)),
+        notes=(*NOTES, _note_on_equal_tasks(servers)),
         family=FAMILY,
         source=PAPER,
-        options=watch.fields.options,
+        options=servers.runs.options,
     )
 
 
 NOTES: Final = (
-    "Rates are those of dios.packer.share_bandwidth; no byte is sent. Real links are measured elsewhere.",
+    "Rates are those of dios.packer.share_bandwidth; nothing is sent. Real links are measured elsewhere.",
     (
-        "Jobs are admitted by constant guarantees: what an edge needs in the mean while it sends. What it "
-        "then tries to send is what its job was made with, times a lognormal burst of two steps."
+        "Jobs are admitted with constant guarantees: an edge's mean bandwidth while it sends. A task then "
+        "tries to send its job's bandwidth, times a lognormal burst of two steps."
     ),
 )
 
 
-def _interesting(link: Link) -> int:
-    """The task that is there for longest, as often above its guarantee as below."""
+def _most_varied_task(link: ServerLink) -> int:
+    """Return the task that is active for longest and is about as often above its guarantee as below."""
     there = (link.guarantees > 0.0).sum(axis=1)
     above = (link.demands > link.guarantees).sum(axis=1)
     below = ((link.demands < link.guarantees) & (link.demands > 0.0)).sum(axis=1)
     return int(np.argmax(np.minimum(above, below) + 1e-3 * there))
 
 
-def _equals(watch: Watch) -> str:
-    """What the printed order of Algorithm 2 does to equals."""
+def _note_on_equal_tasks(servers: BusiestServers) -> str:
+    """Return a note on Algorithm 2 as printed, which gives equal tasks unequal rates."""
     worst = 0.0
-    for link in watch.links():
+    for link in servers.links():
         for step in range(0, link.rates.shape[1], STEPS):
             there = link.guarantees[:, step] > 0.0
             columns = (link.guarantees[there, step], link.demands[there, step])
@@ -278,13 +277,13 @@ def _equals(watch: Watch) -> str:
             worst = max(worst, float(np.abs(printed - link.rates[there, step]).max(initial=0.0)))
     two = as_printed(10.0, np.ones(2), np.full(2, 9.0), np.ones(2)).round(2).tolist()
     return (
-        "As printed, Algorithm 2 gives the rest out in the order of tasks: two equals that share 10 get "
-        f"{two}. On these links a task's rate would differ from its fair one by up to {worst:.0f} Mbit/s."
+        "As printed, Algorithm 2 distributes the rest in the order of tasks: two equal tasks that share 10 "
+        f"get {two}. On these links a task's rate would differ from its fair one by up to {worst:.0f} Mbit/s."
     )
 
 
-def _steps(link: Link) -> tuple[Cell, ...]:
-    """How full the link is, with and without lending, and the steps at which a promise was broken."""
+def _steps(link: ServerLink) -> tuple[Cell, ...]:
+    """Return the row of a link: its use with and without lending, and the steps with a broken promise."""
     total, wanted = link.rates.sum(axis=0), link.demands.sum(axis=0)
     room = total < link.capacity * (1 - CLOSE)
     idle = int((room & link.hungry.any(axis=0)).sum())
@@ -296,44 +295,44 @@ def _steps(link: Link) -> tuple[Cell, ...]:
     )
 
 
-def figure_8(watch: Watch) -> Figure:
-    """All rates of the link together."""
-    rows = [_steps(link) for link in watch.links()]
+def figure_8(servers: BusiestServers) -> Figure:
+    """Return Figure 8: all rates of the link together."""
+    rows = [_steps(link) for link in servers.links()]
     columns = (
-        *("seed", "used, %", "used without lending, %", "guaranteed at the most, %", "wanted at the most, %"),
-        *("steps with a full link", "room left while one is hungry", "more than the link"),
+        *("seed", "used, %", "used without lending, %", "largest guarantee, %", "largest demand, %"),
+        *("steps with a full link", "spare while a task is hungry", "above the link"),
     )
-    first = watch.links()[0]
+    first = servers.links()[0]
     steps = np.arange(first.rates.shape[1]) / STEPS
     lent = [float(row[1]) - float(row[2]) for row in rows]
     return Figure(
         number="8",
         title="Figure 8: work-conserving sharing on a server",
-        seed=watch.fields.seed,
-        quick=watch.fields.scope.quick,
-        setting=watch.setting(),
-        sheets=(Sheet("The link of the server in each seed, means over steps", columns, rows),),
+        seed=servers.runs.seed,
+        quick=servers.runs.scope.quick,
+        setting=servers.setting(),
+        sheets=(Sheet("The server's link in each seed, means over steps", columns, rows),),
         claims=(
-            Claim(
+            PublishedClaim(
                 "section III-B, Figure 8",
                 "tasks get more than their guarantees when bandwidth is spare",
                 "yes",
                 f"{median(lent):+.0f} % of the link in the median seed",
                 min(lent) > 0.0,
             ),
-            Claim(
+            PublishedClaim(
                 "section II-C",
-                "nothing is left while somebody is hungry",
+                "nothing is left while a task is hungry",
                 "never",
                 f"{sum(int(str(row[6])) for row in rows)} of {len(rows) * len(steps):,} steps",
                 all(row[6] == 0 for row in rows),
             ),
-            Claim(
+            PublishedClaim(
                 "section III-B, footnote 1",
                 "guarantees never exceed the link, although demands may",
                 "never",
                 f"at most {max(float(row[3]) for row in rows):.0f} % guaranteed, "
-                f"{max(float(row[4]) for row in rows):.0f} % wanted",
+                f"{max(float(row[4]) for row in rows):.0f} % demanded",
                 all(float(row[3]) <= 100 * (1 + CLOSE) and row[7] == 0 for row in rows),
             ),
         ),
@@ -351,5 +350,5 @@ def figure_8(watch: Watch) -> Figure:
         notes=NOTES,
         family=FAMILY,
         source=PAPER,
-        options=watch.fields.options,
+        options=servers.runs.options,
     )

@@ -1,7 +1,4 @@
-"""The paper's data centre under made-up jobs, by seed and bandwidth, for every policy at once.
-
-For: Figures 3 to 6. Not for: playing (``dios.packer.simulate``), or one server's link (``one_server``).
-"""
+"""The paper's data centre under synthetic jobs, by seed and bandwidth, for all policies at once."""
 
 from __future__ import annotations
 
@@ -14,25 +11,33 @@ from dios.packer.datacenter import Datacenter
 from dios.packer.generate_jobs import Workload
 from dios.packer.job.ti_mra import Floats, TiMra
 from dios.packer.policies import AHEAD, FIXED, LITERAL
-from dios.packer.simulate import JOBS_EACH, Counts, Simulation, Steady, Summary, rehearse, summarise
-from dios.papers.figures import Told
+from dios.packer.simulate import (
+    JOBS_EACH,
+    JobCounts,
+    PolicySummary,
+    Simulation,
+    SyntheticJobs,
+    summarise,
+    warm_up,
+)
+from dios.papers.figures import ProgressCallback
 
 FAMILY: Final = "packer"
 PAPER: Final = "the paper"
 PRESSURE: Final = 30.0
-"""Mbit/s of an edge in the median at which links are short."""
+"""Median Mbit/s of an edge at which links are scarce."""
 CALM: Final = 5.0
-"""The same where they are not."""
+"""Median Mbit/s of an edge at which links are plenty."""
 PEAKS: Final = tuple(
     replace(policy, name=f"{policy.name}, peaks", knows="peaks") for policy in (LITERAL, FIXED, AHEAD)
 )
-"""Packer's scores and ours, told no more than Tetris is."""
+"""Packer's scores and ours with the knowledge that Tetris has."""
 NAMES: Final = (*POLICIES, *(policy.name for policy in PEAKS))
 FEW: Final = ("literal", "fixed", "aligned", "ahead", "tetris", "tetris-time", "slots")
 
 
-class Scope(NamedTuple):
-    """How much is played."""
+class PackerScope(NamedTuple):
+    """The extent of the simulations."""
 
     servers: int
     per_rack: int
@@ -40,106 +45,106 @@ class Scope(NamedTuple):
     instants: int
     seeds: int
     sweep: tuple[float, ...]
-    """Mbit/s of an edge in the median."""
+    """Median Mbit/s of an edge, one for each data point."""
     quick: bool
 
 
-FULL: Final = Scope(1200, 40, 10, 120, 5, (CALM, 15.0, PRESSURE, 45.0), quick=False)
-QUICK: Final = Scope(60, 10, 3, 24, 2, (CALM, PRESSURE), quick=True)
+FULL: Final = PackerScope(1200, 40, 10, 120, 5, (CALM, 15.0, PRESSURE, 45.0), quick=False)
+QUICK: Final = PackerScope(60, 10, 3, 24, 2, (CALM, PRESSURE), quick=True)
 
 NOTES: Final = (
     (
-        "Jobs are made up (dios.packer.generate_jobs). As in the paper a server has 16 cores, 32 GiB, 200 "
-        "MB/s of disk each way and 1 Gbit/s, racks 10 and pods 100 Gbit/s, resources of tasks are uniform "
-        "up to a quarter of a server, half of the jobs are MapReduce and half web services. Numbers of "
-        "tasks (2 and an exponential number of the mean 20), of instants (10 to 30), how demands change "
-        "over time and how much edges need are our choice: the paper has no numbers for them."
+        "Jobs are synthetic (dios.packer.generate_jobs). As in the paper, a server has 16 cores, 32 GiB, 200 "
+        "MB/s of disk each way and 1 Gbit/s, racks have 10 and pods 100 Gbit/s, resources of tasks are "
+        "uniform up to a quarter of a server, half of the jobs are MapReduce and half web services. The "
+        "numbers of tasks (2 plus an exponential number with the mean 20) and of instants (10 to 30), the "
+        "changes over time and the bandwidth of edges are our choice: the paper has no numbers for them."
     ),
     (
-        "Packer is `literal`, its equations as printed. Every policy is held to the same check of whole "
-        "paths, Tetris and slots too; the paper's Tetris only counts the network against a server."
+        "Packer is `literal`, its equations as printed. Every policy passes the same check of whole paths, "
+        "also Tetris and slots; the paper's Tetris only lowers a server's score because of the network."
     ),
-    "Seeds were drawn for this and used for nothing before; no policy was chosen or changed by them.",
+    "The seeds were drawn for this and not used before; no policy was chosen or changed with them.",
 )
 
 
-class Played(NamedTuple):
-    """One policy in one data centre."""
+class PolicyRun(NamedTuple):
+    """The result of one policy in one data centre."""
 
-    summary: Summary
-    admitted: Counts
+    summary: PolicySummary
+    admitted: JobCounts
     used: Floats
-    """(T, 5)"""
+    """(T, 5) demand of admitted jobs."""
 
 
-class Field(NamedTuple):
-    """All policies under the jobs of one seed."""
+class SeedRun(NamedTuple):
+    """The results of all policies under the jobs of one seed."""
 
-    came: Counts
-    policies: dict[str, Played]
+    came: JobCounts
+    policies: dict[str, PolicyRun]
 
 
 @dataclass
-class Fields:
-    """The simulations that the figures share, each made when it is first asked for."""
+class PackerRuns:
+    """The simulations that the figures share; each is run at its first use."""
 
     seed: int
-    told: Told
-    scope: Scope
-    _fields: dict[tuple[int, float, tuple[str, ...]], Field] = field(default_factory=dict)
-    _blind: dict[int, list[float]] = field(default_factory=dict)
+    progress: ProgressCallback
+    scope: PackerScope
+    _fields: dict[tuple[int, float, tuple[str, ...]], SeedRun] = field(default_factory=dict)
+    _without_links_runs: dict[int, list[float]] = field(default_factory=dict)
 
     def seeds(self) -> range:
-        """From the given one on."""
+        """Return the seeds, from the first one on."""
         return range(self.seed, self.seed + self.scope.seeds)
 
     @property
     def options(self) -> str:
-        """What the command takes for so many seeds."""
+        """The command's option for the number of seeds."""
         usual = (QUICK if self.scope.quick else FULL).seeds
         return "" if self.scope.seeds == usual else f" --seeds {self.scope.seeds}"
 
     @property
     def begin(self) -> int:
-        """The instant from which on jobs count: the first ones have ended."""
+        """The instant from which jobs are counted: the first jobs have ended."""
         return min(Workload().instants_max, self.scope.instants // 2)
 
     def make(self) -> Datacenter:
-        """An empty data centre."""
+        """Return an empty data centre."""
         scope = self.scope
         return Datacenter.tree(scope.servers, per_rack=scope.per_rack, racks_per_pod=scope.racks_per_pod)
 
-    def field(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> Field:
-        """Every policy of ``names`` under the same jobs."""
+    def seed_run(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> SeedRun:
+        """Return the results of all policies of ``names`` under the same jobs."""
         key = seed, mbps, tuple(names)
         for (number, rate, known), played in self._fields.items():
             if (number, rate) == (seed, mbps) and set(names) <= set(known):
                 return played
         if not self._fields:
-            self.told("loading the kernels; the first time they are compiled, which takes a minute")
-            rehearse()
-        source = Steady(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
+            self.progress("loading the kernels; the first time they are compiled, which takes a minute")
+            warm_up()
+        source = SyntheticJobs(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
         peaks = {policy.name: policy for policy in PEAKS}
         chosen = [peaks.get(name, POLICIES.get(name, FIXED)) for name in names]
         simulation = Simulation(self.make, source, chosen, self.scope.instants)
         while simulation.done < self.scope.instants:
-            self.told(f"seed {seed}, {mbps:g} Mbit/s: instant {simulation.done} of {self.scope.instants}")
+            self.progress(f"seed {seed}, {mbps:g} Mbit/s: instant {simulation.done} of {self.scope.instants}")
             simulation.step()
         summaries = summarise(simulation, self.begin)
-        self._fields[key] = Field(
+        self._fields[key] = SeedRun(
             simulation.came,
             {
-                record.policy.name: Played(summary, record.admitted, record.used)
+                record.policy.name: PolicyRun(summary, record.admitted, record.used)
                 for record, summary in zip(simulation.records, summaries, strict=True)
             },
         )
         return self._fields[key]
 
-    def blind(self, seed: int) -> list[float]:
-        """Tasks admitted by Tetris, with peaks and over time, if no link is ever looked at or booked."""
-        if seed not in self._blind:
-            self.told(f"seed {seed}: Tetris without links")
-            source = Steady(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
+    def without_links(self, seed: int) -> list[float]:
+        """Return the fractions of tasks that Tetris admits, with peaks and over time, if it ignores links."""
+        if seed not in self._without_links_runs:
+            self.progress(f"seed {seed}: Tetris without links")
+            source = SyntheticJobs(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
 
             def stripped(instant: int) -> list[TiMra]:
                 return [job.with_arrays(job.demand, 0.0 * job.bandwidth) for job in source(instant)]
@@ -147,21 +152,23 @@ class Fields:
             simulation = Simulation(self.make, stripped, ("tetris", "tetris-time"), self.scope.instants)
             while simulation.done < self.scope.instants:
                 simulation.step()
-            self._blind[seed] = [found.tasks for found in summarise(simulation, self.begin)]
-        return self._blind[seed]
+            self._without_links_runs[seed] = [found.tasks for found in summarise(simulation, self.begin)]
+        return self._without_links_runs[seed]
 
-    def over_seeds(self, mbps: float, name: str, of: Callable[[Summary], float]) -> list[float]:
-        """One number of every seed."""
+    def over_seeds(self, mbps: float, name: str, of: Callable[[PolicySummary], float]) -> list[float]:
+        """Return a number for every seed."""
         names = NAMES if mbps in {PRESSURE, CALM} else FEW
-        return [of(self.field(seed, mbps, names).policies[name].summary) for seed in self.seeds()]
+        return [of(self.seed_run(seed, mbps, names).policies[name].summary) for seed in self.seeds()]
 
-    def gains(self, mbps: float, name: str, other: str, of: Callable[[Summary], float]) -> list[float]:
-        """By how much one policy has more than another, as a part, for every seed."""
+    def relative_gains(
+        self, mbps: float, name: str, other: str, of: Callable[[PolicySummary], float]
+    ) -> list[float]:
+        """Return the relative gain of one policy over another, for every seed."""
         pairs = zip(self.over_seeds(mbps, name, of), self.over_seeds(mbps, other, of), strict=True)
         return [gain(one, two) for one, two in pairs]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """What was played."""
+        """Return the parameters of the simulations."""
         scope = self.scope
         racks = -(-scope.servers // scope.per_rack)
         return (
@@ -169,29 +176,29 @@ class Fields:
                 "data centre",
                 f"{scope.servers:,} servers, {racks} racks, {scope.racks_per_pod} racks to a pod",
             ),
-            ("jobs", f"{scope.servers * JOBS_EACH:g} at each of {scope.instants} instants, made up"),
-            ("counted", f"jobs that come from instant {self.begin} on"),
+            ("jobs", f"{scope.servers * JOBS_EACH:g} at each of {scope.instants} instants, synthetic"),
+            ("counted", f"jobs that arrive from instant {self.begin} on"),
             ("seeds", ", ".join(map(str, self.seeds()))),
         )
 
 
 def gain(one: float, other: float) -> float:
-    """By how much ``one`` is more, as a part of ``other``."""
+    """Return the relative excess of ``one`` over ``other``."""
     return one / other - 1.0 if other > 0.0 else float("inf") if one > 0.0 else 0.0
 
 
-def tasks(found: Summary) -> float:
-    """The part of all tasks that was admitted."""
+def tasks(found: PolicySummary) -> float:
+    """Return the admitted fraction of all tasks."""
     return found.tasks
 
 
-def revenue(found: Summary) -> float:
-    """The part of what all jobs would pay."""
+def revenue(found: PolicySummary) -> float:
+    """Return the revenue as a fraction of that of all jobs."""
     return found.revenue
 
 
 def percent(values: Sequence[float]) -> str:
-    """``+30 % (28 to 33)``: the median, and the ends."""
+    """Return the median and the range, as in ``+30% (+28% to +33%)``."""
     ordered = sorted(values)
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     return f"{middle:+.0%} ({ordered[0]:+.0%} to {ordered[-1]:+.0%})"

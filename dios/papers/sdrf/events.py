@@ -1,7 +1,4 @@
-"""Events of the live tree over a month: Figure 7 of the SDRF paper.
-
-For: ``dios repro sdrf``. Not for: what a decision costs (``tree_cost``).
-"""
+"""Events of the live tree over a month: Figure 7 of the SDRF paper."""
 
 from __future__ import annotations
 
@@ -12,37 +9,37 @@ import numpy as np
 
 from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
-from dios.fairness.trace_events import Replay, replay
-from dios.fairness.trace_report import delta_text, play
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
-from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, Scope
+from dios.fairness.trace_events import TreeReplay, replay
+from dios.fairness.trace_report import delta_text, run_mechanism
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, SdrfScope
 from dios.plotting import Lines
 
 
-class Counted(NamedTuple):
-    """One month under one discount factor."""
+class EventCounts(NamedTuple):
+    """The counts of one month under one discount factor."""
 
     decisions: int
     events: int
-    """Meetings of neighbours in the order of those who wait."""
+    """Meetings of neighbours in the order of waiting users."""
 
     @property
     def per_thousand(self) -> float:
-        """Events for a thousand decisions."""
+        """Events per thousand decisions."""
         return 1000.0 * self.events / max(self.decisions, 1)
 
 
-Found = dict[tuple[float, float], Counted]
+Found = dict[tuple[float, float], EventCounts]
 """By level and discount factor."""
 
 
 def figure_7(months: Months) -> Figure:
-    """Events of the live tree, of one seed at every load, and of all at the heaviest."""
+    """Return Figure 7: events for one seed at every load, and for all seeds at the heaviest load."""
     scope = months.scope
     trace = months.trace(months.seed)
     found: Found = {}
     for level in scope.levels:
-        months.told(f"live tree: {level:.0%} of R")
+        months.progress(f"live tree: {level:.0%} of R")
         for delta in scope.deltas:
             found[level, delta] = _count(trace, level, delta)
     return Figure(
@@ -54,7 +51,7 @@ def figure_7(months: Months) -> Figure:
         sheets=(
             Sheet(
                 f"Events, seed {months.seed}",
-                ("R", "delta", "decisions", "events", "for 1,000 decisions"),
+                ("R", "delta", "decisions", "events", "per 1,000 decisions"),
                 [
                     (f"{level:.0%}", delta_text(delta), *each, each.per_thousand)
                     for (level, delta), each in found.items()
@@ -85,63 +82,63 @@ def figure_7(months: Months) -> Figure:
 
 _NOTES = (
     (
-        "In the tree are the users who have a task waiting (Algorithm 1's A). An event is a meeting of two "
-        "neighbours' priorities; equation 14 as printed, which is counted apart, also has an event where a "
-        "resource of one meets any of another, which need not change the order."
+        "The tree holds the users who have a waiting task (Algorithm 1's A). An event is a meeting of two "
+        "neighbours' priorities. Equation 14 as printed is counted separately; it also has events where one "
+        "resource of a user meets another one of its neighbour, which need not change the order."
     ),
-    "Counted by equation 14, each decision is held against the tree's minimum, and was for it.",
+    "When counted by equation 14, each decision was compared with the tree's minimum and agreed with it.",
     (
-        "The paper divides 22,718 events by 32 million decisions and writes 7 for every 1,000; it is 0.7. "
-        "Likewise 5,094,167 is 0.16 for each decision."
+        "The paper divides 22,718 events by 32 million decisions and writes 7 per 1,000; it is 0.7. "
+        "Likewise 5,094,167 events are 0.16 for each decision."
     ),
 )
 
 
-def _count(trace: FairTrace, level: float, delta: float) -> Counted:
+def _count(trace: FairTrace, level: float, delta: float) -> EventCounts:
     _, order, events = simulate_by_tree(
         *(trace.submit_us, trace.duration_us, trace.user, trace.demands, trace.usage() * level),
         users=trace.users,
         delta=delta,
     )
-    return Counted(int(order.size), events)
+    return EventCounts(int(order.size), events)
 
 
 def _every_seed(months: Months) -> Sheet:
-    """The paper's two numbers of every month."""
+    """Return the table of the paper's two numbers for every month."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
-        months.told(f"live tree: seed {seed}")
+        months.progress(f"live tree: seed {seed}")
         trace = months.trace(seed)
         for delta in (scope.deltas[0], BEST):
             each = _count(trace, HALF, delta)
             rows.append((seed, f"{HALF:.0%}", delta_text(delta), *each, each.per_thousand))
-    columns = ("seed", "R", "delta", "decisions", "events", "for 1,000 decisions")
+    columns = ("seed", "R", "delta", "decisions", "events", "per 1,000 decisions")
     return Sheet("Every seed at the heaviest load", columns, rows)
 
 
 def _literal(months: Months, trace: FairTrace) -> Sheet:
-    """Equation 14 as printed, in plain Python."""
+    """Return the table of equation 14 as printed, replayed in plain Python."""
     rows: list[tuple[Cell, ...]] = []
     for level, delta in months.scope.literal:
         pool = trace.usage() * level
-        told = partial(_tell, months.told, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
-        each: Replay = replay(trace, pool, play(trace, pool, delta), told=told)
+        progress = partial(_tell, months.progress, f"equation 14: {level:.0%} of R, {delta_text(delta)}")
+        each: TreeReplay = replay(trace, pool, run_mechanism(trace, pool, delta), progress=progress)
         rows.append(
             (
                 *(f"{level:.0%}", delta_text(delta), each.decisions, each.events),
                 *(each.per_thousand, each.waiting),
             )
         )
-    columns = ("R", "delta", "decisions", "events", "for 1,000 decisions", "users who wait, mean")
+    columns = ("R", "delta", "decisions", "events", "per 1,000 decisions", "waiting users, mean")
     return Sheet(f"By equation 14 as printed, seed {months.seed}", columns, rows)
 
 
-def _tell(told: Told, what: str, done: int) -> None:
-    told(f"{what}, {done:,} decisions")
+def _tell(progress: ProgressCallback, what: str, done: int) -> None:
+    progress(f"{what}, {done:,} decisions")
 
 
-def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
+def _claims(found: Found, scope: SdrfScope) -> tuple[PublishedClaim, ...]:
     low, high = scope.levels[0], scope.levels[-1]
     few, many = found[low, BEST], found[low, scope.deltas[0]]
     falling = [
@@ -152,29 +149,29 @@ def _claims(found: Found, scope: Scope) -> tuple[Claim, ...]:
         for level in scope.levels
     ]
     return (
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
-            f"events for 1,000 decisions at {delta_text(BEST)}, {low:.0%} of R",
+            f"events per 1,000 decisions at {delta_text(BEST)}, {low:.0%} of R",
             "0.7 (22,718 of 32 million)",
             f"{few.per_thousand:.2f}",
             few.per_thousand < 7,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
-            f"the most events for a decision ({delta_text(scope.deltas[0])}, {low:.0%} of R)",
-            "0.16, which it calls 2 for every 10",
+            f"most events for a decision ({delta_text(scope.deltas[0])}, {low:.0%} of R)",
+            "0.16, which it writes as 2 per 10",
             f"{many.per_thousand / 1000:.2f}",
             many.per_thousand < 200,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
-            "more events with less resources",
+            "more events with fewer resources",
             "at every delta",
             f"at {sum(found[low, d].events > found[high, d].events for d in scope.deltas)} of "
             f"{len(scope.deltas)} deltas",
             all(found[low, delta].events > found[high, delta].events for delta in scope.deltas),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 7",
             "the closer delta is to 1, the fewer events",
             "at every load",

@@ -1,7 +1,4 @@
-"""The SDRF paper's example (Figures 1 and 4): a spike beside somebody who takes all there is for days.
-
-For: ``dios repro sdrf``. Not for: traces of many users (``months``).
-"""
+"""The SDRF paper's example (Figures 1 and 4): a spike next to a user who takes all resources for days."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy.typing as npt
 
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.simulate import simulate
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.plotting import Lines
 
 MICRO: Final = 1_000_000
@@ -20,28 +17,28 @@ HOUR_US: Final = 3600 * MICRO
 TASK_US: Final = 600 * MICRO
 CAPACITY: Final = np.array([200.0, 200.0])
 DEMANDS: Final = np.array([[2.0, 1.0], [2.0, 1.0], [1.0, 2.0]])
-"""CPU and memory of a task of A, B and C: B's as A's, as in the paper; C's dominant resource is memory."""
+"""CPU and memory of a task of A, B and C: B's equal A's, as in the paper; C's dominant resource is memory."""
 NAMES: Final = ("A", "B", "C")
 DELTA: Final = 1 - 1e-6
 
 
-class Plan(NamedTuple):
-    """Hours."""
+class SpikePlan(NamedTuple):
+    """Times in hours."""
 
     spike: int
-    """When B comes."""
+    """The arrival of B."""
     end: int
-    """Until then A submits."""
+    """The end of A's submissions."""
     small: int
-    """When C comes, with little."""
+    """The arrival of C, which submits little."""
 
 
-FULL: Final = Plan(240, 300, 120)
-QUICK: Final = Plan(24, 48, 12)
+FULL: Final = SpikePlan(240, 300, 120)
+QUICK: Final = SpikePlan(24, 48, 12)
 
 
-def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
-    """Shares over time and when the spike is done, under DRF and under SDRF."""
+def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
+    """Return Figure 4: shares over time and the end of the spike, under DRF and under SDRF."""
     plan = QUICK if quick else FULL
     submit, user, spike = _tasks(plan)
     duration, demands = np.full(submit.size, TASK_US, np.int64), DEMANDS[user]
@@ -50,7 +47,7 @@ def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
     series: dict[str, tuple[Floats, Floats]] = {}
     found: dict[str, tuple[float, float, int]] = {}
     for name, delta in (("DRF", None), ("SDRF", DELTA)):
-        told(f"a spike beside a crowd: {name}")
+        progress(f"a spike next to an active user: {name}")
         start, _ = simulate(submit, duration, user, demands, CAPACITY, users=3, delta=delta)
         shares = [_share(start, duration, user == who, hours) for who in range(3)]
         finish = start + duration
@@ -64,12 +61,12 @@ def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
             series[f"{NAMES[who]}, {name}"] = (hours, shares[who])
     return Figure(
         number="4",
-        title="Figures 1 and 4: a spike beside somebody who is always there",
+        title="Figures 1 and 4: a spike next to a user who is always active",
         seed=seed,
         quick=quick,
         setting=(
             ("pool", "200 CPUs, 200 units of memory; tasks of 10 minutes with (2, 1), (2, 1) and (1, 2)"),
-            ("A", f"as much as there is from hour 0 to hour {plan.end}"),
+            ("A", f"takes all that is free from hour 0 to hour {plan.end}"),
             ("B", f"{spike.sum():,} tasks at hour {plan.spike}"),
             ("C", f"200 tasks at hour {plan.small}"),
             ("delta", "1 - 1e-6 for SDRF"),
@@ -77,45 +74,45 @@ def figure_4(seed: int, told: Told, *, quick: bool) -> Figure:
         sheets=(
             Sheet(
                 "After the spike",
-                ("mechanism", "share of A, 3 h", "share of B, 3 h", "B is done after, h", "A's tasks, all"),
+                ("mechanism", "share of A, 3 h", "share of B, 3 h", "B finishes after, h", "A's tasks"),
                 rows,
             ),
         ),
         claims=_claims(found),
         pictures=(Lines("4", "Dominant shares around the spike", "hours", "share", series),),
-        notes=("The paper gives no numbers for how much is submitted when; these are ours.",),
+        notes=("The paper gives no amounts and times of submissions; these are ours.",),
         family="sdrf",
         source="the paper",
     )
 
 
-def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[Claim, ...]:
+def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[PublishedClaim, ...]:
     drf, sdrf = found["DRF"], found["SDRF"]
     return (
-        Claim(
+        PublishedClaim(
             "section IV-C, Figure 1",
-            "B gets the same share as A under DRF, though it never used its own",
+            "B gets the same share as A under DRF, although it did not use its own before",
             "1/2",
             f"{drf[0]:.2f}",
             abs(drf[0] - 0.5) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
             "B gets more under SDRF",
             "more than A",
             f"{sdrf[0]:.2f}",
             sdrf[0] > max(drf[0], 0.5),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
             "B completes its work faster",
             "faster",
             f"{sdrf[1]:.1f} h instead of {drf[1]:.1f} h",
             sdrf[1] < drf[1],
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 4",
-            "A completes about as much all the same",
+            "A still completes about as much",
             "low impact",
             f"{1 - sdrf[2] / drf[2]:.2%} fewer tasks",
             abs(1 - sdrf[2] / drf[2]) < 0.02,
@@ -123,11 +120,11 @@ def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[Claim, ...]:
     )
 
 
-def _tasks(plan: Plan) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """When each task comes, whose it is, and which are of the spike."""
+def _tasks(plan: SpikePlan) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """Return when each task is submitted, its user, and a mask of the spike's tasks."""
     steady = np.repeat(np.arange(0, plan.end * HOUR_US, TASK_US), 100)
     some = np.full(200, plan.small * HOUR_US)
-    # At half of the pool these keep B busy for half of what is left of the time.
+    # With half of the pool these tasks keep B busy for half of the remaining time.
     amount = 50 * ((plan.end - plan.spike) * 3 // 2)
     spike = np.full(amount, plan.spike * HOUR_US)
     submit = np.concatenate([steady, spike, some]).astype(np.int64)
@@ -136,7 +133,7 @@ def _tasks(plan: Plan) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
 
 
 def _share(start: Ints, duration: Ints, mine: npt.NDArray[np.bool_], hours: Floats) -> Floats:
-    """A user's dominant share at some times."""
+    """Return a user's dominant share at the given times."""
     begins, ends = np.sort(start[mine]), np.sort((start + duration)[mine])
     at = hours * HOUR_US
     running = np.searchsorted(begins, at, "right") - np.searchsorted(ends, at, "right")

@@ -1,7 +1,7 @@
-"""What one of SDRF's decisions costs: the live tree, a heap of everybody made anew, and compiled code.
+"""The cost of one SDRF decision: the live tree, a new heap of all waiting users, and compiled code.
 
-For: ``dios repro sdrf``, beside section VII's claim that the tree makes SDRF practical. Not for: comparing
-releases (``make bench`` does that).
+This is compared with section VII's claim that the tree makes SDRF practical. ``make bench`` compares
+releases.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
-from dios.fairness.trace_events import Replay, replay
-from dios.fairness.trace_report import play
-from dios.papers.figures import Cell, Claim, Figure, Sheet, Told
+from dios.fairness.trace_events import TreeReplay, replay
+from dios.fairness.trace_report import run_mechanism
+from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.papers.sdrf.months import FAMILY, PAPER
 
 DELTA: Final = 1 - 1e-6
@@ -25,11 +25,11 @@ QUICK: Final = (10, 50)
 DECISIONS: Final = 60_000
 QUICK_DECISIONS: Final = 1_500
 ROOM: Final = 100
-"""Tasks that the pool holds at a time, about."""
+"""About the number of tasks that the pool holds at a time."""
 
 
 def crowd(users: int, decisions: int, seed: int) -> FairTrace:
-    """Everybody submits all its tasks at once and waits till the end: the tree is never small."""
+    """Return a trace in which all users submit all tasks at once, so that the tree stays large."""
     rng = np.random.default_rng(seed)
     each = max(1, decisions // users)
     tasks = each * users
@@ -43,17 +43,17 @@ def crowd(users: int, decisions: int, seed: int) -> FairTrace:
     )
 
 
-def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
-    """Time for each decision by how many users wait."""
+def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
+    """Return the figure of the time for each decision, by the number of waiting users."""
     decisions = QUICK_DECISIONS if quick else DECISIONS
-    found: dict[int, tuple[Replay, float]] = {}
+    found: dict[int, tuple[TreeReplay, float]] = {}
     for users in QUICK if quick else CROWDS:
-        told(f"{users} users who wait")
+        progress(f"{users} waiting users")
         trace = crowd(users, decisions, seed)
         pool = trace.demands.mean(axis=0) * ROOM
-        play(trace.taking(np.arange(trace.user.size) < 10), pool, DELTA)
+        run_mechanism(trace.select(np.arange(trace.user.size) < 10), pool, DELTA)
         began = time.process_time()
-        played = play(trace, pool, DELTA)
+        played = run_mechanism(trace, pool, DELTA)
         compiled_s = (time.process_time() - began) / played.order.size
         again = replay(trace, pool, played, resort_every=max(1, decisions // 300))
         found[users] = (again, compiled_s)
@@ -67,11 +67,11 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     ]
     return Figure(
         number="tree",
-        title="What a decision costs: the live tree, a heap of everybody made anew, compiled code",
+        title="Cost of a decision: the live tree, a new heap of all waiting users, compiled code",
         seed=seed,
         quick=quick,
         setting=(
-            ("work", f"some {decisions:,} tasks, all submitted at once; about {ROOM} run at a time"),
+            ("work", f"about {decisions:,} tasks, all submitted at once; about {ROOM} run at a time"),
             ("delta", "1 - 1e-6"),
             ("time", f"CPU time of one thread; load of the machine {_load()}"),
         ),
@@ -79,8 +79,8 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
             Sheet(
                 "Microseconds for one decision",
                 (
-                    *("users", "decisions", "who wait, mean", "events for 1,000"),
-                    *("live tree", "heap made anew", "compiled", "heap / tree"),
+                    *("users", "decisions", "waiting, mean", "events per 1,000"),
+                    *("live tree", "new heap", "compiled", "heap / tree"),
                 ),
                 rows,
             ),
@@ -89,11 +89,11 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
         notes=(
             (
                 "Tree and heap are plain Python with the same priority function. The tree's time is all of "
-                "its work (starts, finishes, changed allocations, events), the heap's one making of it."
+                "its work (starts, finishes, changed allocations, events); the heap's is one construction."
             ),
             (
-                "Compiled is all of dios.fairness.simulate, with queues and finishes: every user is looked "
-                "at up to 2,048; beyond, it is the live tree again, compiled."
+                "Compiled is all of dios.fairness.simulate, with queues and finishes: a scan of all users up "
+                "to 2,048, and the compiled live tree for more."
             ),
         ),
         measured=True,
@@ -102,22 +102,22 @@ def figure_tree(seed: int, told: Told, *, quick: bool) -> Figure:
     )
 
 
-def _claims(found: dict[int, tuple[Replay, float]]) -> tuple[Claim, ...]:
+def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[PublishedClaim, ...]:
     most, least = max(found), min(found)
     gain = {users: each.sorted_s * each.decisions / each.tree_s for users, (each, _) in found.items()}
     return (
-        Claim(
+        PublishedClaim(
             "section VII",
-            f"the tree costs less than ordering everybody anew, {most:,} users",
+            f"the tree costs less than a new heap of all users, {most:,} users",
             "it does",
             f"{gain[most]:.1f} times less",
             gain[most] > 1,
         ),
-        Claim(
+        PublishedClaim(
             "section VII",
             f"the same, {least} users",
             "it does",
-            f"{gain[least]:.1f} times",
+            f"{gain[least]:.1f} times less",
             gain[least] > 1,
         ),
     )

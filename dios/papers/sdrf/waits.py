@@ -1,7 +1,4 @@
-"""How users wait and what they complete: Figures 5 and 6 of the SDRF paper.
-
-For: ``dios repro sdrf``. Not for: playing the months (``months``).
-"""
+"""Waiting times and completed tasks of users: Figures 5 and 6 of the SDRF paper."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dios.fairness.allocation import Floats
-from dios.fairness.trace_report import Compared, compare, delta_text
-from dios.papers.figures import Cell, Claim, Figure, Sheet, median
+from dios.fairness.trace_report import Comparison, compare, delta_text
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
 from dios.plotting import Boxes, Dots
 
@@ -19,7 +16,7 @@ COLUMNS = ("mean of users", "within the month", "mean of each", "median of each"
 
 
 def figure_5(months: Months) -> Figure:
-    """How much less users wait than under DRF."""
+    """Return Figure 5: the reduction of users' waiting compared with DRF."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
     for level in scope.levels:
@@ -48,9 +45,9 @@ def figure_5(months: Months) -> Figure:
         notes=(
             *NOTES,
             (
-                "Columns: by how much the mean over users of the waiting falls; the same where nothing after "
-                "the month's end counts; mean and median of every user's own; of the low-demand half; "
-                "over tasks. More than 0 is less waiting. Pictures end at -100 %."
+                "Columns: the reduction of the users' mean waiting; the same without waiting after the "
+                "month's end; mean and median of every user's own reduction; the low-demand half; the mean "
+                "over tasks. Positive numbers mean less waiting. Plots end at -100 %."
             ),
         ),
         family=FAMILY,
@@ -58,30 +55,30 @@ def figure_5(months: Months) -> Figure:
     )
 
 
-def _reductions(found: Compared) -> tuple[float, ...]:
-    """The cells under ``COLUMNS``, in percent; less waiting is more than 0."""
+def _reductions(found: Comparison) -> tuple[float, ...]:
+    """Return the cells under ``COLUMNS``, in percent; less waiting is positive."""
     changes = (found.wait_users, found.wait_until_end, found.each_mean, found.each_median)
     return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
 
 
 def _by_sum(months: Months) -> Sheet:
-    """The same by Algorithm 1's priority, which differs where share and commitment peak apart."""
+    """Return the table for Algorithm 1's priority; it differs if share and commitment peak apart."""
     levels = (months.scope.levels[0], months.scope.levels[-1])
     rows: list[tuple[Cell, ...]] = []
     for seed in months.seeds():
         for level in levels:
-            months.told(f"seed {seed}, {level:.0%} of R: the largest sum")
+            months.progress(f"seed {seed}, {level:.0%} of R: priority by the largest sum")
             _, plain, other = months.pair(seed, level, BEST, "sum")
             rows.append((seed, f"{level:.0%}", *_reductions(compare(months.trace(seed), plain, other))))
     title = f"Every seed by the largest sum of share and commitment (Algorithm 1), {delta_text(BEST)}"
     return Sheet(title, ("seed", "R", *COLUMNS), rows)
 
 
-def _users(found: Compared) -> float:
+def _users(found: Comparison) -> float:
     return -found.wait_users
 
 
-def _each_mean(found: Compared) -> float:
+def _each_mean(found: Comparison) -> float:
     return -found.each_mean
 
 
@@ -89,10 +86,10 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.0%} to {max(values):.0%}"
 
 
-def _claims_5(months: Months) -> tuple[Claim, ...]:
+def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
     scope = months.scope
     claims = []
-    for what, of in (("mean over users of the waiting", _users), ("mean of every user's own", _each_mean)):
+    for what, of in (("users' mean waiting", _users), ("mean of every user's own", _each_mean)):
         medians = {
             (level, delta): median(months.over_seeds(level, delta, of))
             for level in scope.levels
@@ -102,34 +99,34 @@ def _claims_5(months: Months) -> tuple[Claim, ...]:
         winners = {
             level: max((medians[level, delta], delta) for delta in scope.deltas)[1] for level in scope.levels
         }
-        told = ", ".join(f"{level:.0%}: {delta_text(delta)}" for level, delta in winners.items())
+        winners_text = ", ".join(f"{level:.0%}: {delta_text(delta)}" for level, delta in winners.items())
         every = [value for level in scope.levels for value in months.over_seeds(level, BEST, of)]
         enough = sum(value > 0.1 for value in every)
         claims += [
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: less by more than 10 % for 1 - 1e-6 at every load",
+                f"{what}: more than 10 % less for 1 - 1e-6 at every load",
                 "over 10 % everywhere",
                 f"{_range(at_best)} in the median seed; {enough} of {len(every)} months over 10 %",
                 all(value > 0.1 for value in at_best),
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: 1 - 1e-6 is best at every load",
                 "1 - 1e-6 everywhere",
-                told,
+                winners_text,
                 all(delta == BEST for delta in winners.values()),
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: the gain is more evident when the system is overloaded",
                 "more at 50 % of R",
                 f"{at_best[0]:.0%} at {scope.levels[0]:.0%}, {at_best[-1]:.0%} at {scope.levels[-1]:.0%}",
                 at_best[0] > at_best[-1],
             ),
-            Claim(
+            PublishedClaim(
                 "section VII, Figure 5",
-                f"{what}: as DRF where delta is small, and where it is very close to 1",
+                f"{what}: as DRF for a small delta, and for one very close to 1",
                 "the ends approach DRF",
                 f"{_range([medians[level, scope.deltas[0]] for level in scope.levels])} at "
                 f"{delta_text(scope.deltas[0])}, "
@@ -149,20 +146,20 @@ def _boxes(months: Months, level: float) -> Boxes:
     cells = months.cells(months.seed, level)
     return Boxes(
         f"5-{level * 100:.0f}",
-        f"Waiting beside DRF, {level:.0%} of R, seed {months.seed}",
+        f"Waiting compared with DRF, {level:.0%} of R, seed {months.seed}",
         "reduction of each user",
         {delta_text(delta): {"users": np.maximum(cells[delta].each, -1.0)} for delta in months.scope.deltas},
     )
 
 
 def figure_6(months: Months) -> Figure:
-    """Who completes fewer tasks before the month ends, and who more."""
+    """Return Figure 6: users who complete fewer or more tasks before the month ends."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
-    found: list[Compared] = []
+    found: list[Comparison] = []
     points: dict[str, tuple[Floats, Floats, Floats]] = {}
     for seed in months.seeds():
-        months.told(f"completed tasks: seed {seed}")
+        months.progress(f"completed tasks: seed {seed}")
         trace, plain, other = months.pair(seed, HALF, BEST)
         each = compare(trace, plain, other)
         found.append(each)
@@ -187,50 +184,52 @@ def figure_6(months: Months) -> Figure:
         setting=months.setting(),
         sheets=(
             Sheet(
-                "Users beside DRF",
-                ("seed", "fewer", "more", "as many", "largest loss, %", "completed, DRF", "completed, SDRF"),
+                "Users compared with DRF",
+                ("seed", "fewer", "more", "equal", "largest loss, %", "completed, DRF", "completed, SDRF"),
                 rows,
             ),
         ),
         claims=_claims_6(found, scope.made.users),
-        pictures=(Dots("6", f"Completed of what was submitted, seed {months.seed}", "DRF", "SDRF", points),),
+        pictures=(
+            Dots("6", f"Completed fraction of submitted tasks, seed {months.seed}", "DRF", "SDRF", points),
+        ),
         notes=(*NOTES, "A task is completed when it finishes before the month ends."),
         family=FAMILY,
         source=PAPER,
     )
 
 
-def _claims_6(found: list[Compared], users: int) -> tuple[Claim, ...]:
+def _claims_6(found: list[Comparison], users: int) -> tuple[PublishedClaim, ...]:
     fewer, gained = [each.fewer / users for each in found], [each.more for each in found]
     lost = max(each.lost_most for each in found)
     ahead = sum(each.more > each.fewer for each in found)
     return (
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "users that complete fewer tasks",
             "9 of 627 (1.4 %)",
-            f"{median(fewer):.1%} in the median seed, {max(fewer):.1%} at the most",
+            f"{median(fewer):.1%} in the median seed, at most {max(fewer):.1%}",
             max(fewer) < 0.02,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "most users complete more",
             "most users",
             f"{min(gained)} to {max(gained)} of {users} users",
             min(gained) > users / 2,
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
             "more users gain tasks than lose some",
             "yes",
             f"in {ahead} of {len(found)} months",
             ahead == len(found),
         ),
-        Claim(
+        PublishedClaim(
             "section VII, Figure 6",
-            "who completes fewer loses little",
+            "users that complete fewer lose little",
             "low impact",
-            f"at the most {lost:.1%} of what a user completes under DRF",
+            f"at most {lost:.1%} of a user's completions under DRF",
             lost < 0.1,
         ),
     )

@@ -1,13 +1,10 @@
-"""The 99th percentile of round trips: Figure 3.8 of the thesis.
-
-For: ``dios repro sprayer``. Not for: throughput (``rates.py``, ``connections.py``).
-"""
+"""The 99th percentile of round trips: Figure 3.8 of the thesis."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -15,7 +12,7 @@ from dios.papers.sprayer.runs import (
     NOTES,
     RSS,
     SPRAY,
-    Fields,
+    SprayerRuns,
     mean,
     middle_and_ends,
     ratios,
@@ -24,20 +21,20 @@ from dios.papers.sprayer.runs import (
 from dios.plotting import Lines
 
 _LARGEST_US: Final = 15.0
-"""Section 3.1: a window of 150 microseconds is ten times the largest."""
+"""Section 3.1: a window of 150 microseconds is ten times the largest delay."""
 _HOW: Final = (
-    "As in the thesis a frame goes once through the function and comes back to where time is told: the "
-    "sender reads the clock before it sends, and the kernel's time of arrival on the right is on the same "
-    "clock. Frames are sent one by one, in the intervals that the kernel's timers allow, so some leave close "
-    "together. Sprayed, workers on both processors go before the sender, which so sends less than 70 %; RSS "
-    "is sent as much as spraying was, which the table has."
+    "As in the thesis, a frame passes the function once and returns to the clock that measures: the sender "
+    "reads the clock before it sends, and the kernel's arrival time on the right is from the same clock. "
+    "Frames are sent one by one, at intervals that the kernel's timers allow, so some are sent close "
+    "together. With spraying, workers on both processors precede the sender, which then sends less than "
+    "70 %; RSS then gets the rate that spraying had. The table shows it."
 )
 
 
-def figure_8(fields: Fields) -> Figure:
-    """One flow at 70 % of the lower rate, by cycles."""
-    scope = fields.scope
-    each = {cycles: [fields.delays(cycles, seed) for seed in fields.seeds()] for cycles in scope.cycles}
+def figure_8(runs: SprayerRuns) -> Figure:
+    """Return Figure 3.8: delays of one flow at 70 % of the lower rate, by cycles."""
+    scope = runs.scope
+    each = {cycles: [runs.delays(cycles, seed) for seed in runs.seeds()] for cycles in scope.cycles}
     found = {
         (steer, cycles): [one[steer] for one in each[cycles]] for cycles in scope.cycles for steer in BOTH
     }
@@ -51,48 +48,48 @@ def figure_8(fields: Fields) -> Figure:
         rows.append((cycles, steer, mean(rates) / 1e3, middle, *middle_and_ends(late[steer, cycles]), lost))
         parts = ([delay.late for delay in delays], [delay.late_by_three for delay in delays])
         order.append((cycles, steer, *(100 * mean(part) for part in parts)))
-    columns = ("cycles", "steer", "thousand/s", "median", "99 %: mean", "least", "most", "lost %")
+    columns = ("cycles", "steering", "thousand/s", "median", "99 %: mean", "least", "most", "lost %")
     shown = {steer: (scope.cycles, [mean(late[steer, each]) for each in scope.cycles]) for steer in BOTH}
     return Figure(
         number="3.8",
         title=f"Figure 3.8: 99th percentile round trip of one flow at up to {LOAD:.0%} load",
-        seed=fields.seed,
+        seed=runs.seed,
         quick=scope.quick,
-        setting=fields.setting(),
+        setting=runs.setting(),
         sheets=(
-            Sheet("Microseconds from sending to coming, frames of 64 bytes", columns, rows),
+            Sheet("Microseconds from sending to arrival, frames of 64 bytes", columns, rows),
             Sheet(
-                "The same frames: out of order, %, as they were sent in order",
-                ("cycles", "steer", "after a later one", "after three or more"),
+                "The same frames: out of order, %, relative to the order of sending",
+                ("cycles", "steering", "after a later frame", "after three or more"),
                 order,
             ),
         ),
         claims=_claims(late, max(scope.cycles)),
         pictures=(
             Lines(
-                *("3.8", f"One flow at up to {LOAD:.0%} of the lower rate", "cycles for each"),
+                *("3.8", f"One flow at up to {LOAD:.0%} of the lower rate", "cycles per frame"),
                 *("99th percentile, microseconds", shown),
             ),
         ),
         notes=(*NOTES, _HOW),
         measured=True,
         family=FAMILY,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[Claim, ...]:
+def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[PublishedClaim, ...]:
     gain = ratios(late[SPRAY, most], late[RSS, most])
     largest = max(max(each) for each in late.values())
     return (
-        Claim(
+        PublishedClaim(
             "section 3.4, Figure 3.8",
-            f"{most:,} cycles: the 99th percentile of spraying beside RSS",
+            f"{most:,} cycles: the 99th percentile of spraying compared with RSS",
             "less (no number)",
             times(gain),
             mean(gain) < 1.0,
         ),
-        Claim(
+        PublishedClaim(
             "section 3.1",
             "the largest 99th percentile, microseconds",
             f"{_LARGEST_US:g}",

@@ -1,13 +1,10 @@
-"""Frames that are processed in a second: Figures 3.6a and 3.7a of the thesis.
-
-For: ``dios repro sprayer``. Not for: connections of a real TCP (``connections.py``).
-"""
+"""Processed frames per second: Figures 3.6a and 3.7a of the thesis."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dios.papers.figures import Cell, Claim, Figure, Sheet
+from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.papers.sprayer.runs import (
     BOTH,
     CABLES,
@@ -18,7 +15,7 @@ from dios.papers.sprayer.runs import (
     PARTS,
     RSS,
     SPRAY,
-    Fields,
+    SprayerRuns,
     mean,
     middle_and_ends,
     ratios,
@@ -30,14 +27,14 @@ from dios.plotting import Lines
 _NIC_MPPS: Final = 10.0
 
 
-def figure_6a(fields: Fields) -> Figure:
-    """One flow, by the cycles that each packet takes."""
+def figure_6a(runs: SprayerRuns) -> Figure:
+    """Return Figure 3.6a: the rate of one flow, by the cycles per packet."""
     rows: list[tuple[Cell, ...]] = []
-    for place in fields.places():
-        for cycles in fields.scope.cycles:
-            pair = [fields.rates(place, steer, cycles, 1) for steer in BOTH]
+    for place in runs.places():
+        for cycles in runs.scope.cycles:
+            pair = [runs.rates(place, steer, cycles, 1) for steer in BOTH]
             for steer, rates in zip(BOTH, pair, strict=True):
-                found = [fields.rate(place, steer, cycles, 1, seed) for seed in fields.seeds()]
+                found = [runs.rate(place, steer, cycles, 1, seed) for seed in runs.seeds()]
                 rows.append(
                     (
                         place,
@@ -51,139 +48,146 @@ def figure_6a(fields: Fields) -> Figure:
                         100 * max(each.lost for each in found),
                     )
                 )
-    columns = ("where", "cycles", "steer", *PARTS, "x RSS", "each CPU second", "workers", "sender", "lost %")
-    sheet = Sheet("Thousand frames of 64 bytes a second; processors of workers and sender", columns, rows)
+    columns = (
+        "place",
+        "cycles",
+        "steering",
+        *PARTS,
+        "x RSS",
+        "per CPU second",
+        "workers",
+        "sender",
+        "lost %",
+    )
+    sheet = Sheet("Thousand frames of 64 bytes per second; processors of workers and sender", columns, rows)
     return Figure(
         number="3.6a",
         title="Figure 3.6a: processing rate of one flow",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
         sheets=(sheet,),
-        claims=tuple(_claims_6a(fields)),
-        pictures=tuple(_picture_6a(fields, place) for place in fields.places()),
+        claims=tuple(_claims_6a(runs)),
+        pictures=tuple(_picture_6a(runs, place) for place in runs.places()),
         notes=NOTES,
         measured=True,
         family=FAMILY,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _claims_6a(fields: Fields) -> list[Claim]:
-    most = max(fields.scope.cycles)
+def _claims_6a(runs: SprayerRuns) -> list[PublishedClaim]:
+    most = max(runs.scope.cycles)
     claims = []
-    for place in fields.places():
-        gain = ratios(*(fields.rates(place, steer, most, 1) for steer in (SPRAY, RSS)))
+    for place in runs.places():
+        gain = ratios(*(runs.rates(place, steer, most, 1) for steer in (SPRAY, RSS)))
         claims.append(
-            Claim(
+            PublishedClaim(
                 "section 3.4, Figure 3.6a",
-                f"one flow, {most:,} cycles, {place}: spraying beside RSS",
+                f"one flow, {most:,} cycles, {place}: spraying compared with RSS",
                 f"significantly more, with 8 cores ({NONE})",
-                f"{times(gain)} with {fields.cores} cores",
+                f"{times(gain)} with {runs.cores} cores",
                 min(gain) > 1.0,
             )
         )
-        quickest = [rate / 1e6 for rate in fields.rates(place, SPRAY, 0, 1)]
+        quickest = [rate / 1e6 for rate in runs.rates(place, SPRAY, 0, 1)]
         claims.append(
-            Claim(
+            PublishedClaim(
                 "section 3.4",
-                f"spraying at 0 cycles, {place}, million frames a second",
+                f"spraying at 0 cycles, {place}, million frames per second",
                 f"about {_NIC_MPPS:g}, the limit of the card",
                 f"{mean(quickest):.2f}",
                 mean(quickest) >= _NIC_MPPS,
             )
         )
-        found = [fields.rate(place, SPRAY, most, 1, seed).each for seed in fields.seeds()]
+        found = [runs.rate(place, SPRAY, most, 1, seed).each for seed in runs.seeds()]
         least = min(min(each) / max(sum(each), 1.0) for each in found)
         claims.append(
-            Claim(
+            PublishedClaim(
                 "section 3.7",
-                f"one flow uses every core, {place}: the least that a core had",
+                f"one flow uses every core, {place}: the least share of a core",
                 "the entire capacity",
-                f"{least:.1%} of all",
-                least > 0.8 / fields.cores,
+                f"{least:.1%} of all frames",
+                least > 0.8 / runs.cores,
             )
         )
     return claims
 
 
-def _picture_6a(fields: Fields, place: str) -> Lines:
-    # At 0 cycles memory is so much faster that nothing else would be seen.
-    x = [cycles for cycles in fields.scope.cycles if cycles or place != MEMORY]
-    series = {
-        steer: (x, [mean(fields.rates(place, steer, cycles, 1)) / 1e3 for cycles in x]) for steer in BOTH
-    }
+def _picture_6a(runs: SprayerRuns, place: str) -> Lines:
+    # At 0 cycles the rate in memory is so high that it would hide the others.
+    x = [cycles for cycles in runs.scope.cycles if cycles or place != MEMORY]
+    series = {steer: (x, [mean(runs.rates(place, steer, cycles, 1)) / 1e3 for cycles in x]) for steer in BOTH}
     name = "3.6a-memory" if place == MEMORY else "3.6a"
     return Lines(
-        name, f"One flow of frames of 64 bytes, {place}", "cycles for each", "thousand a second", series
+        name, f"One flow of frames of 64 bytes, {place}", "cycles per frame", "thousand per second", series
     )
 
 
-def figure_7a(fields: Fields) -> Figure:
-    """The most cycles, by the number of flows."""
-    most = max(fields.scope.cycles)
+def figure_7a(runs: SprayerRuns) -> Figure:
+    """Return Figure 3.7a: the rate with the most cycles, by the number of flows."""
+    most = max(runs.scope.cycles)
     rows: list[tuple[Cell, ...]] = []
-    for place in fields.places():
-        for flows in fields.scope.flows:
+    for place in runs.places():
+        for flows in runs.scope.flows:
             for steer in BOTH:
-                rates = fields.rates(place, steer, most, flows)
-                found = [fields.rate(place, steer, most, flows, seed) for seed in fields.seeds()]
+                rates = runs.rates(place, steer, most, flows)
+                found = [runs.rate(place, steer, most, flows, seed) for seed in runs.seeds()]
                 cells = (float(each) / 1e3 for each in middle_and_ends(rates))
                 per_cpu = mean([each.per_cpu_s for each in found]) / 1e3
                 idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
                 rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
-    columns = ("where", "flows", "steer", *PARTS, "each CPU second", "idle cores")
+    columns = ("place", "flows", "steering", *PARTS, "per CPU second", "idle cores")
     return Figure(
         number="3.7a",
         title=f"Figure 3.7a: processing rate by number of flows, {most:,} cycles",
-        seed=fields.seed,
-        quick=fields.scope.quick,
-        setting=fields.setting(),
-        sheets=(Sheet("Thousand frames of 64 bytes a second", columns, rows),),
-        claims=tuple(claim for place in fields.places() for claim in _claims_7a(fields, place, most)),
-        pictures=(_picture_7a(fields, most),),
+        seed=runs.seed,
+        quick=runs.scope.quick,
+        setting=runs.setting(),
+        sheets=(Sheet("Thousand frames of 64 bytes per second", columns, rows),),
+        claims=tuple(claim for place in runs.places() for claim in _claims_7a(runs, place, most)),
+        pictures=(_picture_7a(runs, most),),
         notes=NOTES,
         measured=True,
         family=FAMILY,
-        options=fields.options,
+        options=runs.options,
     )
 
 
-def _claims_7a(fields: Fields, place: str, most: int) -> list[Claim]:
-    few, many = min(fields.scope.flows), max(fields.scope.flows)
+def _claims_7a(runs: SprayerRuns, place: str, most: int) -> list[PublishedClaim]:
+    few, many = min(runs.scope.flows), max(runs.scope.flows)
     by_flows = {
-        steer: {flows: fields.rates(place, steer, most, flows) for flows in fields.scope.flows}
-        for steer in BOTH
+        steer: {flows: runs.rates(place, steer, most, flows) for flows in runs.scope.flows} for steer in BOTH
     }
     steady = spread([mean(rates) for rates in by_flows[SPRAY].values()])
     one, other = (ratios(by_flows[RSS][flows], by_flows[SPRAY][flows]) for flows in (few, many))
     ends = {steer: max(spread(rates) for rates in found.values()) for steer, found in by_flows.items()}
     where = "section 3.4, Figure 3.7a"
     return [
-        Claim(
+        PublishedClaim(
             where,
-            f"spraying, {place}: from the least to the most of all numbers of flows",
+            f"spraying, {place}: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.1%} of the mean",
             steady < 0.1,
         ),
-        Claim(
+        PublishedClaim(
             where,
-            f"RSS beside spraying, {few} flow, {place}",
+            f"RSS compared with spraying, {few} flow, {place}",
             f"considerably worse ({NONE})",
             times(one),
             mean(one) < 0.9,
         ),
-        Claim(
+        PublishedClaim(
             where,
-            f"RSS beside spraying, {many} flows, {place}",
+            f"RSS compared with spraying, {many} flows, {place}",
             f"similar ({NONE})",
             times(other),
             0.9 < mean(other) < 1.1,
         ),
-        Claim(
+        PublishedClaim(
             where,
-            f"from the least to the most of seeds, {place}",
+            f"range over seeds, {place}",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
             ends[RSS] > ends[SPRAY],
@@ -191,12 +195,12 @@ def _claims_7a(fields: Fields, place: str, most: int) -> list[Claim]:
     ]
 
 
-def _picture_7a(fields: Fields, most: int) -> Lines:
-    place = CABLES if fields.cables else MEMORY
-    x = fields.scope.flows
+def _picture_7a(runs: SprayerRuns, most: int) -> Lines:
+    place = CABLES if runs.cables else MEMORY
+    x = runs.scope.flows
     series = {}
     for steer in BOTH:
-        found = [fields.rates(place, steer, most, flows) for flows in x]
+        found = [runs.rates(place, steer, most, flows) for flows in x]
         for name, of in (("mean", mean), ("least", min), ("most", max)):
             series[f"{steer}, {name}"] = (x, [of(rates) / 1e3 for rates in found])
-    return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand a second", series, log_x=True)
+    return Lines("3.7a", f"{most:,} cycles, {place}", "flows", "thousand per second", series, log_x=True)

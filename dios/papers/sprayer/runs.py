@@ -1,8 +1,4 @@
-"""What the figures share: the machines, the synthetic function of the thesis, and each measurement once.
-
-For: ``dios repro sprayer``. Not for: how it is measured (``dios.papers.sprayer.lab``), or what is in a
-figure.
-"""
+"""The machines and the thesis' synthetic function, with each measurement that the figures share."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dios.papers.figures import Cell, Told
+from dios.papers.figures import Cell, ProgressCallback
 from dios.papers.sprayer.lab import measure, tcp
 from dios.papers.sprayer.lab.cables import Cables
-from dios.papers.sprayer.lab.measure import Delay, Rate, Setting
+from dios.papers.sprayer.lab.measure import ForwardingRate, FrameDelays, MeasurementSetting
 from dios.papers.sprayer.lab.tcp import Throughput
 from dios.sprayer.functions.synthetic import Synthetic
 
@@ -25,15 +21,15 @@ FLOWLET: Final = "flowlet"
 BOTH: Final = (RSS, SPRAY)
 NONE: Final = "no number"
 PARTS: Final = ("mean", "least", "most")
-"""Columns of what several seeds gave."""
+"""Columns of a result over several seeds."""
 MEMORY: Final = "in memory"
 CABLES: Final = "between namespaces"
 LOAD: Final = 0.7
-"""Of the lower of both rates, where delays are measured (thesis section 3.4)."""
+"""The fraction of the lower of both rates at which delays are measured (thesis, section 3.4)."""
 
 
-class Scope(NamedTuple):
-    """How much is measured."""
+class SprayerScope(NamedTuple):
+    """The extent of the measurements."""
 
     cycles: tuple[int, ...]
     flows: tuple[int, ...]
@@ -46,7 +42,7 @@ class Scope(NamedTuple):
     quick: bool
 
 
-FULL: Final = Scope(
+FULL: Final = SprayerScope(
     cycles=(0, 1000, 2500, 5000, 7500, 10_000),
     flows=(1, 2, 4, 8, 16, 64, 128),
     seeds=3,
@@ -57,7 +53,7 @@ FULL: Final = Scope(
     delay_s=1.0,
     quick=False,
 )
-QUICK: Final = Scope(
+QUICK: Final = SprayerScope(
     cycles=(0, 10_000),
     flows=(1, 4),
     seeds=1,
@@ -71,65 +67,65 @@ QUICK: Final = Scope(
 
 NOTES: Final = (
     (
-        "The thesis has a machine of 16 cores for the function, another for the traffic, and a card of 10 "
-        "Gbit/s between them. Here one machine is all: sender, workers, sink and both ends of TCP share its "
-        "processors, and cables are virtual, with offloads off. So each rate stands beside what workers did "
-        "in a second of the processor, and `in memory` workers have the machine to themselves, without "
-        "frames coming in or going out."
+        "The thesis has a machine of 16 cores for the function, another one for the traffic, and a card of "
+        "10 Gbit/s between them. Here one machine does all: sender, workers, sink and both ends of TCP "
+        "share its processors, and cables are virtual, with offloads off. So each rate is also given per "
+        "second of processor time of the workers. `in memory`, workers have the machine for themselves, and "
+        "no frames come in or go out."
     ),
     (
-        "Between namespaces sender, sink and workers go before everything else on their processors "
-        "(SCHED_FIFO), as if those were theirs alone. For rates the sender sends as much as is taken: "
-        "each core always has frames, and none is lost for want of room. It hands over bursts of one "
-        "flow, which the kernel cuts into frames with checksums of their own."
+        "Between namespaces, sender, sink and workers have priority over everything else on their processors "
+        "(SCHED_FIFO), as if these were theirs alone. For rates, the sender sends at the rate of processing: "
+        "each core always has frames, and none is lost for lack of room. It sends bursts of one flow, which "
+        "the kernel cuts into frames with their own checksums."
     ),
 )
 
 
 @dataclass
-class Fields:
-    """The measurements, each made when it is first asked for; ``cables`` None where there are none."""
+class SprayerRuns:
+    """The measurements; each is made at its first use. ``cables`` is None without namespaces."""
 
     seed: int
-    told: Told
-    scope: Scope
+    progress: ProgressCallback
+    scope: SprayerScope
     cables: Cables | None
-    _rates: dict[tuple[str, str, int, int, int], Rate] = field(default_factory=dict)
+    _rates: dict[tuple[str, str, int, int, int], ForwardingRate] = field(default_factory=dict)
     _tcp: dict[tuple[str, int, int, int, bool], Throughput] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
-        """Workers: as many as processors, up to the thesis' eight."""
+        """The number of workers: that of processors, at least two and at most the thesis' eight."""
         return max(2, min(8, len(os.sched_getaffinity(0))))
 
     def seeds(self) -> range:
-        """From the given one on."""
+        """Return the seeds, from the first one on."""
         return range(self.seed, self.seed + self.scope.seeds)
 
     @property
     def options(self) -> str:
-        """What the command takes for so many seeds."""
+        """The command's option for the number of seeds."""
         usual = (QUICK if self.scope.quick else FULL).seeds
         return "" if self.scope.seeds == usual else f" --seeds {self.scope.seeds}"
 
     def places(self) -> tuple[str, ...]:
-        """Where rates are measured."""
+        """Return the places in which rates are measured."""
         return (MEMORY, CABLES) if self.cables else (MEMORY,)
 
     def machines(self) -> Cables:
-        """The machines in namespaces, for figures that are nothing without."""
+        """Return the machines in namespaces, for figures that need them."""
         if self.cables is None:
-            raise AssertionError("a figure was asked for that this machine cannot make")
+            raise AssertionError("this figure needs namespaces, which this machine does not have")
         return self.cables
 
-    def _setting(self, steer: str, flows: int, seed: int, seconds: float) -> Setting:
-        return Setting(cores=self.cores, steer=steer, flows=flows, seed=seed, seconds=seconds)
+    def _setting(self, steer: str, flows: int, seed: int, seconds: float) -> MeasurementSetting:
+        return MeasurementSetting(cores=self.cores, steer=steer, flows=flows, seed=seed, seconds=seconds)
 
-    def rate(self, place: str, steer: str, cycles: int, flows: int, seed: int) -> Rate:
-        """What is processed of short frames."""
+    def rate(self, place: str, steer: str, cycles: int, flows: int, seed: int) -> ForwardingRate:
+        """Return the rate at which short frames are processed."""
         key = place, steer, cycles, flows, seed
         if key not in self._rates:
-            self.told(f"seed {seed}, {place}, {steer}: {cycles:,} cycles, {flows} flows")
+            self.progress(f"seed {seed}, {place}, {steer}: {cycles:,} cycles, {flows} flows")
             function = Synthetic(cycles)
             if place == MEMORY:
                 setting = self._setting(steer, flows, seed, self.scope.memory_s)
@@ -140,32 +136,33 @@ class Fields:
         return self._rates[key]
 
     def rates(self, place: str, steer: str, cycles: int, flows: int) -> list[float]:
-        """Frames a second, of every seed."""
+        """Return the frames per second for every seed."""
         return [self.rate(place, steer, cycles, flows, seed).frames_s for seed in self.seeds()]
 
     def lower(self, cycles: int, seed: int) -> float:
-        """The lower rate of both ways to steer, for one flow between namespaces."""
+        """Return the lower rate of both ways of steering, for one flow between namespaces."""
         return min(self.rate(CABLES, steer, cycles, 1, seed).frames_s for steer in BOTH)
 
-    def delays(self, cycles: int, seed: int) -> dict[str, Delay]:
-        """How long frames of one flow take, by the way to steer, at 70 % of the lower rate at most.
+    def delays(self, cycles: int, seed: int) -> dict[str, FrameDelays]:
+        """Return the delays of one flow by the way of steering, at no more than 70 % of the lower rate.
 
-        Sprayed, both processors have workers, which go before the sender: RSS gets what it managed then.
+        With spraying both processors have workers, which have priority over the sender. RSS then gets the
+        rate that the sender managed.
         """
         rate = int(LOAD * self.lower(cycles, seed))
-        found: dict[str, Delay] = {}
+        found: dict[str, FrameDelays] = {}
         for steer in (SPRAY, RSS):
-            self.told(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
+            self.progress(f"seed {seed}, {steer}: {cycles:,} cycles, delay")
             setting = self._setting(steer, 1, seed, self.scope.delay_s)
             found[steer] = measure.delay(self.machines(), Synthetic(cycles), setting, rate)
             rate = min(rate, int(found[steer].frames_s))
         return found
 
     def tcp(self, steer: str, cycles: int, flows: int, seed: int, *, first: bool = True) -> Throughput:
-        """What connections of a real TCP carry."""
+        """Return the throughput of real TCP connections."""
         key = steer, cycles, flows, seed, first
         if key not in self._tcp:
-            self.told(f"seed {seed}, TCP, {steer}: {cycles:,} cycles, {flows} flows")
+            self.progress(f"seed {seed}, TCP, {steer}: {cycles:,} cycles, {flows} flows")
             setting = self._setting(steer, flows, seed, self.scope.tcp_s)
             self._tcp[key] = tcp.throughput(
                 self.machines(), Synthetic(cycles), setting, settle_s=self.scope.settle_s, first=first
@@ -173,43 +170,43 @@ class Fields:
         return self._tcp[key]
 
     def tcps(self, steer: str, cycles: int, flows: int) -> list[Throughput]:
-        """The same of every seed."""
+        """Return the throughput for every seed."""
         return [self.tcp(steer, cycles, flows, seed) for seed in self.seeds()]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
-        """What was run."""
+        """Return the parameters of the measurements."""
         processors = len(os.sched_getaffinity(0))
         load = os.getloadavg()[0]
         return (
-            ("machine", f"{processors} processors, load {load:.1f} when this was written"),
-            ("workers", f"{self.cores}, of which the thesis has 8"),
-            ("function", "synthetic: an entry for each connection; for each packet its flow, a new header"),
+            ("machine", f"{processors} processors, load {load:.1f} at the end"),
+            ("workers", f"{self.cores}; the thesis has 8"),
+            ("function", "synthetic: an entry for each connection; a lookup and a new header per packet"),
             ("seeds", ", ".join(map(str, self.seeds()))),
         )
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean of at least one."""
+    """Return the mean of at least one value."""
     return sum(values) / len(values)
 
 
 def middle_and_ends(values: Sequence[float]) -> tuple[Cell, Cell, Cell]:
-    """Cells: mean, least and most."""
+    """Return the cells mean, least and most."""
     return mean(values), min(values), max(values)
 
 
 def times(values: Sequence[float]) -> str:
-    """``1.92 x (1.90 to 1.94)``: the mean, and the ends."""
+    """Return the mean and the range as text, as in ``1.92 x (1.90 to 1.94)``."""
     if len(values) == 1:
         return f"{values[0]:.2f} x"
     return f"{mean(values):.2f} x ({min(values):.2f} to {max(values):.2f})"
 
 
 def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
-    """One by the other, seed by seed."""
+    """Return the quotients, seed by seed."""
     return [one / other if other else float("inf") for one, other in zip(ones, others, strict=True)]
 
 
 def spread(values: Sequence[float]) -> float:
-    """From the least to the most, as a part of the mean."""
+    """Return the range as a fraction of the mean."""
     return (max(values) - min(values)) / mean(values) if any(values) else 0.0

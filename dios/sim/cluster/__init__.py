@@ -1,0 +1,12 @@
+"""A simulated cluster.
+
+Read the modules in this order:
+
+- ``machine``: a disk, a clock, and a node that crashes and restarts; ``host`` is the node itself.
+- ``network``: connections and messages between the nodes.
+- ``fault_injector``: the schedule of cuts, crashes, freezes and stalls.
+- ``promises``: the promises that the nodes have made in their answers.
+- ``simulated_client``, ``client_actions``: clients that make random calls.
+- ``agreement``: the checks that nodes agree with each other and with the promises.
+- ``world``: the run of one seed.
+"""

@@ -1,6 +1,6 @@
-"""Whether the nodes of a simulated cluster agree with each other, and with what they have promised.
+"""Checks that the nodes of a simulated cluster agree with each other and keep their promises.
 
-Not for: single answers, which are judged when they come (``dios.sim.cluster.simulated_client``).
+Single answers are checked when they arrive (``dios.sim.cluster.simulated_client``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from dios.core.model.records import PhysicalObject
 from dios.core.remote.peers import Cluster
 from dios.sim.cluster.host import ClusterHost
-from dios.sim.cluster.simulated_client import BLOBS, Caller
+from dios.sim.cluster.simulated_client import BLOBS, SimulatedClient
 from dios.sim.event_queue import S
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.host import NODE_OWNER
@@ -36,41 +36,42 @@ def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a s
 def _cluster(host: ClusterHost) -> Cluster:
     cluster = host.core.state.cluster
     if cluster is None:
-        raise BrokenPromiseError("a node knows of no cluster")
+        raise BrokenPromiseError("a node has no cluster")
     return cluster
 
 
 # -- at any time --------------------------------------------------------------------------------------
-def check_patience(world: ClusterWorld, caller: Caller) -> None:
-    """Every call is answered in time, and soon where nothing that it needs was in trouble."""
-    for sent in caller.sent.values():
-        if sent.waits:
+def check_timeouts(world: ClusterWorld, client: SimulatedClient) -> None:
+    """Check that each call is answered in time, and soon if all nodes that it needs were healthy."""
+    for pending in client.pending_calls.values():
+        if pending.waits:
             continue
-        thawed = world.machines[caller.node].thawed_at
-        waited = world.now - max(sent.since, thawed)
-        bound = LOOKUP_NS if isinstance(sent.call, messages.Lookup) else ANY_NS
-        troubled = max((world.mischief.troubled.get(node, 0) for node in sent.nodes), default=0)
+        thawed = world.machines[client.node].thawed_at
+        waited = world.now - max(pending.since, thawed)
+        bound = LOOKUP_NS if isinstance(pending.call, messages.Lookup) else ANY_NS
+        troubled = max((world.injector.troubled.get(node, 0) for node in pending.nodes), default=0)
         well = world.now - troubled > WELL_NS + ANY_NS
         if well:
             bound = WELL_NS
         _require(
-            waited <= bound, f"{sent.call!r} of a {caller.label or 'session'} waits for {waited / S:.1f} s"
+            waited <= bound,
+            f"{pending.call!r} of the {client.label or 'session'} has waited for {waited / S:.1f} s",
         )
 
 
 def check_rights(world: ClusterWorld, host: ClusterHost, *, quiet: bool) -> None:
-    """Nobody has a reference, or a right, without a reason."""
-    known = set(world.ledger.keys.values())
+    """Check that no task has a reference or a permission without authority."""
+    known = set(world.promises.keys.values())
     for task in host.core.state.everybody():
         who: tuple[int | str, ...] = (task.id, task.label)
         for reference in task.table:
             target = reference.object
             if target.type not in BLOBS or target.zombie:
                 continue
-            key = target.name if target.name is not None else world.ledger.keys.get(target.id)
+            key = target.name if target.name is not None else world.promises.keys.get(target.id)
             if key is None or key not in known:
-                continue  # nobody was told of it yet
-            mask = world.ledger.mask_of(who, key, quiet=quiet)
+                continue  # no client knows this object yet
+            mask = world.promises.mask_of(who, key, quiet=quiet)
             excess = int(reference.permissions) & ~mask
             _require(
                 not excess and bool(mask),
@@ -81,11 +82,11 @@ def check_rights(world: ClusterWorld, host: ClusterHost, *, quiet: bool) -> None
 
 # -- after healing and quiet ----------------------------------------------------------------------------
 def check_agreement(world: ClusterWorld) -> None:
-    """Nodes agree on who holds what, on who lives, and keep nothing of what is over."""
+    """Check after a quiet period that the nodes agree on references and members, with no obsolete state."""
     for host in world.hosts():
         check_rights(world, host, quiet=True)
         _check_members(world, host)
-        _check_questions(world, host)
+        _check_pending_requests(world, host)
         for other in world.hosts():
             if other is not host:
                 _check_holdings(host, other)
@@ -100,35 +101,35 @@ def _check_members(world: ClusterWorld, host: ClusterHost) -> None:
         peer = cluster.peer(member.node)
         if machine.host is None:
             _require(
-                member.status is NodeStatus.DEAD, f"{machine.name} is dead, and said to be {member.status}"
+                member.status is NodeStatus.DEAD, f"{machine.name} is dead, but listed as {member.status}"
             )
-            _require(not peer.deputies, "deputies of a dead node are left after its grace")
+            _require(not peer.deputies, "remote tasks of a dead node are left after its grace period")
         else:
             _require(
-                member.status is NodeStatus.ALIVE, f"{machine.name} lives, and is said to be {member.status}"
+                member.status is NodeStatus.ALIVE, f"{machine.name} is alive, but listed as {member.status}"
             )
-            _require(member.epoch == peer.epoch == machine.life, "an epoch is not the present one")
+            _require(member.epoch == peer.epoch == machine.life, "the epoch of a node is not the current one")
             _require(peer.connected, f"{machine.name} is not connected")
-            _require(peer.dead_since is None, "a living node is taken for dead")
+            _require(peer.dead_since is None, "a node that is alive is listed as dead")
 
 
-def _check_questions(world: ClusterWorld, host: ClusterHost) -> None:
-    """Few questions are open, and of answers there is little left but to those that are."""
+def _check_pending_requests(world: ClusterWorld, host: ClusterHost) -> None:
+    """Check that few requests are pending, and that cached replies belong to pending requests."""
     cluster = _cluster(host)
     for peer in cluster.peers.values():
         waiting = [one.body for one in peer.asked.values()]
-        _require(len(waiting) <= 8, f"{len(waiting)} questions are still open: {waiting[:3]}")
-        _require(len(peer.answers) <= ANSWERS_MAX, f"{len(peer.answers)} answers are still remembered")
+        _require(len(waiting) <= 8, f"{len(waiting)} requests are still pending: {waiting[:3]}")
+        _require(len(peer.answers) <= ANSWERS_MAX, f"{len(peer.answers)} replies are still cached")
         asker = world.machines[peer.node].host
         if asker is not None:
-            # At most those that came after the asker said last what it has.
+            # At most the replies sent since the requesting node last reported its pending requests.
             spare = peer.answers.keys() - _cluster(asker).peer(cluster.here.node).asked.keys()
-            _require(len(spare) <= SPARE_ANSWERS_MAX, f"{len(spare)} answers are remembered for nobody")
-    _require(not cluster.to_release, "references that were dropped are not released")
+            _require(len(spare) <= SPARE_ANSWERS_MAX, f"{len(spare)} cached replies belong to no request")
+    _require(not cluster.to_release, "dropped references are not released")
 
 
 def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
-    """What the tasks of a node hold on another is what their deputies hold there."""
+    """Check that the references of a node's tasks equal those of the remote task records elsewhere."""
     here, there = _cluster(host), _cluster(other)
     peer, back = here.peer(there.here.node), there.peer(here.here.node)
     mine = {
@@ -143,14 +144,14 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
     }
     where = f"of node {here.here.node} on node {there.here.node}"
     missing = [entry for entry, zombie in mine.items() if entry not in theirs and not zombie]
-    _require(not missing, f"references {where} that nothing there stands for: {missing[:3]}")
+    _require(not missing, f"references {where} have no counterpart there: {missing[:3]}")
     extra = [entry for entry in theirs if entry not in mine]
-    _require(not extra, f"deputies {where} hold what nobody here does: {extra[:3]}")
+    _require(not extra, f"remote tasks {where} have references that no task has: {extra[:3]}")
     for deputy in back.deputies.values():
         task = host.core.state.tasks.get(deputy.id)
         _require(
             task is not None and task.alive,
-            f"a deputy {where} of a task that is over, {deputy.id} ({deputy.label!r})",
+            f"a remote task {where} belongs to a task that has ended, {deputy.id} ({deputy.label!r})",
         )
     for target in peer.stand_ins.values():
         original = other.core.state.objects.get(target.id)
@@ -159,37 +160,39 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
 
 
 def _check_counters(target: PhysicalObject, original: PhysicalObject, where: str) -> None:
-    told = (target.v_r, target.v_w, target.size, target.a_r, target.a_w)
+    known = (target.v_r, target.v_w, target.size, target.a_r, target.a_w)
     truth = (original.v_r, original.v_w, original.size, original.a_r, original.a_w)
-    _require(told == truth, f"the counters {where} are {told}, and should be {truth} ({original.type.name})")
+    _require(
+        known == truth, f"the counters {where} are {known}, but should be {truth} ({original.type.name})"
+    )
 
 
 def _check_groups(world: ClusterWorld, host: ClusterHost) -> None:
-    """Nobody who lived then still knows a group that was destroyed.
+    """Check that a node that was up when a group was destroyed does not list the group any more.
 
-    A node that has started since may have it from somebody's keyring: the name says whose it is.
+    A node that started later may know the group from a client's keyring, because a name includes its home.
     """
     here = world.machines[_cluster(host).here.node]
-    told = {
+    destroyed = {
         name
-        for name, (node, life, when) in world.ledger.disbanded.items()
+        for name, (node, life, when) in world.promises.disbanded.items()
         if world.machines[node].host is not None and world.machines[node].life == life
         if here.started_at < when
     }
-    left = told & host.core.state.groups.keys()
-    _require(not left, f"{len(left)} groups that were destroyed are still known on a node")
+    left = destroyed & host.core.state.groups.keys()
+    _require(not left, f"a node still lists {len(left)} destroyed groups")
 
 
 def _check_values(world: ClusterWorld) -> None:
-    """Nothing acknowledged is lost, nothing deleted is back."""
-    for target, register in world.ledger.registers.items():
+    """Check that nothing acknowledged is lost and nothing deleted is back."""
+    for target, register in world.promises.registers.items():
         host = world.machines[register.home].host
         if host is None:
             continue
         found = host.core.state.objects.get(target)  # type: ignore[call-overload]
-        if register.gone_at is not None:
-            _require(found is None, "an object that was deleted, or of an earlier life, is there")
-        elif register.durable and isinstance(register.key, bytes) and not register.may_be_gone:
+        if register.deleted_at is not None:
+            _require(found is None, "an object that was deleted, or lost in a crash, exists")
+        elif register.durable and isinstance(register.key, bytes) and not register.may_be_deleted:
             _require(found is not None, "a durable object that was acknowledged is lost")
             if found is not None and register.writes:
                 value = host.contents.current(found.id)
@@ -200,36 +203,36 @@ def _check_values(world: ClusterWorld) -> None:
 
 
 def probe(world: ClusterWorld) -> None:
-    """People come, find by name what was acknowledged, on whatever node, and read it."""
+    """Open sessions on random nodes; find by name and read objects that were acknowledged."""
     wanted = {
         target: register
-        for target, register in world.ledger.registers.items()
+        for target, register in world.promises.registers.items()
         if register.durable
-        and not register.may_be_gone
-        and register.gone_at is None
+        and not register.may_be_deleted
+        and register.deleted_at is None
         and isinstance(register.key, bytes)
         and world.machines[register.home].host is not None
     }
     machines = [machine for machine in world.machines.values() if machine.host is not None]
     found: dict[int, bool] = {}
     for target, register in list(wanted.items())[:PROBES_MAX]:
-        caller = world.open_session(world.rng.choice(machines), NODE_OWNER)
+        client = world.open_session(world.rng.choice(machines), NODE_OWNER)
         key = register.key
-        if not isinstance(key, bytes) or not world.may_resolve(caller, key):
+        if not isinstance(key, bytes) or not world.may_resolve(client, key):
             continue
         found[target] = False
 
-        def look(result: messages.References, target: int = target, caller: Caller = caller) -> None:
+        def read_found(
+            result: messages.References, target: int = target, client: SimulatedClient = client
+        ) -> None:
             for reference in result.references:
                 if reference.object == target:
-                    caller.read(reference, Semantics.ANY, lambda read, _: _note(found, target, read))
+                    client.read(reference, Semantics.ANY, lambda read, _: _note(found, target, read))
 
-        caller.look(key, look, limit=8)
-    world.agenda.run(4 * S)
+        client.lookup(key, read_found, limit=8)
+    world.queue.run(4 * S)
     lost = [target for target, read in found.items() if not read]
-    _require(
-        not lost, f"{len(lost)} of {len(found)} durable objects are not found by their names, or not read"
-    )
+    _require(not lost, f"{len(lost)} of {len(found)} durable objects cannot be found by name and read")
 
 
 def _note(found: dict[int, bool], target: int, read: messages.AnyResult) -> None:
@@ -238,30 +241,30 @@ def _note(found: dict[int, bool], target: int, read: messages.AnyResult) -> None
 
 # -- at the end -----------------------------------------------------------------------------------------
 def check_children(world: ClusterWorld) -> None:
-    """The end of every task was told to who started it, once."""
-    for child in world.ledger.children:
-        parent = world.callers.get(child.parent)  # type: ignore[call-overload]
+    """Check that the end of every task was reported exactly once to the task that started it."""
+    for child in world.promises.children:
+        parent = world.clients.get(child.parent)  # type: ignore[call-overload]
         if parent is None or parent.lost_events or child.object is None:
             continue
-        told = world.ledger.told[child.parent, child.object]
-        _require(told == 1, f"the end of a task was told {told} times to {child.parent}, who started it")
+        reports = world.promises.reported_ends[child.parent, child.object]
+        _require(reports == 1, f"the end of a task was reported {reports} times to its parent {child.parent}")
 
 
 def check_nothing_left(world: ClusterWorld) -> None:
-    """When everybody is gone no request is active, and nobody holds anything."""
+    """Check that no request is active and no reference is left when all clients are gone."""
     for host in world.hosts():
         state = host.core.state
         for target in state.objects.values():
-            _require((target.a_r, target.a_w) == (0, 0), "a request is active, and nobody is there")
+            _require((target.a_r, target.a_w) == (0, 0), "a request is active, but all clients are gone")
         for task in state.everybody():
-            _require(not task.alive, f"task {task.id} ({task.label!r}) is still there")
+            _require(not task.alive, f"task {task.id} ({task.label!r}) is still alive")
             _require(not len(task.table), "references are left")
         for peer in _cluster(host).peers.values():
             deputies = [
                 (one.id, one.label, len(one.table), len(one.children)) for one in peer.deputies.values()
             ]
-            _require(not deputies, f"deputies are left: {deputies[:3]}")
+            _require(not deputies, f"remote tasks are left: {deputies[:3]}")
             targets = [(one.type, one.pinned, len(one.references)) for one in peer.stand_ins.values()]
-            _require(not targets, f"stand-ins are left: {targets[:3]}")
-        _require(not list(state.pending), "calls still wait")
+            _require(not targets, f"proxies are left: {targets[:3]}")
+        _require(not list(state.pending), "calls are still waiting")
         _require(not host.buffers, f"{len(host.buffers)} buffers are left in the host")

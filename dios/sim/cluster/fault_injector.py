@@ -1,6 +1,6 @@
-"""What goes wrong in a simulated cluster, and when: cuts, breaks, crashes, freezes, stalls.
+"""The fault injector of a simulated cluster: cuts, broken connections, crashes, freezes, stalled disks.
 
-Not for: messages that are lost one by one (``dios.sim.cluster.network``).
+The loss of single messages is in ``dios.sim.cluster.network``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from random import Random
 from typing import Final, Protocol
 
 from dios.ids import NodeId
-from dios.sim.cluster.machine import Machine
-from dios.sim.cluster.network import Network
-from dios.sim.event_queue import MS, Agenda
+from dios.sim.cluster.machine import SimMachine
+from dios.sim.cluster.network import SimNetwork
+from dios.sim.event_queue import MS, EventQueue
 
 PAUSE_NS: Final = (100 * MS, 2_500 * MS)
 CUT_NS: Final = (50 * MS, 8_000 * MS)
@@ -24,34 +24,34 @@ DOWN_NS: Final = (20 * MS, 8_000 * MS)
 STALLED_NS: Final = (50 * MS, 1_500 * MS)
 
 
-class People(Protocol):
-    """Who is told that a node is gone, and that it is back."""
+class NodeLifecycleListener(Protocol):
+    """The receiver of notices that a node has crashed or is back."""
 
-    def node_crashed(self, machine: Machine) -> None:
-        """Everybody there is gone."""
+    def node_crashed(self, machine: SimMachine) -> None:
+        """Handle the crash of a node and the end of its tasks and sessions."""
         ...
 
-    def people_come(self, machine: Machine) -> None:
-        """The node is there for people."""
+    def open_sessions(self, machine: SimMachine) -> None:
+        """Open sessions at a node that has started."""
         ...
 
 
-class Mischief:
-    """The schedule. ``dead`` nodes do not come back."""
+class FaultInjector:
+    """A random schedule of faults. ``dead`` nodes do not come back."""
 
     def __init__(
         self,
-        agenda: Agenda,
+        queue: EventQueue,
         rng: Random,
-        machines: Mapping[NodeId, Machine],
-        network: Network,
-        people: People,
+        machines: Mapping[NodeId, SimMachine],
+        network: SimNetwork,
+        listener: NodeLifecycleListener,
     ) -> None:
-        self._agenda: Final = agenda
+        self._queue: Final = queue
         self._rng: Final = rng
         self._machines: Final = machines
         self._network: Final = network
-        self._people: Final = people
+        self._listener: Final = listener
         self._until = 0
         self.dead: Final[set[NodeId]] = set()
         self.counts: Final[Counter[str]] = Counter()
@@ -59,19 +59,19 @@ class Mischief:
         self.troubled: Final[dict[NodeId, int]] = {}
 
     def begin(self, until: int) -> None:
-        """Begin; the last trouble begins before ``until``."""
+        """Start; the last fault begins before ``until``, in nanoseconds of virtual time."""
         self._until = until
-        self._next()
+        self._inject_next()
 
-    def _next(self) -> None:
-        if self._agenda.now >= self._until:
+    def _inject_next(self) -> None:
+        if self._queue.now >= self._until:
             return
-        self._agenda.after(self._rng.randint(*PAUSE_NS), self._next)
+        self._queue.after(self._rng.randint(*PAUSE_NS), self._inject_next)
         kinds: tuple[tuple[int, Callable[[], None]], ...] = (
             (3, self._cut_off),
             (2, self._cut_one_way),
             (2, self._split),
-            (4, self._snap),
+            (4, self._break_connection),
             (2, self._crash),
             (3, self._freeze),
             (3, self._stall),
@@ -79,28 +79,28 @@ class Mischief:
         self._rng.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0]()
 
     def _later(self, span_ns: tuple[int, int], action: Callable[[], None]) -> None:
-        self._agenda.at(min(self._agenda.now + self._rng.randint(*span_ns), self._until), action)
+        self._queue.at(min(self._queue.now + self._rng.randint(*span_ns), self._until), action)
 
-    def _one(self) -> Machine:
+    def _random_machine(self) -> SimMachine:
         return self._rng.choice(list(self._machines.values()))
 
     def _sever(self, ways: set[tuple[NodeId, NodeId]]) -> None:
         self._network.sever(ways)
         for way in ways:
-            self._trouble(*way)
+            self._mark_troubled(*way)
         self._later(CUT_NS, partial(self._mend, ways))
 
     def _mend(self, ways: set[tuple[NodeId, NodeId]]) -> None:
         self._network.mend(ways)
         for way in ways:
-            self._trouble(*way)
+            self._mark_troubled(*way)
 
-    def _trouble(self, *nodes: NodeId) -> None:
+    def _mark_troubled(self, *nodes: NodeId) -> None:
         for node in nodes:
-            self.troubled[node] = self._agenda.now
+            self.troubled[node] = self._queue.now
 
     def _cut_off(self) -> None:
-        """Two nodes do not reach each other."""
+        """Cut the network between two nodes in both directions."""
         one, other = self._rng.sample(list(self._machines), 2)
         self.counts["cuts"] += 1
         self._sever({(one, other), (other, one)})
@@ -111,7 +111,7 @@ class Mischief:
         self._sever({(one, other)})
 
     def _split(self) -> None:
-        """The cluster falls into two parts."""
+        """Partition the cluster into two parts."""
         nodes = list(self._machines)
         self._rng.shuffle(nodes)
         left = set(nodes[: self._rng.randrange(1, len(nodes))])
@@ -120,59 +120,61 @@ class Mischief:
             {(one, other) for one, other in permutations(nodes, 2) if (one in left) != (other in left)}
         )
 
-    def _snap(self) -> None:
+    def _break_connection(self) -> None:
         one, other = self._rng.sample(list(self._machines), 2)
         self.counts["broken connections"] += 1
-        self._trouble(one, other)
-        self._network.snap(one, other, span_ns=self._rng.choice(((1 * MS, 5 * MS), (1 * MS, 900 * MS))))
+        self._mark_troubled(one, other)
+        self._network.break_connection(
+            one, other, span_ns=self._rng.choice(((1 * MS, 5 * MS), (1 * MS, 900 * MS)))
+        )
 
     def _freeze(self) -> None:
-        machine = self._one()
+        machine = self._random_machine()
         if machine.healthy:
             self.counts["freezes"] += 1
             machine.freeze()
             life = machine.life
-            self._trouble(machine.node)
+            self._mark_troubled(machine.node)
             self._later(FROZEN_NS, partial(self._thaw, machine, life))
 
-    def _thaw(self, machine: Machine, life: int) -> None:
+    def _thaw(self, machine: SimMachine, life: int) -> None:
         if machine.life == life and machine.host is not None:
-            self._trouble(machine.node)
+            self._mark_troubled(machine.node)
             machine.thaw()
 
     def _stall(self) -> None:
-        machine = self._one()
+        machine = self._random_machine()
         self.counts["stalls"] += 1
-        machine.stalled_until = self._agenda.now + self._rng.randint(*STALLED_NS)
-        self._trouble(machine.node)
+        machine.stalled_until = self._queue.now + self._rng.randint(*STALLED_NS)
+        self._mark_troubled(machine.node)
 
     def _crash(self) -> None:
-        machine = self._one()
+        machine = self._random_machine()
         if machine.host is None:
             return
         self.counts["crashes"] += 1
-        self._trouble(machine.node)
+        self._mark_troubled(machine.node)
         self.steps[machine.node] += machine.host.steps
         machine.crash()
-        self._people.node_crashed(machine)
+        self._listener.node_crashed(machine)
         self._network.crashed(machine.node, silent=self._rng.random() < 0.3)
         if self._rng.random() < 0.12 and len(self.dead) < len(self._machines) - 2:
             self.dead.add(machine.node)
             self.counts["deaths"] += 1
         else:
-            self._later(DOWN_NS, partial(self._return, machine))
+            self._later(DOWN_NS, partial(self._restart, machine))
 
-    def _return(self, machine: Machine) -> None:
+    def _restart(self, machine: SimMachine) -> None:
         if machine.host is None and machine.node not in self.dead:
-            self._trouble(machine.node)
+            self._mark_troubled(machine.node)
             machine.start()
-            self._people.people_come(machine)
+            self._listener.open_sessions(machine)
 
     def heal(self) -> None:
-        """Everything is well again, but for the dead."""
-        self._network.manner = type(self._network.manner)()
+        """End all faults; only the dead nodes stay down."""
+        self._network.policy = type(self._network.policy)()
         self._network.mend(set(self._network.cut))
         for machine in self._machines.values():
             machine.stalled_until = 0
             machine.thaw()
-            self._return(machine)
+            self._restart(machine)

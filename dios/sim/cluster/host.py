@@ -1,7 +1,6 @@
-"""A simulated host whose core speaks to other nodes: messages with bytes beside them, answers to deputies.
+"""A simulated host that talks to other nodes: messages with attached bytes, replies to remote tasks.
 
-Not for: the network (``dios.sim.cluster.network``). What travels beside a message is as ``dios.host.peers``
-has it.
+The attached bytes follow the rules of ``dios.host.peers``. The network is in ``dios.sim.cluster.network``.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from dios.sim.node.host import SimHost
 from dios.store.protocol import Store
 from dios.wire import dcp, messages
 
-INLINE_BYTES: Final = 48  # as few as make both ways of travelling common
-IDLE_CHECKED: Final = 16  # of so many steps that are gossip alone, one is checked
+INLINE_BYTES: Final = 48  # small, so that both ways to send bytes are common
+IDLE_CHECKED: Final = 16  # among this number of steps with gossip only, one is checked
 
 
-class Around(Protocol):
-    """Where the host's words go."""
+class HostOutputs(Protocol):
+    """The receiver of what a host sends to tasks, processes and other nodes."""
 
     def answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]) -> None:
-        """A task of this node is answered; a vector has the bytes of each of its parts."""
+        """Answer a task of this node; a vector has the bytes of each of its parts."""
         ...
 
-    def send(self, to: NodeId, message: dcp.Message, beside: bytes) -> None:
-        """Say something to another node."""
+    def send(self, to: NodeId, message: dcp.Message, attached: bytes) -> None:
+        """Send a message to another node."""
         ...
 
     def contact(self, to: NodeId) -> None:
-        """Have a connection with a node."""
+        """Keep a connection to a node."""
         ...
 
     def hang_up(self, to: NodeId) -> None:
-        """Have none with it."""
+        """Close the connection to a node."""
         ...
 
     def spawn(self, effect: effects.Spawn) -> None:
@@ -51,46 +50,46 @@ class Around(Protocol):
     def control(
         self, effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection
     ) -> None:
-        """Do something with a process."""
+        """Stop, suspend or continue a process, or close a connection."""
         ...
 
     def stored(self, target: ObjectId, value: bytes) -> None:
-        """An object has a new content, which tasks may see from now on."""
+        """Record a new content of an object, which tasks may read from now on."""
         ...
 
 
 class ClusterHost(SimHost):
-    """One life of one node of a cluster."""
+    """One node of a cluster from start to crash."""
 
     def __init__(
         self,
         rng: Random,
         store: Store,
-        around: Around,
+        outputs: HostOutputs,
         trace: blake3,
         *,
         now: int,
         read: Callable[[ObjectId], bytes],
         here: Here,
     ) -> None:
-        self._around: Final = around
+        self._outputs: Final = outputs
         self.epoch: Final = here.epoch
         self.steps = 0
         self._idle = 0
-        self._deputies: Final[dict[TaskId, NodeId]] = {}
+        self._remote_tasks: Final[dict[TaskId, NodeId]] = {}
         self._parts: list[tuple[messages.AnyResult, bytes | None]] | None = None
         super().__init__(rng, store, self._answered, trace, now=now, read=read, here=here)
 
     # -- events in ---------------------------------------------------------------------------------
-    def receive(self, node: NodeId, epoch: int, message: dcp.Message, beside: bytes) -> None:
-        """A message of another node arrived, with its bytes."""
+    def receive(self, node: NodeId, epoch: int, message: dcp.Message, attached: bytes) -> None:
+        """Handle a message of another node with its attached bytes."""
         first = PayloadId(self._next_payload)
-        if beside:
-            self.contents.payloads[first] = beside
+        if attached:
+            self.contents.payloads[first] = attached
             self._next_payload += 1
         elif isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
             self._keep(message.body.call)
-        self.step(events.Received(self.now, node, epoch, message, first, len(beside)))
+        self.step(events.Received(self.now, node, epoch, message, first, len(attached)))
 
     def _check(self, event: events.Event, outcome: effects.Outcome) -> None:
         self.steps += 1
@@ -109,12 +108,12 @@ class ClusterHost(SimHost):
     def _one(self, effect: effects.Effect) -> None:
         match effect:
             case effects.Send():
-                beside = b"" if effect.source is None else self.contents.taken(effect.source)
-                self._around.send(effect.node, effect.message, beside)
+                attached = b"" if effect.source is None else self.contents.taken(effect.source)
+                self._outputs.send(effect.node, effect.message, attached)
             case effects.OpenDeputy():
-                self._deputies[effect.task] = effect.node
+                self._remote_tasks[effect.task] = effect.node
             case effects.CloseDeputy():
-                self._deputies.pop(effect.task, None)
+                self._remote_tasks.pop(effect.task, None)
             case effects.AnswerVector():
                 self._vector(effect)
             case effects.AnswerWrite():
@@ -124,18 +123,18 @@ class ClusterHost(SimHost):
             case effects.AnswerReceived():
                 self._received(effect)
             case effects.Contact():
-                self._around.contact(effect.node)
+                self._outputs.contact(effect.node)
             case effects.HangUp():
-                self._around.hang_up(effect.node)
+                self._outputs.hang_up(effect.node)
             case effects.Spawn():
-                self._around.spawn(effect)
+                self._outputs.spawn(effect)
             case effects.Kill() | effects.Suspend() | effects.Continue() | effects.CloseConnection():
-                self._around.control(effect)
+                self._outputs.control(effect)
             case effects.KeepPayload() | effects.DropPayload():
-                pass  # nothing is forgotten here
+                pass  # the simulated host keeps all payloads
             case effects.ApplyWrite():
                 super()._one(effect)
-                self._around.stored(effect.object, self.contents.current(effect.object))
+                self._outputs.stored(effect.object, self.contents.current(effect.object))
             case _:
                 super()._one(effect)
 
@@ -145,7 +144,7 @@ class ClusterHost(SimHost):
         for effect in after:
             if isinstance(effect, effects.Send):
                 if isinstance(effect.message, dcp.Reply):
-                    self._around.send(effect.node, dcp.Reply(effect.message.number, failure), b"")
+                    self._outputs.send(effect.node, dcp.Reply(effect.message.number, failure), b"")
             else:
                 super()._run_failed([effect], failure, content_lost=content_lost)
 
@@ -169,35 +168,40 @@ class ClusterHost(SimHost):
         parts, self._parts = self._parts, None
         results = messages.Results(tuple(cast("messages.PlainResult", result) for result, _ in parts))
         contents = [data for _, data in parts]
-        node = self._deputies.get(effect.task)
+        node = self._remote_tasks.get(effect.task)
         if node is None:
-            self._around.answered(effect.task, effect.seq, results, contents)
+            self._outputs.answered(effect.task, effect.seq, results, contents)
         else:
-            bare = messages.Results(
-                tuple(_bare(result, data) for result, data in zip(results.results, contents, strict=True))
+            sent = messages.Results(
+                tuple(
+                    _for_transport(result, data)
+                    for result, data in zip(results.results, contents, strict=True)
+                )
             )
-            beside = b"".join(
+            attached = b"".join(
                 data or b""
-                for result, data in zip(bare.results, contents, strict=True)
+                for result, data in zip(sent.results, contents, strict=True)
                 if isinstance(result, messages.Buffer) and result.data is None
             )
-            self._around.send(node, dcp.Reply(effect.seq, bare), beside)
+            self._outputs.send(node, dcp.Reply(effect.seq, sent), attached)
 
     def _answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: bytes | None) -> None:
         if self._parts is not None:
             self._parts.append((result, data))
             return
-        node = self._deputies.get(task)
+        node = self._remote_tasks.get(task)
         if node is None:
-            self._around.answered(task, seq, result, [data])
+            self._outputs.answered(task, seq, result, [data])
         elif not isinstance(result, messages.Welcome):
-            bare = _bare(cast("messages.PlainResult", result), data)
-            inside = not isinstance(bare, messages.Buffer) or bare.data is not None
-            self._around.send(node, dcp.Reply(seq, bare), b"" if inside else data or b"")
+            sent = _for_transport(cast("messages.PlainResult", result), data)
+            inside = not isinstance(sent, messages.Buffer) or sent.data is not None
+            self._outputs.send(node, dcp.Reply(seq, sent), b"" if inside else data or b"")
+
+    """Return the result as it is sent to another node: few bytes inside it, many bytes attached."""
 
 
-def _bare(result: messages.PlainResult, data: bytes | None) -> messages.PlainResult:
-    """The result as it travels to another node: few bytes inside it, many beside."""
+def _for_transport(result: messages.PlainResult, data: bytes | None) -> messages.PlainResult:
+    """The result as it travels to another node: few bytes inside it, many attached."""
     if not isinstance(result, messages.Buffer) or data is None:
         return result
     if len(data) <= INLINE_BYTES:

@@ -1,6 +1,6 @@
-"""One machine of a simulated cluster: its disk and clock last, its node lives, freezes, crashes and returns.
+"""One machine of a simulated cluster: its disk and clock last; its node starts, freezes and crashes.
 
-Not for: what happens when (``dios.sim.cluster.world``).
+The schedule is in ``dios.sim.cluster.world``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dios.core import effects
 from dios.core.remote.peers import Here
 from dios.ids import NodeId, ObjectId, TaskId
 from dios.sim.cluster.host import ClusterHost
-from dios.sim.cluster.network import Network
+from dios.sim.cluster.network import SimNetwork
 from dios.sim.disk.device import Device, PowerCutError
 from dios.sim.disk.faults import NoFaults
 from dios.sim.disk.model_store import ModelStore
-from dios.sim.event_queue import MS, US, Agenda
+from dios.sim.event_queue import MS, US, EventQueue
 from dios.wire import dcp, messages
 
 PAGE_BYTES: Final = 128
@@ -32,49 +32,60 @@ SYNC_NS: Final = (100 * US, 6 * MS)
 SECRET: Final = blake3(b"the secret of a simulated cluster").digest()
 
 
-class People(Protocol):
-    """Who is at a machine: the world, told what its node says to its tasks and processes."""
+class MachineListener(Protocol):
+    """The receiver of what a node sends to its tasks and processes."""
 
     def answered(
-        self, machine: Machine, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]
+        self,
+        machine: SimMachine,
+        task: TaskId,
+        seq: int,
+        result: messages.AnyResult,
+        data: list[bytes | None],
     ) -> None:
-        """A task is answered."""
+        """Answer a task."""
         ...
 
-    def spawn(self, machine: Machine, effect: effects.Spawn) -> None:
-        """A process shall start."""
+    def spawn(self, machine: SimMachine, effect: effects.Spawn) -> None:
+        """Start a process."""
         ...
 
     def control(
         self,
-        machine: Machine,
+        machine: SimMachine,
         effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection,
     ) -> None:
-        """Something is to be done with a process, or a session."""
+        """Stop, suspend or continue a process, or close a session."""
         ...
 
     def stored(self, target: ObjectId, name: bytes | None, value: bytes) -> None:
-        """An object has a new content."""
+        """Record a new content of an object."""
         ...
 
 
-class Machine:
-    """``rate`` and ``offset`` make the node's clock of the virtual time; ``life`` counts its starts."""
+class SimMachine:
+    """A machine. ``rate`` and ``offset`` derive its clock from virtual time; ``life`` counts its starts."""
 
     def __init__(
-        self, node: NodeId, rack: str, agenda: Agenda, rng: Random, people: People, trace: blake3
+        self,
+        node: NodeId,
+        rack: str,
+        queue: EventQueue,
+        rng: Random,
+        listener: MachineListener,
+        trace: blake3,
     ) -> None:
         self.node: Final = node
         self.name: Final = f"n{node}"
         self.rack: Final = rack
-        self._agenda: Final = agenda
+        self._queue: Final = queue
         self._rng: Final = rng
-        self._people: Final = people
+        self._listener: Final = listener
         self._trace: Final = trace
         self._rate: Final = 1 + rng.uniform(-0.005, 0.005)
         self._offset: Final = rng.randrange(10**15)
         self.device: Final = Device(rng, NoFaults(), page_bytes=PAGE_BYTES, sector_bytes=SECTOR_BYTES)
-        self.network: Network
+        self.network: SimNetwork
         self.store: ModelStore
         self.host: ClusterHost | None = None
         self.life = 0
@@ -82,79 +93,79 @@ class Machine:
         self.stalled_until = 0
         self.thawed_at = 0
         self.started_at = 0
-        self.late: list[Callable[[ClusterHost], None]] = []
+        self.deferred: list[Callable[[ClusterHost], None]] = []
         self._wake = 0
         self._syncing = False
 
     # -- time ---------------------------------------------------------------------------------------
     def clock(self) -> int:
-        """The node's own time."""
-        return self._offset + int(self._agenda.now * self._rate)
+        """Return the node's own time in nanoseconds."""
+        return self._offset + int(self._queue.now * self._rate)
 
     @property
     def healthy(self) -> bool:
-        """Whether the node runs and is not frozen."""
+        """Return True if the node runs and is not frozen."""
         return self.host is not None and not self.frozen
 
-    def tell(self, action: Callable[[ClusterHost], None]) -> None:
-        """Let something happen at the node: now, when it thaws, or never."""
+    def post(self, action: Callable[[ClusterHost], None]) -> None:
+        """Run an action at the node: now, after it thaws if it is frozen, or never if it is down."""
         host = self.host
         if host is None:
             return
         if self.frozen:
-            self.late.append(action)
+            self.deferred.append(action)
             return
         host.now = max(host.now, self.clock())
         action(host)
         if self.host is host:
-            self._look_ahead(host)
+            self._schedule_wakeups(host)
 
-    def _look_ahead(self, host: ClusterHost) -> None:
-        """Come back when the node wants to be woken, and when its disk is done."""
+    def _schedule_wakeups(self, host: ClusterHost) -> None:
+        """Schedule the node's next deadline and the end of its disk operation."""
         if not host.settled and not self._syncing:
             self._syncing = True
-            when = max(self._agenda.now, self.stalled_until) + self._rng.randint(*SYNC_NS)
+            when = max(self._queue.now, self.stalled_until) + self._rng.randint(*SYNC_NS)
             life = self.life
-            self._agenda.at(when, lambda: self._synced(life))
+            self._queue.at(when, lambda: self._sync_finished(life))
         deadline = host.deadline
         if deadline is None:
             return
-        when = max(self._agenda.now, int((deadline - self._offset) / self._rate) + US)
+        when = max(self._queue.now, int((deadline - self._offset) / self._rate) + US)
         if not self._wake or when < self._wake:
             self._wake = when
             life = self.life
-            self._agenda.at(when, lambda: self._woken(life, when))
+            self._queue.at(when, lambda: self._deadline_reached(life, when))
 
-    def _woken(self, life: int, when: int) -> None:
+    def _deadline_reached(self, life: int, when: int) -> None:
         if life == self.life and when == self._wake:
             self._wake = 0
-            self.tell(lambda host: host.advance(0))
+            self.post(lambda host: host.advance(0))
 
-    def _synced(self, life: int) -> None:
+    def _sync_finished(self, life: int) -> None:
         if life != self.life:
             return
         self._syncing = False
-        if self._agenda.now < self.stalled_until:
-            self.tell(lambda host: None)  # noqa: ARG005 - it only looks ahead again
+        if self._queue.now < self.stalled_until:
+            self.post(lambda host: None)  # noqa: ARG005 - it only schedules the wakeups
         else:
-            self.tell(lambda host: host.sync(self._rng.randint(1, JOBS_MAX)))
+            self.post(lambda host: host.sync(self._rng.randint(1, JOBS_MAX)))
 
     # -- life ---------------------------------------------------------------------------------------
     def start(self) -> None:
-        """The node starts with what its disk has."""
+        """Start the node with the contents of its disk."""
         self.life += 1
-        self.started_at = self._agenda.now
+        self.started_at = self._queue.now
         self._wake, self._syncing, self.frozen = 0, False, False
-        self.late.clear()
+        self.deferred.clear()
         self.store = ModelStore(self.device, self._rng, inline_bytes=STORED_INLINE_BYTES)
         here = Here(self.node, self.life, self.name, self.rack, f"10.0.0.{self.node}:7117", SECRET, 2)
         self.host = ClusterHost(
             self._rng, self.store, self, self._trace, now=self.clock(), read=self.store.content, here=here
         )
-        self.tell(lambda host: None)  # noqa: ARG005 - it only looks ahead
+        self.post(lambda host: None)  # noqa: ARG005 - it only schedules the wakeups
 
     def crash(self) -> None:
-        """The power fails, perhaps while the disk is at work."""
+        """Cut the power, perhaps during a disk operation."""
         host, self.host = self.host, None
         if host is not None:
             self.device.cut_soon(self._rng.randrange(CUT_WITHIN))
@@ -163,60 +174,60 @@ class Machine:
         self.device.restart()
 
     def freeze(self) -> None:
-        """The node does nothing; what comes waits for it."""
+        """Freeze the node; all input waits until it thaws."""
         self.frozen = True
 
     def thaw(self) -> None:
-        """Everything that has come happens now."""
+        """Thaw the node and handle the input that waited."""
         if not self.frozen:
             return
         self.frozen = False
-        self.thawed_at = self._agenda.now
-        late, self.late = self.late, []
-        for action in late:
-            self.tell(action)
+        self.thawed_at = self._queue.now
+        deferred, self.deferred = self.deferred, []
+        for action in deferred:
+            self.post(action)
         self._wake = 0
-        self.tell(lambda host: host.advance(0))
+        self.post(lambda host: host.advance(0))
 
-    # -- what its host says -------------------------------------------------------------------------
+    # -- outputs of its host ------------------------------------------------------------------------
     def hello(self) -> dcp.PeerHello:
-        """What the node says of itself on a new connection."""
+        """Return the node's introduction on a new connection."""
         return dcp.PeerHello(1, 1, self.node, self.life, self.name, self.rack, f"10.0.0.{self.node}:7117")
 
     def answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: list[bytes | None]) -> None:
-        """A task of the node is answered."""
+        """Answer a task of the node."""
         if self.host is not None:
-            self._people.answered(self, task, seq, result, data)
+            self._listener.answered(self, task, seq, result, data)
 
-    def send(self, to: NodeId, message: dcp.Message, beside: bytes) -> None:
-        """The node says something to another."""
+    def send(self, to: NodeId, message: dcp.Message, attached: bytes) -> None:
+        """Send a message to another node."""
         if self.host is not None:
-            self.network.send(self.node, to, message, beside)
+            self.network.send(self.node, to, message, attached)
 
     def contact(self, to: NodeId) -> None:
-        """The node looks for another."""
+        """Keep a connection to another node from now on."""
         if self.host is not None:
-            self.network.want(self.node, to)
+            self.network.request_connection(self.node, to)
 
     def hang_up(self, to: NodeId) -> None:
-        """The node has done with another."""
+        """Close the connection to another node."""
         if self.host is not None:
             self.network.hang_up(self.node, to)
 
     def spawn(self, effect: effects.Spawn) -> None:
-        """A process shall start."""
+        """Start a process."""
         if self.host is not None:
-            self._people.spawn(self, effect)
+            self._listener.spawn(self, effect)
 
     def control(
         self, effect: effects.Kill | effects.Suspend | effects.Continue | effects.CloseConnection
     ) -> None:
-        """Something is to be done with a process."""
+        """Stop, suspend or continue a process, or close a session."""
         if self.host is not None:
-            self._people.control(self, effect)
+            self._listener.control(self, effect)
 
     def stored(self, target: ObjectId, value: bytes) -> None:
-        """An object has this content from now on."""
+        """Record a new content of an object."""
         if self.host is not None:
             found = self.host.core.state.objects.get(target)
-            self._people.stored(target, None if found is None else found.name, value)
+            self._listener.stored(target, None if found is None else found.name, value)

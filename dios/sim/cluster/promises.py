@@ -1,8 +1,7 @@
-"""What the nodes of a simulated cluster have promised to anybody: values, rights, locks, children.
+"""The promises that the nodes of a simulated cluster have made: values, permissions, locks, child tasks.
 
-Not for: looking at the nodes (``dios.sim.cluster.agreement``). Everything here was learnt from answers
-alone, so that
-a defect of the core cannot explain itself.
+All of it is learnt from answers alone, so that a defect of the core cannot hide itself. The nodes are
+compared with it in ``dios.sim.cluster.agreement``.
 """
 
 from __future__ import annotations
@@ -18,42 +17,42 @@ from dios.sim.node.checker import BrokenPromiseError
 from dios.wire.types import Permission
 
 Key: TypeAlias = bytes | int
-"""A logical object: its name, or the id of one without."""
-Who: TypeAlias = int | str
-"""A task by its id, or one that is to be started by its label, which is like no other's."""
+"""A logical object: its name, or its id if it has no name."""
+TaskKey: TypeAlias = int | str
+"""A task by its id, or a task that is being started by its unique label."""
 
 
 class Write(Struct):
-    """One write of one object, from when it was asked for; ``end`` is when it was vouched for."""
+    """One write to one object; ``begin`` is the time of the call, ``end`` the time of the acknowledgement."""
 
     value: bytes
     begin: int
     end: int | None = None
 
 
-class Register(Struct):
-    """One physical object that holds one value at a time.
+class ValueHistory(Struct):
+    """The values of one physical object over time.
 
-    ``gone_at`` is when it was certainly no more.
+    ``deleted_at`` is the time after which the object certainly does not exist.
     """
 
     key: Key
     home: NodeId
     durable: bool
     writes: list[Write] = field(default_factory=list)
-    gone_at: int | None = None
-    may_be_gone: bool = False
+    deleted_at: int | None = None
+    may_be_deleted: bool = False
 
     def allows(self, value: bytes, since: int) -> bool:
-        """Whether a read that was asked for at ``since``, and is answered now, may have found this."""
-        return any(write.value == value and not self._over(write, since) for write in self.writes)
+        """Return True if a read that was sent at ``since`` and is answered now may return this value."""
+        return any(write.value == value and not self._superseded(write, since) for write in self.writes)
 
     def possible(self, since: int) -> list[bytes]:
-        """The values that such a read may have found."""
-        return [write.value for write in self.writes if not self._over(write, since)]
+        """Return the values that such a read may return."""
+        return [write.value for write in self.writes if not self._superseded(write, since)]
 
-    def _over(self, write: Write, since: int) -> bool:
-        """Whether another write began after this one had ended, and was done before the read."""
+    def _superseded(self, write: Write, since: int) -> bool:
+        """Return True if a later write began after this one had ended, and ended before the read."""
         end = write.end
         return end is not None and any(
             other.end is not None and other.end <= since and other.begin >= end
@@ -63,111 +62,111 @@ class Register(Struct):
 
 
 class Grant(Struct):
-    """Why somebody may have references to an object: on their own authority, or from somebody's reference."""
+    """The authority for references to an object: the holder's own, or a delegation from another reference."""
 
     mask: int
     source: int = 0
     parents: tuple[Grant, ...] = ()
-    given_at: int | None = None
+    granted_at: int | None = None
     retired: bool = False
 
     @property
     def valid(self) -> bool:
-        """Whether it was not taken back, for what is known."""
+        """Return True if the grant is not known to be retired."""
         return not self.retired and (not self.source or any(one.valid for one in self.parents))
 
 
-class Hold(Struct, frozen=True):
-    """A lock that was held, from the answer to the acquire until the commit was sent, which did hold."""
+class LockHold(Struct, frozen=True):
+    """A period with a lock: from the answer to the acquire to the sending of the commit that succeeded."""
 
     begin: int
     end: int
     v_w: int
 
 
-class Child(Struct):
-    """A task that somebody started; ``object`` is known when that was answered."""
+class StartedTask(Struct):
+    """A task that another task started; ``object`` is known after the answer."""
 
     parent: int
     object: int | None = None
 
 
-class Ledger:
-    """One run's book of promises."""
+class PromiseLedger:
+    """All promises of one run."""
 
     def __init__(self) -> None:
-        self.registers: Final[dict[int, Register]] = {}
+        self.registers: Final[dict[int, ValueHistory]] = {}
         self.keys: Final[dict[int, Key]] = {}
         self.groups_of: Final[dict[Key, tuple[bytes, ...]]] = {}
         self.disbanded: Final[dict[bytes, tuple[NodeId, int, int]]] = {}
-        self.grants: Final[dict[tuple[Who, Key], list[Grant]]] = {}
-        self.children: Final[list[Child]] = []
-        self.told: Final[Counter[tuple[int, int]]] = Counter()
+        self.grants: Final[dict[tuple[TaskKey, Key], list[Grant]]] = {}
+        self.children: Final[list[StartedTask]] = []
+        self.reported_ends: Final[Counter[tuple[int, int]]] = Counter()
         self._stored: Final[set[tuple[int, bytes]]] = set()
-        self._made: Final[dict[bytes, bytes]] = {}
+        self._created: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()
-        self.perhaps_gone: Final[set[int]] = set()  # deleted or written before whoever made them was answered
-        self._holds: Final[dict[int, list[Hold]]] = {}
+        self.maybe_deleted: Final[set[int]] = set()  # deleted or written before their creation was answered
+        self._holds: Final[dict[int, list[LockHold]]] = {}
 
     # -- values -------------------------------------------------------------------------------------
     def register(self, target: int, key: Key, home: NodeId, value: Write | None, *, durable: bool) -> None:
-        """An object came to be."""
+        """Record a new object."""
         self.keys[target] = key
         if target not in self.registers:
             writes = [] if value is None else [value]
-            self.registers[target] = Register(key, home, durable, writes)
-            self.registers[target].may_be_gone = target in self.perhaps_gone
+            self.registers[target] = ValueHistory(key, home, durable, writes)
+            self.registers[target].may_be_deleted = target in self.maybe_deleted
 
     def begin(self, target: int, value: bytes, now: int) -> Write | None:
-        """A write is asked for; None for an object of which nothing is known."""
+        """Record the start of a write; return None if the object is unknown."""
         found = self.registers.get(target)
         if found is None:
-            self.perhaps_gone.add(target)
+            self.maybe_deleted.add(target)
             return None
         write = Write(value, now)
         found.writes.append(write)
         return write
 
     def withdraw(self, target: int, write: Write | None) -> None:
-        """It certainly did not take place."""
+        """Remove a write that certainly did not take place."""
         if write is not None:
             self.registers[target].writes.remove(write)
 
     def read(self, target: int, value: bytes, since: int) -> None:
-        """Somebody found this value."""
+        """Check a value that a client has read."""
         found = self.registers.get(target)
         if found is None or not found.writes:
             return
-        if found.gone_at is not None and since > found.gone_at:
+        if found.deleted_at is not None and since > found.deleted_at:
             raise BrokenPromiseError(f"an object that was gone gave {value!r}")
         if not found.allows(value, since):
-            raise BrokenPromiseError(f"read {value!r}, possible were {found.possible(since)!r}")
+            raise BrokenPromiseError(f"read {value!r}, but the possible values are {found.possible(since)!r}")
 
     # -- rights -------------------------------------------------------------------------------------
-    def entitle(self, who: Who, key: Key, mask: int = int(Permission.ALL)) -> None:
-        """Somebody may resolve the name, or has made the object."""
-        found = self.grants.setdefault((who, key), [])
+    def allow(self, task: TaskKey, key: Key, mask: int = int(Permission.ALL)) -> None:
+        """Record that a task may resolve a name, or has created the object."""
+        found = self.grants.setdefault((task, key), [])
         if not any(not one.source and one.mask == mask for one in found):
             found.append(Grant(mask))
 
-    def lend(self, giver: tuple[Who, ...], source: int, receiver: Who, key: Key, mask: int) -> Grant:
-        """Somebody asks for a delegation of a reference."""
+    def grant(self, giver: tuple[TaskKey, ...], source: int, receiver: TaskKey, key: Key, mask: int) -> Grant:
+        """Record the request for a delegation of a reference."""
         parents = tuple(one for who in giver for one in self.grants.get((who, key), ()))
-        given = Grant(mask, source, parents)
-        self.grants.setdefault((receiver, key), []).append(given)
-        return given
+        new = Grant(mask, source, parents)
+        self.grants.setdefault((receiver, key), []).append(new)
+        return new
 
     def retire(self, source: int, since: int) -> None:
-        """Whatever came from a reference before this was asked for is taken back."""
+        """Retire all grants from a reference that were made before this call was sent."""
         for found in self.grants.values():
             for grant in found:
-                if grant.source == source and grant.given_at is not None and grant.given_at < since:
+                if grant.source == source and grant.granted_at is not None and grant.granted_at < since:
                     grant.retired = True
 
-    def mask_of(self, who: Iterable[Who], key: Key, *, quiet: bool) -> int:
-        """The rights that somebody may have on an object.
+    def mask_of(self, who: Iterable[TaskKey], key: Key, *, quiet: bool) -> int:
+        """Return the permissions that a task may have on an object.
 
-        What was taken back may be on its way to the holder, unless all is ``quiet``.
+        A retired reference may still be with its holder, unless the cluster is ``quiet``.
         """
         mask = 0
         for one in who:
@@ -177,26 +176,26 @@ class Ledger:
         return mask
 
     # -- locks --------------------------------------------------------------------------------------
-    def held(self, target: int, hold: Hold) -> None:
-        """Somebody had the lock, and let it go by a commit that held."""
+    def record_hold(self, target: int, hold: LockHold) -> None:
+        """Record a lock that was released by a successful commit."""
         for other in self._holds.setdefault(target, []):
             if hold.v_w == other.v_w:
                 raise BrokenPromiseError(f"two holders of a lock got the same token {hold.v_w}")
             if hold.begin < other.end and other.begin < hold.end:
-                raise BrokenPromiseError("two held a lock at one time")
+                raise BrokenPromiseError("two clients held a lock at the same time")
         self._holds[target].append(hold)
 
     # -- things done once -----------------------------------------------------------------------------
-    def stored(self, target: int, name: bytes | None, value: bytes) -> None:
-        """A node did a write, or a create: like each value there is no other."""
+    def record_store(self, target: int, name: bytes | None, value: bytes) -> None:
+        """Record a write or create that a node carried out; all values of a run differ."""
         if (target, value) in self._stored:
-            raise BrokenPromiseError("one call to write has written twice")
+            raise BrokenPromiseError("one write call was carried out twice")
         self._stored.add((target, value))
-        if name is not None and self._made.setdefault(value, name) != name:
-            raise BrokenPromiseError("one call to create has made two objects")
+        if name is not None and self._created.setdefault(value, name) != name:
+            raise BrokenPromiseError("one create call has created two objects")
 
     def child_ended(self, parent: int, child: int) -> None:
-        """A task heard of the end of one that it started."""
-        self.told[parent, child] += 1
-        if self.told[parent, child] > 1:
-            raise BrokenPromiseError("the end of a task was told twice to who started it")
+        """Record that a task was notified of the end of a task that it started."""
+        self.reported_ends[parent, child] += 1
+        if self.reported_ends[parent, child] > 1:
+            raise BrokenPromiseError("a task was notified twice of the end of a task that it started")

@@ -1,11 +1,10 @@
-"""A disk with a volatile write cache and a small file system on it, which fails where its plan says.
+"""A simulated disk with a volatile write cache and a small file system, which fails as its plan says.
 
-Not for: real files, or speed. What is written is unsynced until its file is synced; a power cut keeps any
-subset of the unsynced pages and directory entries, in any order, and may tear each page at its sectors.
-Files and folders are synced apart, as POSIX allows. One page's writes stay in their order, for they meet in
-one page of memory, and a sector that the cache gives to the disk gets there whole. Only ``write_through``
-may stop inside a sector: it changes one from front to back in words of 8 bytes, and is on the disk when it
-returns.
+Written data is unsynced until its file is synced. A power cut keeps any subset of the unsynced pages and
+directory entries, in any order, and may tear each page at sector boundaries. Files and folders are synced
+separately, as POSIX allows. Writes to one page stay in order, because they meet in one page of memory, and a
+sector goes from the cache to the disk as a whole. Only ``write_through`` can stop inside a sector: it changes
+the sector from front to back in words of 8 bytes, and its data is on the disk when it returns.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from dios.sim.disk.faults import APPLIES, Fault, NoFaults, Operation, Plan
+from dios.sim.disk.faults import APPLIES, DiskFault, FaultPlan, NoFaults, Operation
 
 _SIZE: Final = -1  # the page that stands for a file's length
 _WORD_BYTES: Final = 8
-_FULL_OPERATIONS: Final = 5  # how long a full disk stays full, in operations that take space
+_FULL_OPERATIONS: Final = 5  # a full disk refuses at most this number of operations that need space
 
 
 class PowerCutError(Exception):
-    """The power went; every operation raises it until ``restart``."""
+    """The power is off; every operation raises this until ``restart``."""
 
 
 class File:
-    """One file: what readers see, what the platter holds, and what is on its way there."""
+    """One file: its pages as readers see them, the pages on the platter, and the unsynced versions."""
 
     def __init__(self) -> None:
         self.pages: dict[int, bytes] = {}
@@ -38,7 +37,7 @@ class File:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return int.from_bytes(self.pages.get(_SIZE, b""), "little")
 
     def put(self, page: int, data: bytes) -> None:
@@ -48,21 +47,21 @@ class File:
 
 
 class Device:
-    """The disk of one simulated node, over all its lives.
+    """The disk of one simulated node, across all starts of the node.
 
-    ``rng`` decides what a power cut and a failure keep. ``kinds`` lists the operations that were asked of it
-    but ``at_rest``, ``faults`` counts those that failed.
+    ``rng`` decides what survives a power cut or a failure. ``kinds`` lists the operations so far, except
+    those inside ``at_rest``; ``faults`` counts the operations that failed.
     """
 
     def __init__(
-        self, rng: Random, plan: Plan | None = None, *, page_bytes: int = 4096, sector_bytes: int = 512
+        self, rng: Random, plan: FaultPlan | None = None, *, page_bytes: int = 4096, sector_bytes: int = 512
     ) -> None:
         self._rng: Final = rng
-        self._plan: Plan = plan or NoFaults()
+        self._plan: FaultPlan = plan or NoFaults()
         self.page_bytes: Final = page_bytes
         self.sector_bytes: Final = sector_bytes
         self.kinds: list[Operation] = []
-        self.faults: Counter[Fault] = Counter()
+        self.faults: Counter[DiskFault] = Counter()
         self._calm = False
         self.off = False
         self._full_for = 0
@@ -73,7 +72,7 @@ class Device:
 
     # -- files --------------------------------------------------------------------------------------
     def create(self, name: str) -> File:
-        """A new empty file; FileExistsError when there is one."""
+        """Create an empty file; raise FileExistsError if the name is in use."""
         self._begin(Operation.CREATE)
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "file exists")
@@ -83,45 +82,45 @@ class Device:
         return made
 
     def open(self, name: str) -> File:
-        """The file of that name; FileNotFoundError when there is none. Never fails otherwise."""
+        """Return the file with this name; raise FileNotFoundError if it does not exist."""
         try:
             return self._names[name]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file") from None
 
     def names(self) -> list[str]:
-        """Every file's name."""
+        """Return the names of all files."""
         return list(self._names)
 
     def unlink(self, name: str) -> None:
-        """Remove a name; who has the file open keeps it."""
+        """Remove a name; a file that is open stays readable."""
         self._begin(Operation.UNLINK)
         if self._names.pop(name, None) is not None:
             self._unsynced.setdefault(name, []).append(None)
 
     def allocate(self, file: File, size: int) -> None:
-        """Give the file its length and the room for it."""
+        """Set the length of the file and reserve its space."""
         self._begin(Operation.ALLOCATE)
         file.put(_SIZE, size.to_bytes(8, "little"))
 
     def write(self, file: File, offset: int, data: bytes) -> int:
-        """Write to the cache; returns how many bytes were taken, never none of some."""
+        """Write to the cache; return the number of bytes written, at least one if there are any."""
         fault = self._begin(
             Operation.WRITE, lambda: self._put(file, offset, self._some(data, self.page_bytes))
         )
-        if fault is Fault.SHORT:
+        if fault is DiskFault.SHORT:
             data = self._some(data, self.sector_bytes) or data
         self._put(file, offset, data)
         return len(data)
 
     def write_through(self, file: File, offset: int, data: bytes) -> None:
-        """Change a part of one sector and sync it; readers see the new bytes even when it fails."""
+        """Change part of one sector and sync it; readers see the new bytes even if this fails."""
         page, start = divmod(offset, self.page_bytes)
         before = file.pages.get(page, bytes(self.page_bytes))
         words = len(data) // _WORD_BYTES
 
         def part() -> None:
-            # Whole, half and not at all are as likely as everything between.
+            # Nothing, half and everything are drawn more often than the lengths in between.
             done = self._rng.choice((0, words // 2, words, self._rng.randint(0, words))) * _WORD_BYTES
             file.platter[page] = before[:start] + data[:done] + before[start + done :]
             file.unsynced.pop(page, None)
@@ -132,38 +131,38 @@ class Device:
         file.unsynced.pop(page, None)
 
     def sync(self, file: File) -> None:
-        """Bring the file's unsynced pages to the platter."""
+        """Write the unsynced pages of the file to the platter."""
         self._begin(Operation.SYNC, lambda: self._lose(file))
         for page, versions in file.unsynced.items():
             file.platter[page] = versions[-1]
         file.unsynced.clear()
 
     def sync_folder(self, folder: str) -> None:
-        """Bring the folder's changed entries to the platter; what the files hold is another matter."""
+        """Write the changed directory entries of the folder to the platter, but not the files' contents."""
         self._begin(Operation.SYNC_FOLDER, lambda: self._lose_entries(folder))
         for name in [name for name in self._unsynced if _folder_of(name) == folder]:
             self._settle_entry(name, self._unsynced.pop(name)[-1])
 
     def read(self, file: File, offset: int, count: int) -> bytes:
-        """Up to ``count`` bytes of a file with a length, as ``pread`` gives them."""
+        """Return up to ``count`` bytes of a file, as ``pread`` does."""
         count = max(0, min(count, file.size - offset))
-        if self._begin(Operation.READ) is Fault.FLIP:
+        if self._begin(Operation.READ) is DiskFault.FLIP:
             self._flip(file, offset, count)
         return self.peek(file, offset, count)
 
     def read_unchecked(self, file: File, offset: int, count: int) -> bytes:
-        """The same for bytes that no digest covers, of which no bit flips."""
+        """Read bytes that no digest covers; their bits are never flipped."""
         self._begin(Operation.READ_UNCHECKED)
         return self.peek(file, offset, count)
 
     def read_mapped(self, file: File, offset: int, count: int) -> bytes:
-        """Bytes seen through a memory map; zeros where nothing was written."""
-        if self._begin(Operation.READ_MAPPED) is Fault.FLIP:
+        """Read through a memory map; bytes that were never written are zero."""
+        if self._begin(Operation.READ_MAPPED) is DiskFault.FLIP:
             self._flip(file, offset, count)
         return self.peek(file, offset, count)
 
     def peek(self, file: File, offset: int, count: int) -> bytes:
-        """The same without being an operation."""
+        """Read without counting an operation and without faults."""
         first, start = divmod(offset, self.page_bytes)
         blank = bytes(self.page_bytes)
         pages = range(first, (offset + count - 1) // self.page_bytes + 1) if count else range(0)
@@ -171,7 +170,7 @@ class Device:
 
     # -- power --------------------------------------------------------------------------------------
     def cut_power(self) -> None:
-        """Lose the cache: each unsynced page and entry is kept or not, and a page may be torn."""
+        """Lose the cache: each unsynced page and entry is kept or lost, and a page may be torn."""
         chance = self._rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         everything = {id(file): file for file in [*self._names.values(), *self._entries.values()]}
         for changed in self._unsynced.values():
@@ -191,7 +190,7 @@ class Device:
         self.off = True
 
     def restart(self) -> None:
-        """The power is back."""
+        """Turn the power on again."""
         if not self.off:
             self.cut_power()
         self._cut_in = None
@@ -210,7 +209,7 @@ class Device:
     # -- faults -------------------------------------------------------------------------------------
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Inside, nothing fails and nothing is counted."""
+        """Count nothing and fail nothing inside this context."""
         before, self._calm = self._calm, True
         try:
             yield
@@ -218,27 +217,27 @@ class Device:
             self._calm = before
 
     def heal(self) -> None:
-        """From now on the plan no longer counts, and there is space."""
+        """Stop all further faults, and free the space."""
         self._plan = NoFaults()
         self._full_for = 0
 
     def cut_soon(self, operations: int) -> None:
-        """Let so many operations pass, then cut the power in the next one."""
+        """Let this number of operations pass, then cut the power during the next one."""
         self._cut_in = operations
 
     def fill_up(self) -> None:
-        """Be full for the next operations that take space."""
+        """Report a full disk for the next operations that need space."""
         self._full_for = _FULL_OPERATIONS
 
-    def _begin(self, operation: Operation, part: Callable[[], None] = lambda: None) -> Fault | None:
-        """Count an operation and let it fail; ``part`` does what a failing one leaves behind."""
+    def _begin(self, operation: Operation, part: Callable[[], None] = lambda: None) -> DiskFault | None:
+        """Count an operation and fail it if planned; ``part`` does what a failing operation leaves behind."""
         if self.off:
             raise PowerCutError
         if self._calm:
             return None
         fault = self._plan.fault(len(self.kinds), operation)
         if self._cut_in is not None:
-            fault = fault if self._cut_in else Fault.CUT
+            fault = fault if self._cut_in else DiskFault.CUT
             self._cut_in -= 1
         self.kinds.append(operation)
         if fault is None:
@@ -246,17 +245,17 @@ class Device:
             return None
         self.faults[fault] += 1
         match fault:
-            case Fault.FULL:
+            case DiskFault.FULL:
                 self._full_for = self._rng.randint(0, _FULL_OPERATIONS)
                 raise OSError(errno.ENOSPC, "no space left on device")
-            case Fault.FAIL:
+            case DiskFault.FAIL:
                 if operation not in {Operation.SYNC, Operation.SYNC_FOLDER}:
                     part()
                 raise OSError(errno.EIO, "input/output error")
-            case Fault.LOSE:
+            case DiskFault.LOSE:
                 part()
                 raise OSError(errno.EIO, "input/output error")
-            case Fault.CUT:
+            case DiskFault.CUT:
                 if operation in {Operation.WRITE, Operation.WRITE_THROUGH}:
                     part()
                 self.cut_power()
@@ -265,17 +264,17 @@ class Device:
                 return fault
 
     def _refuse_when_full(self, operation: Operation) -> None:
-        if self._full_for and operation in APPLIES[Fault.FULL]:
+        if self._full_for and operation in APPLIES[DiskFault.FULL]:
             self._full_for -= 1
             raise OSError(errno.ENOSPC, "no space left on device")
 
     def _lose(self, file: File) -> None:
-        """A failed sync: some pages got there, the others count as clean and never will."""
+        """Fail a sync: some pages reach the platter, the others count as clean and never reach it."""
         for page, versions in file.unsynced.items():
             if self._rng.random() < 0.5:
                 file.platter[page] = versions[-1]
             elif self._rng.random() < 0.5:
-                # Dropped from memory too, and read again from the platter.
+                # The page is also dropped from memory and read again from the platter.
                 file.pages.pop(page, None)
                 if page in file.platter:
                     file.pages[page] = file.platter[page]
@@ -297,7 +296,7 @@ class Device:
 
     # -- inside -------------------------------------------------------------------------------------
     def _some(self, data: bytes, unit: int) -> bytes:
-        """Some whole units of the data, not all of it: a write stops between two of them."""
+        """Return some whole units of the data, but not all of it: a write stops between two units."""
         return data[: self._rng.randint(0, max(0, len(data) - 1) // unit) * unit]
 
     def _put(self, file: File, offset: int, data: bytes) -> None:

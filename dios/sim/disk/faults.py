@@ -1,7 +1,7 @@
-"""What can go wrong at one operation of the simulated disk, and plans that say where it does.
+"""The faults of a simulated disk operation, and plans that decide where they happen.
 
-Not for: doing it (``dios.sim.disk.device``). Each operation of a disk has a number; a plan is asked once for
-each, so that a systematic pass can go through all of them and a seed repeats itself.
+Each operation of a disk has a number. A plan is asked once for each operation, so that a systematic pass can
+go through all of them and a seed can be repeated. ``dios.sim.disk.device`` carries the faults out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 
 class Operation(enum.StrEnum):
-    """What a store asks of its disk; READ_UNCHECKED is a read of bytes that no digest covers yet."""
+    """The operations of a disk. READ_UNCHECKED reads bytes that no digest covers yet."""
 
     CREATE = "create"
     ALLOCATE = "allocate"
@@ -26,13 +26,13 @@ class Operation(enum.StrEnum):
     UNLINK = "unlink"
 
 
-class Fault(enum.StrEnum):
-    """How an operation fails.
+class DiskFault(enum.StrEnum):
+    """The ways in which an operation fails.
 
-    FAIL: EIO; a write may have left a part. SHORT: a write takes only some of the bytes. FULL: ENOSPC, now
-    and for a while. LOSE: a sync fails with EIO, and of the unsynced pages some are lost: a later sync
-    succeeds without them, and readers may see the old ones again. CUT: the power goes before the operation
-    has ended. FLIP: a bit of what is being read has changed on the disk.
+    FAIL: EIO; a write may have written a part. SHORT: a write accepts only some of the bytes. FULL: ENOSPC,
+    now and for some operations. LOSE: a sync fails with EIO and loses some unsynced pages: a later sync
+    succeeds without them, and readers may see the old pages again. CUT: the power goes off before the
+    operation ends. FLIP: one bit of the data that is read has changed on the disk.
     """
 
     FAIL = "EIO"
@@ -49,63 +49,67 @@ _TAKE_SPACE: Final = frozenset(
 )
 _READS: Final = frozenset({Operation.READ, Operation.READ_MAPPED})
 
-APPLIES: Final[dict[Fault, frozenset[Operation]]] = {
-    # What is read through a map fails by a signal that ends the process, and that is a crash.
-    Fault.FAIL: frozenset(Operation) - {Operation.READ_MAPPED},
-    Fault.SHORT: frozenset({Operation.WRITE}),
-    Fault.FULL: _TAKE_SPACE,
-    Fault.LOSE: _SYNCS,
-    Fault.CUT: frozenset(Operation) - _READS - {Operation.READ_UNCHECKED},
-    Fault.FLIP: _READS,
+APPLIES: Final[dict[DiskFault, frozenset[Operation]]] = {
+    # A failed read through a map raises a signal that ends the process: that is a crash, not an EIO.
+    DiskFault.FAIL: frozenset(Operation) - {Operation.READ_MAPPED},
+    DiskFault.SHORT: frozenset({Operation.WRITE}),
+    DiskFault.FULL: _TAKE_SPACE,
+    DiskFault.LOSE: _SYNCS,
+    DiskFault.CUT: frozenset(Operation) - _READS - {Operation.READ_UNCHECKED},
+    DiskFault.FLIP: _READS,
 }
 """The operations at which each fault can happen."""
 
 
-class Plan(Protocol):
-    """Says which fault, if any, happens at an operation."""
+class FaultPlan(Protocol):
+    """A plan that decides which fault, if any, happens at an operation."""
 
-    def fault(self, number: int, operation: Operation) -> Fault | None:
-        """The fault at operation ``number``, counted from 0."""
+    def fault(self, number: int, operation: Operation) -> DiskFault | None:
+        """Return the fault at operation ``number``, counted from 0, or None."""
         ...
 
 
 class NoFaults:
-    """Everything works."""
+    """A plan without faults."""
 
-    def fault(self, number: int, operation: Operation) -> Fault | None:
-        """Never one."""
+    def fault(self, number: int, operation: Operation) -> DiskFault | None:
+        """Return None."""
         del number, operation
         return None
 
 
 class OneFault:
-    """One fault at operation ``number``, and with ``cut_after`` a power cut so many operations later."""
+    """One fault at operation ``number``; with ``cut_after``, also a power cut that many operations later."""
 
-    def __init__(self, number: int, fault: Fault, cut_after: int = 0) -> None:
+    def __init__(self, number: int, fault: DiskFault, cut_after: int = 0) -> None:
         self._number: Final = number
         self._fault: Final = fault
         self._cut_after = cut_after
 
-    def fault(self, number: int, operation: Operation) -> Fault | None:
-        """The fault at its place."""
+    def fault(self, number: int, operation: Operation) -> DiskFault | None:
+        """Return the planned fault if this is its operation."""
         if number == self._number:
             return self._fault if operation in APPLIES[self._fault] else None
-        if self._cut_after and number >= self._number + self._cut_after and operation in APPLIES[Fault.CUT]:
+        if (
+            self._cut_after
+            and number >= self._number + self._cut_after
+            and operation in APPLIES[DiskFault.CUT]
+        ):
             self._cut_after = 0
-            return Fault.CUT
+            return DiskFault.CUT
         return None
 
 
 class RandomFaults:
-    """A fault at about every ``every``-th operation, of a kind that fits it."""
+    """A fault at about every ``every``-th operation, of a kind that can happen there."""
 
     def __init__(self, rng: Random, every: int) -> None:
         self._rng: Final = rng
         self._every: Final = every
 
-    def fault(self, number: int, operation: Operation) -> Fault | None:
-        """Perhaps one."""
+    def fault(self, number: int, operation: Operation) -> DiskFault | None:
+        """Return a random fault, or None."""
         del number
         if self._rng.randrange(self._every):
             return None
-        return self._rng.choice([fault for fault in Fault if operation in APPLIES[fault]])
+        return self._rng.choice([fault for fault in DiskFault if operation in APPLIES[fault]])

@@ -1,7 +1,7 @@
-"""Extents on a simulated disk, in the order of ``dios.store.extents``.
+"""Extents on a simulated disk, with the order of operations of ``dios.store.extents``.
 
-Not for: rows (``dios.sim.disk.model_store``). It removes what it wrote when a step of it fails, like the
-real one.
+Like the real extents, it removes its own files when one of its operations fails. Rows are in
+``dios.sim.disk.model_store``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER: Final = "extents"
 
 
 class ModelExtents:
-    """The extent files of one model store; calls raise OSError."""
+    """The extent files of one model store; its methods raise OSError."""
 
     def __init__(self, device: Device, rng: Random) -> None:
         self._device: Final = device
@@ -49,24 +49,24 @@ class ModelExtents:
             raise
 
     def read(self, extent: int, size: int) -> bytes:
-        """The first ``size`` bytes of an extent; FileNotFoundError when it is gone."""
+        """Return the first ``size`` bytes of an extent; raise FileNotFoundError if it does not exist."""
         return self._device.read(self._device.open(_name(extent)), 0, size)
 
     def size(self, extent: int) -> int | None:
-        """The size of an extent's file in bytes, None if there is none."""
+        """Return the size of an extent's file in bytes, or None if there is none."""
         try:
             return self._device.open(_name(extent)).size
         except FileNotFoundError:
             return None
 
     def stored(self) -> list[int]:
-        """Every extent that has a file."""
+        """Return every extent that has a file."""
         return [
             int(name.rpartition("/")[2], 16) for name in self._device.names() if name.startswith(f"{FOLDER}/")
         ]
 
     def remove(self, extents: Iterable[int]) -> None:
-        """Remove extents that no row names; one that cannot be removed waits for the next start."""
+        """Remove extents that no row names; an extent that cannot be removed waits for the next start."""
         for extent in extents:
             with contextlib.suppress(OSError):
                 self._device.unlink(_name(extent))

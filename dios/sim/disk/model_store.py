@@ -1,21 +1,20 @@
-"""A store on a simulated disk, by the algorithm of ``dios.store.lmdb_store``: a model to break.
+"""A model of ``dios.store.lmdb_store`` on a simulated disk, in which every disk operation can fail.
 
-Not for: a node. Its point is that every write, sync and power cut of the real algorithm is there to be
-failed, one by one.
+It has every write, sync and power cut of the real algorithm, so that they can be failed one by one.
 
-Faithful: the rows are the real ones (``dios.store.schema``) and are read back by the real code; small
-contents stand behind their row, large ones in extents that are created, allocated, written, synced, their
-folder synced, their digest read back, and only then named by a row; a transaction writes changed rows and
-index to free pages only, syncs, and then writes through one of two meta pages in turn, whose transaction
-number comes last and which has no check value; the larger number counts. After a meta page that could not
-be written the old one is put back without a sync, and the store refuses everything until it is opened
-again, as LMDB does. Old extents go after that, those that no row names at the next start. A full map is
-refused before anything is written and grows for removals alone.
+The model is faithful in these points. The rows are the real ones (``dios.store.schema``) and are read back by
+the real code. Small contents follow their row. Large contents are in extents, which are created, allocated,
+written, synced, their folder synced and their digest read back before a row names them. A transaction writes
+changed rows and the index to free pages only, syncs, and then writes through one of two meta pages in turn.
+The transaction number is the last field of a meta page, which has no checksum; the page with the larger
+number is current. If a meta page cannot be written, the old page is restored without a sync and the store
+refuses everything until it is opened again, as LMDB does. Old extents are removed after the commit, extents
+without a row at the next start. A full map is refused before anything is written; it grows only for removals.
 
-Not faithful: the tree is one flat index that each transaction writes anew, and the list of free pages is
-counted from the last snapshots instead of stored; extents lie in one folder instead of 256; there is no
-lock file and no schema version. The tree has no check value in LMDB either, so that no bit is flipped there.
-What is read through the map cannot fail by EIO: there the process would end.
+The model differs in these points. The tree is one flat index that each transaction writes again completely.
+The free pages are computed from the last snapshots instead of being stored. Extents are in one folder instead
+of 256. There is no lock file and no schema version. The tree has no checksum in LMDB either, so no bit is
+flipped there. Reads through the map cannot fail with EIO, because a real process would end there.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from dios.store import schema
 from dios.store.memory_store import sealed_content, whole_payload
 from dios.store.protocol import Change, Content, Drop, InlineContent, Put
 from dios.store.recovery import read_rows
-from dios.store.schema import Kind, Row
+from dios.store.schema import ContentKind, ObjectRow
 
 _META: Final = struct.Struct("<QQQQ")
 _ENTRY: Final = struct.Struct("<QII")
@@ -46,26 +45,26 @@ _MAGIC: Final = 0x42444D4C4D4953
 _METAS: Final = 2
 
 
-class Run(NamedTuple):
-    """``size`` bytes that begin with page ``first``."""
+class PageRange(NamedTuple):
+    """A range of ``size`` bytes that begins with page ``first``."""
 
     first: int
     size: int
 
 
 class Snapshot(NamedTuple):
-    """What one committed transaction made: its number, its index, and where each row lies."""
+    """The result of one committed transaction: its number, its index, and the place of each row."""
 
     number: int
-    tree: Run
-    rows: dict[ObjectId, Run]
+    tree: PageRange
+    rows: dict[ObjectId, PageRange]
 
 
 class ModelStore:
     """A ``Store`` whose every operation can fail; see ``dios.store.protocol`` (§3.6).
 
-    ``inline_bytes`` is the largest content beside its row, ``map_pages`` bounds rows and index. Opening
-    one reads the disk, and raises DamagedError where that fails.
+    ``inline_bytes`` is the size of the largest content that is stored with its row, ``map_pages`` the bound
+    for rows and index. The constructor reads the disk, and raises DamagedError if that fails.
     """
 
     extents_type: ClassVar[type[ModelExtents]] = ModelExtents
@@ -85,7 +84,7 @@ class ModelStore:
         self._extents: Final = self.extents_type(device, rng)
         self._ready = False
         self.panicked = False
-        """Whether a commit failed half-way: what became of it is known at the next opening."""
+        """True after a commit failed half-way: its result is known after the store is opened again."""
         self.damaged: list[str] = []
         self._bytes = 0
         with _translated():
@@ -94,7 +93,7 @@ class ModelStore:
 
     # -- the store protocol -------------------------------------------------------------------------
     def recover(self) -> Iterator[ObjectRecord]:
-        """Every record, in the order of object ids; extents that no row names are removed."""
+        """Return every record in the order of object ids, and remove extents that no row names."""
         self._refuse_in_panic()
         rows = [(schema.key_of(target), self._stored(run)) for target, run in sorted(self._now.rows.items())]
         found = read_rows(rows)
@@ -110,7 +109,7 @@ class ModelStore:
         return iter(found.records)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Make all changes durable in one transaction, or none."""
+        """Make all changes durable in one transaction, or none of them."""
         self._check()
         if not changes:
             return
@@ -126,12 +125,12 @@ class ModelStore:
         self._extents.remove(freed)
 
     def open_content(self, object_id: ObjectId) -> Content:
-        """The current content, its digest checked."""
+        """Return the current content after checking its digest."""
         data = self.content(object_id)
         return InlineContent(data) if len(data) <= self._inline_bytes else sealed_content(data)
 
     def content(self, object_id: ObjectId) -> bytes:
-        """The same as bytes, for whoever needs no descriptor."""
+        """Return the current content as bytes."""
         self._check()
         with self._lock, _translated():
             run = self._now.rows.get(object_id)
@@ -139,18 +138,18 @@ class ModelStore:
                 raise BadReferenceError(f"the store has no {schema.object_text(object_id)}")
             stored = self._stored(run)
             row = schema.decode_row(object_id, stored)
-            if row.payload.kind is not Kind.EXTENT:
+            if row.payload.kind is not ContentKind.EXTENT:
                 return self._checked(row, bytes(schema.inline_part(stored)))
             return self._checked(row, self._large(row))
 
     def usage(self) -> dict[str, int]:
-        """How many objects, bytes of content and extents there are."""
+        """Return the number of objects, bytes of content and extents."""
         self._check()
         extents = len(self._extents.stored())
         return {"objects": len(self._now.rows), "bytes": self._bytes, "extents": extents}
 
     def records(self) -> dict[ObjectId, ObjectRecord | None]:
-        """Every record of the last commit, None for a damaged row; for whoever compares."""
+        """Return every record of the last commit, None for a damaged row."""
         found: dict[ObjectId, ObjectRecord | None] = {}
         for target, run in self._now.rows.items():
             try:
@@ -160,7 +159,7 @@ class ModelStore:
         return found
 
     def close(self) -> None:
-        """Nothing works any more."""
+        """Refuse all further calls."""
         self._ready = False
 
     def _check(self) -> None:
@@ -188,23 +187,23 @@ class ModelStore:
                 prepared.append(None)
         written = self._extents.write_all([data for _, data in large]) if large else []
         for (place, data), (extent, digest) in zip(large, written, strict=True):
-            prepared[place] = (schema.Payload(Kind.EXTENT, len(data), digest, extent), b"")
+            prepared[place] = (schema.Payload(ContentKind.EXTENT, len(data), digest, extent), b"")
         return prepared, [extent for extent, _ in written]
 
-    def _large(self, row: Row) -> bytes:
+    def _large(self, row: ObjectRow) -> bytes:
         try:
             return self._extents.read(row.payload.extent, row.payload.size)
         except FileNotFoundError:
             raise schema.damaged(row.record, "has lost its extent file") from None
 
-    def _checked(self, row: Row, data: bytes) -> bytes:
+    def _checked(self, row: ObjectRow, data: bytes) -> bytes:
         return schema.check_inline(row, data)
 
     # -- a transaction ------------------------------------------------------------------------------
     def _transact(
         self, changes: Sequence[Change], prepared: list[tuple[schema.Payload, bytes] | None]
     ) -> tuple[list[int], int]:
-        """Commit; the extents that no row names any more, and by how many bytes the contents grew."""
+        """Commit; return the extents that no row names any more, and the growth of the contents in bytes."""
         dirty: dict[ObjectId, bytes | None] = {}
         freed: list[int] = []
         growth = 0
@@ -217,17 +216,17 @@ class ModelStore:
                 dirty[target] = None
             elif content is not None:
                 growth += content[0].size
-                dirty[target] = schema.encode_row(Row(change.record, content[0]), content[1])
+                dirty[target] = schema.encode_row(ObjectRow(change.record, content[0]), content[1])
             elif old is not None:
                 kept = schema.decode_row(target, old).payload
-                dirty[target] = schema.encode_row(Row(change.record, kept), schema.inline_part(old))
+                dirty[target] = schema.encode_row(ObjectRow(change.record, kept), schema.inline_part(old))
             else:
-                dirty[target] = schema.encode_row(Row(change.record, schema.NO_PAYLOAD))
+                dirty[target] = schema.encode_row(ObjectRow(change.record, schema.NO_PAYLOAD))
         self._commit(dirty, may_grow=all(isinstance(change, Drop) for change in changes))
         return freed, growth
 
     def _commit(self, dirty: dict[ObjectId, bytes | None], *, may_grow: bool) -> None:
-        """Copy on write: rows and index to free pages, sync, then the meta page."""
+        """Write rows and index to free pages (copy on write), sync, then write the meta page."""
         taken = self._protected()
         rows = dict(self._now.rows)
         writes: list[tuple[int, bytes]] = []
@@ -248,7 +247,7 @@ class ModelStore:
         self._before, self._now = self._now, committed
 
     def _protected(self) -> set[int]:
-        """The pages that must stay as they are: a power cut may bring back either snapshot."""
+        """Return the pages that must not change: a power cut may bring back either snapshot."""
         return self._pages_of(self._now) | self._pages_of(self._before)
 
     def _pages_of(self, snapshot: Snapshot) -> set[int]:
@@ -257,16 +256,16 @@ class ModelStore:
             found.update(self._pages(run))
         return found
 
-    def _pages(self, run: Run) -> range:
+    def _pages(self, run: PageRange) -> range:
         return range(run.first, run.first - (-run.size // self._device.page_bytes))
 
-    def _place(self, data: bytes, taken: set[int], *, may_grow: bool) -> Run:
-        run = Run(_METAS, len(data))
+    def _place(self, data: bytes, taken: set[int], *, may_grow: bool) -> PageRange:
+        run = PageRange(_METAS, len(data))
         while True:
             hit = next((page for page in reversed(self._pages(run)) if page in taken), None)
             if hit is None:
                 break
-            run = Run(hit + 1, len(data))
+            run = PageRange(hit + 1, len(data))
         pages = self._pages(run)
         if pages.stop > self._map_pages:
             if not may_grow:
@@ -283,7 +282,7 @@ class ModelStore:
 
     @staticmethod
     def meta(snapshot: Snapshot) -> bytes:
-        """The bytes of a snapshot's meta page."""
+        """Return the bytes of a snapshot's meta page."""
         return _META.pack(_MAGIC, *snapshot.tree, snapshot.number)
 
     def _write_meta(self, snapshot: Snapshot) -> None:
@@ -292,7 +291,7 @@ class ModelStore:
         try:
             self._device.write_through(self._file, offset, self.meta(snapshot))
         except OSError as error:
-            # Readers see the new page all the same, and must not. Whether it is on the disk nobody knows.
+            # Readers see the new page although it may not be on the disk, so no read is allowed any more.
             self.panicked = True
             with contextlib.suppress(OSError):
                 self._device.write(self._file, offset, old)
@@ -306,44 +305,44 @@ class ModelStore:
             return self._format()
 
     def _format(self) -> File:
-        # An empty store is made in peace: that a node must survive its very first second is no promise.
+        # No promise covers a crash while an empty store is being formatted, so nothing fails here.
         with self._device.at_rest():
             file = self._device.create("data")
             self._device.allocate(file, self._device.page_bytes * _METAS)
             for number in range(_METAS):
                 page = number * self._device.page_bytes
-                self._device.write_through(file, page, self.meta(Snapshot(number, Run(_METAS, 0), {})))
+                self._device.write_through(file, page, self.meta(Snapshot(number, PageRange(_METAS, 0), {})))
             self._device.sync(file)
             self._device.sync_folder("")
         return file
 
     def _newest(self) -> Snapshot:
         metas = [self._read_meta(page) for page in range(_METAS)]
-        # The older one may be torn: what it names is not looked at.
+        # The older meta page may be torn, so its contents are not checked.
         number, tree = max(metas)
         self._require_inside(tree)
         if tree.size % _ENTRY.size:
             raise DamagedError("the store's tree is cut off")
         index = self._device.peek(self._file, tree.first * self._device.page_bytes, tree.size)
-        rows = {ObjectId(target): Run(first, size) for target, first, size in _ENTRY.iter_unpack(index)}
+        rows = {ObjectId(target): PageRange(first, size) for target, first, size in _ENTRY.iter_unpack(index)}
         for run in rows.values():
             self._require_inside(run)
         return Snapshot(number, tree, rows)
 
-    def _read_meta(self, page: int) -> tuple[int, Run]:
+    def _read_meta(self, page: int) -> tuple[int, PageRange]:
         data = self._device.read_unchecked(self._file, page * self._device.page_bytes, _META.size)
         found: tuple[int, int, int, int] = _META.unpack(data)
         magic, first, size, number = found
         if magic != _MAGIC:
             raise DamagedError("the store has lost a meta page")
-        return number, Run(first, size)
+        return number, PageRange(first, size)
 
-    def _require_inside(self, run: Run) -> None:
-        # A broken store's pages may say anything; LMDB would follow them and die.
+    def _require_inside(self, run: PageRange) -> None:
+        # Damaged pages may contain anything; LMDB would follow them and crash.
         if self._pages(run).stop > self._map_pages:
             raise DamagedError("the store's tree leads outside of its map")
 
-    def _stored(self, run: Run) -> bytes:
+    def _stored(self, run: PageRange) -> bytes:
         return self._device.read_mapped(self._file, run.first * self._device.page_bytes, run.size)
 
     def _peek(self, target: ObjectId) -> bytes | None:
@@ -354,14 +353,14 @@ class ModelStore:
 
 
 def _forget(target: ObjectId, stored: bytes | None, freed: list[int]) -> int:
-    """Note the extent of a row that goes; the bytes of its content."""
+    """Record the extent of a row that is removed; return the size of its content in bytes."""
     if stored is None:
         return 0
     try:
         payload = schema.decode_row(target, stored).payload
     except DamagedError:
         return 0
-    if payload.kind is Kind.EXTENT:
+    if payload.kind is ContentKind.EXTENT:
         freed.append(payload.extent)
     return payload.size
 

@@ -1,0 +1,11 @@
+"""One simulated node.
+
+Read the modules in this order:
+
+- ``host``: carries out the effects of the core; ``contents`` has the bytes of its objects.
+- ``workload``: clients that make random calls and record what the node promised.
+- ``checker``: compares the node with these promises after every crash.
+- ``world``: the run of one seed.
+- ``systematic``: repeats one run with one more fault at each disk operation in turn.
+- ``replay``: runs the recording of a real node through a new core.
+"""

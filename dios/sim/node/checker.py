@@ -1,6 +1,6 @@
-"""Compares what the node has with what it vouched for.
+"""Checks that the node still has everything that it acknowledged.
 
-Not for: what happens between two looks; each answer is judged when it comes (``dios.sim.node.workload``).
+Each single answer is checked when it arrives, in ``dios.sim.node.workload``.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Final
 from dios.errors import DamagedError
 from dios.ids import Name, ObjectId
 from dios.sim.disk.device import Device
-from dios.sim.disk.faults import Fault
+from dios.sim.disk.faults import DiskFault
 from dios.sim.disk.model_store import ModelStore
-from dios.sim.node.contents import known
+from dios.sim.node.contents import stored_content
 from dios.sim.node.host import SimHost
-from dios.sim.node.workload import Memory, Promise
+from dios.sim.node.workload import KnownPromises, ObjectPromise
 from dios.wire.types import ObjectType
 
 
 class BrokenPromiseError(AssertionError):
-    """The node lost, tore or invented something it had vouched for."""
+    """The node lost, tore or invented something that it had acknowledged."""
 
 
 class Checker:
-    """One run's judge. ``damaged`` counts the objects whose bytes a flipped bit has spoilt."""
+    """The checks of one run. ``damaged`` is the number of objects that a flipped bit has damaged."""
 
-    def __init__(self, memory: Memory, device: Device) -> None:
+    def __init__(self, memory: KnownPromises, device: Device) -> None:
         self._memory: Final = memory
         self._device: Final = device
         self._strangers: Final[set[Name]] = set()
@@ -35,16 +35,16 @@ class Checker:
 
     @property
     def damaged(self) -> int:
-        """How many objects were found damaged."""
+        """Return the number of damaged objects."""
         return len(self._spoilt)
 
     def broken(self, what: str) -> BrokenPromiseError:
-        """The error to raise."""
+        """Return the error to raise."""
         return BrokenPromiseError(f"{self._place}: {what}")
 
     # -- after a start ------------------------------------------------------------------------------
     def check_after_start(self, host: SimHost, store: ModelStore, *, place: str) -> None:
-        """Nothing acknowledged is lost, nothing is torn or invented, what is damaged is said to be."""
+        """Check that nothing acknowledged is lost, torn or invented, and that damage is reported."""
         self._place = place
         with self._device.at_rest():
             found = self._found(host, store)
@@ -55,13 +55,13 @@ class Checker:
         self._memory.creating.clear()
 
     def _found(self, host: SimHost, store: ModelStore) -> dict[Name, bytes | None]:
-        """The value of every durable blob with a name; None for one that is refused as damaged."""
+        """Return the value of every named durable blob; None for a blob that is refused as damaged."""
         found: dict[Name, bytes | None] = {}
         for target in host.core.state.objects.values():
             if target.name is None or target.type is not ObjectType.DURABLE_BLOB:
                 continue
             try:
-                value = known(store.content, target.id)
+                value = stored_content(store.content, target.id)
             except DamagedError:
                 found[target.name] = None
                 self._spoil(self._key(target.id))
@@ -73,9 +73,9 @@ class Checker:
 
     def _spoil(self, key: Name | ObjectId) -> None:
         self._spoilt.add(key)
-        flips = self._device.faults[Fault.FLIP]
+        flips = self._device.faults[DiskFault.FLIP]
         if len(self._spoilt) > flips:
-            raise self.broken(f"{len(self._spoilt)} objects are damaged by {flips} flipped bits")
+            raise self.broken(f"{len(self._spoilt)} objects are damaged, but only {flips} bits were flipped")
 
     def _key(self, target: ObjectId) -> Name | ObjectId:
         return self._memory.named.get(target, target)
@@ -83,13 +83,13 @@ class Checker:
     def _check_promise(
         self,
         name: Name,
-        promise: Promise,
+        promise: ObjectPromise,
         found: dict[Name, bytes | None],
         left_out: set[Name | ObjectId],
     ) -> None:
         value = found.get(name)
         if name in found and value is None:
-            return  # damaged and refused: what it was stays promised until it is written again
+            return  # damaged and refused: the promised value stays until the next write
         if name in left_out:
             self._spoil(name)
         elif value != promise.acknowledged and value not in promise.possible:
@@ -99,7 +99,7 @@ class Checker:
         promise.acknowledged, promise.possible = value, []
 
     def _check_strangers(self, found: dict[Name, bytes | None]) -> None:
-        """What nobody was told of must be the work of a creation that nobody was answered."""
+        """Check that every object without a known name comes from a creation without an answer."""
         left = Counter(self._memory.creating)
         for name, value in found.items():
             if name in self._memory.promises or name in self._strangers:
@@ -109,11 +109,11 @@ class Checker:
                 continue
             left[value] -= 1
             if left[value] < 0:
-                raise self.broken(f"{value!r} was invented: nobody had asked to create it")
+                raise self.broken(f"an object with the value {value!r} exists, but no call creates it")
 
     # -- between two steps --------------------------------------------------------------------------
     def agree(self, host: SimHost, store: ModelStore) -> None:
-        """With nothing on its way to the disk, core, host and store have the same objects and bytes."""
+        """Check that core, host and store have the same objects and bytes; nothing may wait for the disk."""
         with self._device.at_rest():
             stored = store.records()
             recorded = {
@@ -133,7 +133,7 @@ class Checker:
 
     def _compare(self, host: SimHost, store: ModelStore, target: ObjectId) -> None:
         try:
-            value = known(store.content, target)
+            value = stored_content(store.content, target)
         except DamagedError:
             self._spoil(self._key(target))
             return

@@ -1,7 +1,7 @@
-"""Every object's bytes in the simulated host: at hand, on their way to the store, or in the store only.
+"""Every object's bytes in the simulated host: in memory, on their way to the store, or in the store only.
 
-Not for: who may see them. It stands for ``dios.host.content.contents`` and ``dios.host.loop.staging``,
-without memories and threads.
+It replaces ``dios.host.content.contents`` and ``dios.host.loop.staging``, without shared memory and threads.
+It does not check permissions.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class SimContents:
         self.payloads: Final[dict[PayloadId, bytes]] = {}
         self.at_hand: Final[dict[ObjectId, bytes]] = {}
         self.stored: Final[set[ObjectId]] = set()
-        """The objects whose current content the store holds too."""
+        """The objects whose current content is also in the store."""
         self._staged: Final[dict[ObjectId, deque[bytes]]] = {}
 
     def recovered(self, targets: Iterable[ObjectId]) -> None:
-        """The store holds these."""
+        """Mark these objects as stored."""
         self.stored.update(targets)
 
     def current(self, target: ObjectId) -> bytes:
-        """The current content; DiosError when the store cannot give it."""
+        """Return the current content; raise DiosError if the store cannot read it."""
         if target not in self.at_hand and target in self.stored:
-            self.at_hand[target] = known(self._read, target)
+            self.at_hand[target] = stored_content(self._read, target)
         return self.at_hand.get(target, b"")
 
     def forget(self, target: ObjectId) -> None:
-        """Let the store be asked again, if it can be."""
+        """Drop the copy in memory if the store has the content, so that the next read asks the store."""
         if target in self.stored and target not in self._staged:
             self.at_hand.pop(target, None)
 
     # -- writes ------------------------------------------------------------------------------------
     def stage(self, target: ObjectId, source: WriteSource) -> bytes:
-        """The whole content that a write of the object will have made, as it goes to the store."""
+        """Return the whole content of the object after a write, as it goes to the store."""
         staged = self._staged.setdefault(target, deque())
         try:
             content = self._composed(source, self._latest, target)
@@ -58,7 +58,7 @@ class SimContents:
         return content
 
     def change(self, effect: effects.ApplyWrite | effects.DuplicateContent | effects.DiscardContent) -> None:
-        """Carry out one of the effects that change contents."""
+        """Carry out an effect that changes contents."""
         if isinstance(effect, effects.DiscardContent):
             self.at_hand.pop(effect.object, None)
             self.stored.discard(effect.object)
@@ -71,7 +71,7 @@ class SimContents:
             self.at_hand[effect.object] = self._composed(effect.source, self.current, effect.object)
 
     def fail(self, effect: effects.Effect, *, lost: bool) -> None:
-        """The step of such an effect was refused: what the store did not take is as if never written."""
+        """Handle an effect of a refused step: a write that the store refused counts as never made."""
         if isinstance(effect, effects.ApplyWrite) and effect.durable:
             if lost:
                 self._take(effect.object)
@@ -94,7 +94,7 @@ class SimContents:
         return staged[-1] if staged else self.current(target)
 
     def taken(self, source: WriteSource) -> bytes:
-        """The bytes of a source, as they travel to another node."""
+        """Return the bytes of a source, as they are sent to another node."""
         return self._bytes_of(source, self.current)[: source.length].ljust(source.length, b"\0")
 
     def _bytes_of(self, source: WriteSource, look: Callable[[ObjectId], bytes]) -> bytes:
@@ -113,8 +113,8 @@ class SimContents:
         return old[: source.offset].ljust(source.offset, b"\0") + part + tail
 
 
-def known(read: Callable[[ObjectId], bytes], target: ObjectId) -> bytes:
-    """The content that the store has; empty for an object it does not know."""
+def stored_content(read: Callable[[ObjectId], bytes], target: ObjectId) -> bytes:
+    """Return the content in the store; empty for an object that the store does not know."""
     try:
         return read(target)
     except BadReferenceError:
@@ -122,7 +122,7 @@ def known(read: Callable[[ObjectId], bytes], target: ObjectId) -> bytes:
 
 
 def read_whole(store: Store, target: ObjectId) -> bytes:
-    """The content of an object of any store, as bytes."""
+    """Return the content of an object of any store as bytes."""
     found = store.open_content(target)
     if isinstance(found, InlineContent):
         return found.data

@@ -1,8 +1,7 @@
-"""A host of the core in virtual time: bytes instead of memory, a list instead of sockets.
+"""A host of the core in virtual time, with bytes instead of shared memory and a list instead of sockets.
 
-Not for: speed or sandboxing. It follows ``dios.core.effects`` to the letter, so that what it tells a
-client is what the real host would; what a refused change leaves of its step is as in
-``dios.host.loop.effector``.
+It carries out ``dios.core.effects`` exactly, so that a client receives the same answers as from the real
+host. A step whose changes were refused ends as in ``dios.host.loop.effector``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
 from dios.host.loop import effect_kinds
-from dios.host.loop.commit_results import settle
+from dios.host.loop.commit_results import commit_batch
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.sim.node.contents import SimContents, read_whole
 from dios.sim.node.continued_core import ContinuedCore
@@ -34,8 +33,8 @@ from dios.wire.types import Cause
 NODE_OWNER: Final = Principal("uid:1000")
 
 
-class Job(NamedTuple):
-    """One ticket's changes; with ``error`` it fails in its place, without being tried."""
+class PersistJob(NamedTuple):
+    """The changes of one ticket; with ``error`` it fails in its turn, without being tried."""
 
     ticket: Ticket
     changes: list[Change]
@@ -43,10 +42,10 @@ class Job(NamedTuple):
 
 
 class SimHost:
-    """One node's life from start to crash.
+    """One node from start to crash.
 
-    ``reply`` is called with task, sequence number, result and the bytes that came with it;
-    ``read`` gives a content that the store holds. Raises what a store's ``recover`` raises.
+    ``reply`` is called with the task, the sequence number, the result and the bytes that belong to it.
+    ``read`` returns a content from the store. The constructor raises what the store's ``recover`` raises.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class SimHost:
         self.now = now
         self.deadline: int | None = None
         self._next_payload = 1
-        self._queue: deque[Job] = deque()
+        self._queue: deque[PersistJob] = deque()
         self._held: list[tuple[Ticket, list[effects.Effect]]] = []
         self._posted: deque[events.Event] = deque()
         self._durable = self._issued = self._tangled = Ticket(0)
@@ -81,12 +80,12 @@ class SimHost:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits for the disk."""
+        """Return True if nothing waits for the disk."""
         return not (self._queue or self._held)
 
     # -- events in ---------------------------------------------------------------------------------
     def step(self, event: events.Event) -> None:
-        """One step of the core, its invariants, and its outcome; then the events that this made."""
+        """Run one step of the core, check invariants, carry out the outcome, then handle resulting events."""
         self._step(event)
         self._drain()
 
@@ -102,7 +101,7 @@ class SimHost:
         check(self.core.state)
 
     def call(self, task: TaskId, seq: int, call: messages.AnyCall) -> None:
-        """A task's frame arrived."""
+        """Handle one call of a task."""
         first = PayloadId(self._next_payload)
         self._keep(call)
         self.step(events.Called(self.now, task, seq, call, first))
@@ -115,16 +114,16 @@ class SimHost:
                 self._next_payload += 1
 
     def advance(self, nanoseconds: int) -> None:
-        """Let time pass; a deadline on the way is kept."""
+        """Advance the clock; fire the timer if its deadline has passed."""
         self.now += nanoseconds
         if self.deadline is not None and self.now >= self.deadline:
             self.step(events.TimerFired(self.now))
 
     # -- the disk ----------------------------------------------------------------------------------
     def sync(self, jobs: int = 1) -> None:
-        """The oldest jobs become durable together; where one is refused, so is all that was issued since."""
+        """Make the oldest jobs durable together; if one is refused, refuse all jobs issued since as well."""
         batch = [self._queue.popleft() for _ in range(min(jobs, len(self._queue)))]
-        for result in settle(batch, self._apply):
+        for result in commit_batch(batch, self._apply):
             if result.error is None:
                 ready = self._no_longer_held(result.last)
                 self.step(events.Persisted(self.now, result.last))
@@ -134,7 +133,7 @@ class SimHost:
                 self._fail(result.first, result.error)
         self._drain()
 
-    def _apply(self, jobs: Sequence[Job]) -> DiosError | None:
+    def _apply(self, jobs: Sequence[PersistJob]) -> DiosError | None:
         refused = next((job.error for job in jobs if job.error is not None), None)
         if refused is not None:
             return refused
@@ -172,12 +171,12 @@ class SimHost:
             wait = max(wait, self._tangled)
         if wait > self._durable:
             self._held.append((wait, outcome.after))
-            if wait > outcome.wait_for or effect_kinds.tangles(outcome.after):
+            if wait > outcome.wait_for or effect_kinds.defers_volatile_changes(outcome.after):
                 self._tangled = max(self._tangled, wait)
         else:
             self._run(outcome.after)
 
-    def _job(self, outcome: Outcome) -> Job:
+    def _job(self, outcome: Outcome) -> PersistJob:
         changes: list[Change] = []
         error: DiosError | None = None
         for operation in outcome.persist:
@@ -191,7 +190,7 @@ class SimHost:
                     changes.append(Put(operation.record, InlinePayload(content)))
                 except DiosError as unreadable:
                     error = unreadable
-        return Job(outcome.ticket, changes, error)
+        return PersistJob(outcome.ticket, changes, error)
 
     def _drain(self) -> None:
         while self._posted:
@@ -209,8 +208,8 @@ class SimHost:
                     return
 
     def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
-        """Tell whoever waits; False when the rest of the step must fail with it."""
-        if isinstance(effect, effect_kinds.ANSWERS):
+        """Report a failure to the task; return False if the rest of the step must fail too."""
+        if isinstance(effect, effect_kinds.ANSWER_EFFECTS):
             self._reply(effect.task, effect.seq, failure, None)
         if isinstance(effect, effects.AnswerRead | effects.AnswerWrite):
             self._posted.append(
@@ -228,14 +227,14 @@ class SimHost:
     def _run_failed(
         self, after: list[effects.Effect], failure: messages.Failure, *, content_lost: bool = True
     ) -> None:
-        """What is left of a step whose changes were refused: free, and refuse.
+        """Fail the remaining effects of a step whose changes were refused: free resources, refuse calls.
 
-        ``content_lost`` says that the durable writes among the effects did not take place.
+        ``content_lost``: the durable writes among the effects did not take place.
         """
         for effect in after:
-            if isinstance(effect, effect_kinds.ANSWERS):
+            if isinstance(effect, effect_kinds.ANSWER_EFFECTS):
                 self._reply(effect.task, effect.seq, failure, None)
-            elif isinstance(effect, effect_kinds.DONE_EVEN_IN_FAILURE):
+            elif isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
                 self._one(effect)
             elif isinstance(effect, effects.Spawn):
                 self._posted.append(
@@ -274,7 +273,7 @@ class SimHost:
             case effects.Kill():
                 self.killed.append(effect.task)
             case _:
-                pass  # pages, audit and process control leave nothing to check here
+                pass  # pages, audit and process control have no effect that is checked here
 
     def _prepare(self, effect: effects.AnswerWrite) -> None:
         buffer = BufferId(effect.result.buffer)

@@ -1,8 +1,7 @@
-"""Replay of a recorded node: the same events and entropy through a fresh core give the same outcomes.
+"""Replays a recorded node: the same events and entropy must give the same outcomes in a new core.
 
-Not for: making records, which the host does (``dios.host.loop.recorder``). One frame is a 4-byte
-little-endian
-length and a MessagePack ``Recorded``; the first has the node's owner and mode.
+A recording is a sequence of frames, each a 4-byte little-endian length and a MessagePack ``Recorded``. The
+first frame has the node's owner and mode. Recordings are made by ``dios.host.loop.recorder``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dios.core.recording import Recorded, RecordingHeader
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Replayed(Struct, frozen=True):
+class ReplayResult(Struct, frozen=True):
     """The number of events that were replayed as recorded, and the place of the first that was not.
 
     ``difference`` is "outcome", "entropy" or "state", and empty where every step was as recorded. States are
@@ -36,8 +35,8 @@ class Replayed(Struct, frozen=True):
     difference: str = ""
 
 
-def replay(path: Path) -> Replayed:
-    """Run a recording through a fresh core, checking invariants and every outcome's digest."""
+def replay(path: Path) -> ReplayResult:
+    """Run a recording through a new core; check invariants and the digest of every outcome."""
     frames = _frames(path.read_bytes())
     header = msgpack.decode(next(frames), type=RecordingHeader)
     entropy = bytearray()
@@ -65,17 +64,17 @@ def replay(path: Path) -> Replayed:
         outcome = core.step(event)
         check(core.state)
         if blake3(msgpack.encode(outcome)).digest() != recorded.digest:
-            return Replayed(count, count, "outcome")
+            return ReplayResult(count, count, "outcome")
         if entropy:
-            return Replayed(count, count, "entropy")
+            return ReplayResult(count, count, "entropy")
         if recorded.state and snapshot.digest(core.state) != recorded.state:
-            return Replayed(count, count, "state")
+            return ReplayResult(count, count, "state")
         count += 1
-    return Replayed(count, None)
+    return ReplayResult(count, None)
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Whole frames only: a recording may end in the middle of one, where its node was killed."""
+    """Yield whole frames; the last frame may be cut off because the node was killed."""
     start = 0
     while start + _LENGTH.size <= len(data):
         (length,) = _LENGTH.unpack_from(data, start)

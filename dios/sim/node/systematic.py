@@ -1,6 +1,6 @@
-"""One short life, again and again, with one fault more at each operation of its disk in turn.
+"""Repeats one short run with one additional fault at each disk operation in turn.
 
-Not for: faults that meet by chance, which the random mode of ``dios.sim.node.world.simulate`` has.
+Combinations of random faults are in ``dios.sim.node.world.simulate``.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from typing import Final
 from msgspec import Struct
 
 from dios.errors import Code
-from dios.sim.disk.faults import APPLIES, Fault, NoFaults, OneFault, Operation
+from dios.sim.disk.faults import APPLIES, DiskFault, NoFaults, OneFault, Operation
 from dios.sim.node.checker import BrokenPromiseError
-from dios.sim.node.world import OpenStore, World, open_store
+from dios.sim.node.world import NodeWorld, OpenStore, open_store
 
 DRAWS: Final = 3
-"""How often each power cut is tried: which unsynced pages it keeps is drawn anew."""
+"""The number of runs for each power cut; each run keeps other unsynced pages."""
 
 CUTS_AFTER: Final = (0, 1, 3)
-"""How many operations after another fault the power goes; 0: not at all."""
+"""The number of operations between another fault and a power cut; 0 means no power cut."""
 
 _ALLOWED: Final = {
-    Fault.FULL: {Code.ENOSPC},
-    Fault.FAIL: {Code.EIO},
-    Fault.SHORT: {Code.EIO},
-    Fault.LOSE: {Code.EIO},
-    Fault.FLIP: {Code.EIO},
-    Fault.CUT: set[Code](),
+    DiskFault.FULL: {Code.ENOSPC},
+    DiskFault.FAIL: {Code.EIO},
+    DiskFault.SHORT: {Code.EIO},
+    DiskFault.LOSE: {Code.EIO},
+    DiskFault.FLIP: {Code.EIO},
+    DiskFault.CUT: set[Code](),
 }
 _OF_THE_DISK: Final = frozenset({Code.EIO, Code.ENOSPC})
 
 
-class Case(Struct, frozen=True):
-    """One run of the scenario: which fault strikes where, and how many operations later the power goes."""
+class FaultCase(Struct, frozen=True):
+    """One run of the scenario: the fault, its operation, and how many operations later the power is cut."""
 
     number: int
     operation: Operation
-    fault: Fault
+    fault: DiskFault
     cut_after: int
     draw: int
 
 
-class Pass(Struct):
-    """What a systematic pass did: operations of the scenario, runs, faults that struck, refusals by code."""
+class SystematicReport(Struct):
+    """The result of a systematic pass: operations of the scenario, runs, faults, and refusals by code."""
 
     operations: int
     runs: int
@@ -52,18 +52,18 @@ class Pass(Struct):
     refusals: Counter[int]
 
 
-def cases(kinds: list[Operation], stride: int = 1) -> Iterator[Case]:
-    """Each fault that fits, at each ``stride``-th operation; going on, and with a power cut soon after."""
+def cases(kinds: list[Operation], stride: int = 1) -> Iterator[FaultCase]:
+    """Yield each possible fault at each ``stride``-th operation, with and without a power cut soon after."""
     for number in range(0, len(kinds), stride):
-        for fault in Fault:
+        for fault in DiskFault:
             if kinds[number] not in APPLIES[fault]:
                 continue
-            if fault is Fault.CUT:
+            if fault is DiskFault.CUT:
                 for draw in range(DRAWS):
-                    yield Case(number, kinds[number], fault, 0, draw)
+                    yield FaultCase(number, kinds[number], fault, 0, draw)
             else:
                 for cut_after in CUTS_AFTER:
-                    yield Case(number, kinds[number], fault, cut_after, 0)
+                    yield FaultCase(number, kinds[number], fault, cut_after, 0)
 
 
 def systematic(
@@ -71,30 +71,30 @@ def systematic(
     steps: int,
     *,
     stride: int = 1,
-    only: Callable[[Case], bool] = lambda _case: True,
+    only: Callable[[FaultCase], bool] = lambda _case: True,
     opener: OpenStore = open_store,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Pass:
-    """Run the scenario of ``seed`` once for each case that ``only`` takes.
+) -> SystematicReport:
+    """Run the scenario of ``seed`` once for each case that ``only`` accepts.
 
-    ``progress`` is told of runs done and runs in all.
+    ``progress`` is called with the number of finished runs and the total.
 
-    Raises BrokenPromiseError, naming the case, where something acknowledged is lost, something is torn or
-    invented, a refusal has the wrong code, or the node does not go on.
+    Raises BrokenPromiseError with the name of the case if something acknowledged is lost, something is torn
+    or invented, a refusal has the wrong code, or the node does not continue.
     """
-    calm = World(seed, NoFaults(), opener, fills=False)
+    calm = NodeWorld(seed, NoFaults(), opener, fills=False)
     calm.run(steps)
     todo = [case for case in cases(calm.device.kinds, stride) if only(case)]
-    done = Pass(len(calm.device.kinds), 0, Counter(), Counter())
+    done = SystematicReport(len(calm.device.kinds), 0, Counter(), Counter())
     for case in todo:
         _run(seed, steps, case, opener, done)
         progress(done.runs, len(todo))
     return done
 
 
-def _run(seed: int, steps: int, case: Case, opener: OpenStore, done: Pass) -> None:
+def _run(seed: int, steps: int, case: FaultCase, opener: OpenStore, done: SystematicReport) -> None:
     plan = OneFault(case.number, case.fault, case.cut_after)
-    world = World(seed, plan, opener, fills=False, draw=case.draw)
+    world = NodeWorld(seed, plan, opener, fills=False, draw=case.draw)
     cut = f", a power cut {case.cut_after} later" if case.cut_after else ""
     place = f"{case.fault} at operation {case.number} ({case.operation}){cut}, draw {case.draw}"
     try:
@@ -109,7 +109,7 @@ def _run(seed: int, steps: int, case: Case, opener: OpenStore, done: Pass) -> No
     done.refusals.update(codes)
 
 
-def _allowed(case: Case) -> set[Code]:
-    # A store that stopped in the middle of a commit says so with EIO, whatever was the cause.
-    stops = case.operation is Operation.WRITE_THROUGH and case.fault is Fault.FULL
+def _allowed(case: FaultCase) -> set[Code]:
+    # A store that stopped in the middle of a commit reports EIO, whatever the cause was.
+    stops = case.operation is Operation.WRITE_THROUGH and case.fault is DiskFault.FULL
     return {Code.EIO} if stops else _ALLOWED[case.fault]

@@ -1,6 +1,6 @@
-"""A seeded client that makes random calls, and remembers what it was promised.
+"""A seeded client that makes random calls, and records what the node promised.
 
-Not for: checking the promises, which ``dios.sim.node.world`` does after every crash.
+``dios.sim.node.checker`` checks the promises after every crash.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Permission, Semantics
 
-LIFETIME_NS_MAX: Final = 5_000_000  # a few of the moments in which time passes
+LIFETIME_NS_MAX: Final = 5_000_000  # a few steps of the virtual clock
 
 
-class Promise(Struct):
-    """What is known of one durable object.
+class ObjectPromise(Struct):
+    """The known state of one durable object.
 
-    ``acknowledged`` is the last value the node vouched for (None: deleted), ``possible`` are values of
-    writes that were sent and not answered when the node crashed; each may have happened or not.
+    ``acknowledged`` is the last value that the node acknowledged (None: deleted). ``possible`` are the values
+    of writes without an answer when the node crashed; each of them may have happened or not.
     """
 
     acknowledged: bytes | None
     possible: list[bytes | None]
 
 
-class Sent(Struct, frozen=True):
+class SentCall(Struct, frozen=True):
     """A call that waits for its answer."""
 
     call: messages.AnyCall
@@ -39,28 +39,28 @@ class Sent(Struct, frozen=True):
     value: bytes | None = None
 
 
-class Memory:
-    """What all clients remember together, over every life of the node.
+class KnownPromises:
+    """The promises to all clients, over all starts of the node.
 
-    ``creating`` holds the values of durable objects that may exist without anybody knowing their name;
+    ``creating`` counts the values of durable objects that may exist although no client knows their name;
     ``refusals`` counts the codes of failures.
     """
 
     def __init__(self) -> None:
-        self.promises: Final[dict[Name, Promise]] = {}
+        self.promises: Final[dict[Name, ObjectPromise]] = {}
         self.named: Final[dict[int, Name]] = {}
         self.creating: Final[Counter[bytes]] = Counter()
         self.refusals: Final[Counter[int]] = Counter()
 
 
-class Client:
-    """One session's view: references, buffers, and durable objects by name."""
+class WorkloadClient:
+    """One session's references, buffers, and durable objects by name."""
 
     def __init__(
         self,
         rng: Random,
         task: TaskId,
-        memory: Memory,
+        memory: KnownPromises,
         send: Callable[[TaskId, int, messages.AnyCall], None],
     ) -> None:
         self._rng: Final = rng
@@ -72,12 +72,12 @@ class Client:
         self.references: list[messages.Reference] = []
         self.named: Final = memory.named
         self.buffers: list[tuple[int, int, bool]] = []
-        self.sent: dict[int, Sent] = {}
+        self.sent: dict[int, SentCall] = {}
         self._seq = 1
 
     # -- sending -----------------------------------------------------------------------------------
     def act(self) -> None:
-        """Make one random call, sensible or not."""
+        """Make one random call, valid or not."""
         if self.welcome is None:
             return
         choices = (
@@ -97,7 +97,7 @@ class Client:
 
     def _call(self, call: messages.AnyCall, name: Name | None = None, value: bytes | None = None) -> None:
         self._seq += 1
-        self.sent[self._seq] = Sent(call, name, value)
+        self.sent[self._seq] = SentCall(call, name, value)
         promise = None if name is None else self.promises.get(name)
         if promise is not None and not isinstance(call, messages.ReadOnce):
             promise.possible.append(value)
@@ -107,7 +107,7 @@ class Client:
         return self._rng.choice(self.references) if self.references else None
 
     def _bytes(self) -> bytes:
-        # Of the larger ones some are longer than a row may carry, so that they get an extent.
+        # Some of the longer values exceed the limit for a row, so that they are stored in an extent.
         return self._rng.randbytes(self._rng.choice((self._rng.randint(0, 40), self._rng.randint(41, 300))))
 
     def _create(self) -> None:
@@ -116,7 +116,7 @@ class Client:
         self.create(kind, self._rng.choice((NameKind.RANDOM, NameKind.RANDOM, NameKind.ANONYMOUS)), data)
 
     def create(self, kind: ObjectType, name_kind: NameKind, data: bytes | None) -> None:
-        """Ask for an object; the node has answered the session's opening."""
+        """Ask for an object; the session must have been welcomed."""
         assert self.welcome is not None  # noqa: S101 - the caller looked
         group = self._rng.choice([*self.welcome.groups]).ref
         call = messages.Create(kind, (group,), name_kind, data=data)
@@ -192,7 +192,7 @@ class Client:
     def answered(
         self, seq: int, result: messages.AnyResult, data: bytes | None, *, uncertain: bool = False
     ) -> None:
-        """Take an answer and hold the node to it; ``uncertain``: what failed may have been done after all."""
+        """Check and record an answer; ``uncertain``: a failed call may have been carried out after all."""
         if isinstance(result, messages.Welcome):
             self.welcome = result
             return
@@ -215,21 +215,21 @@ class Client:
             self._buffer(sent, result, data)
         elif sent.name is not None and sent.name in self.promises:
             if result == messages.Done(0):
-                self._withdraw(sent)  # a stale handle: nothing was deleted
+                self._withdraw(sent)  # the reference was stale: nothing was deleted
             else:
                 self._acknowledge(sent)
 
-    def _withdraw(self, sent: Sent) -> None:
+    def _withdraw(self, sent: SentCall) -> None:
         promise = None if sent.name is None else self.promises.get(sent.name)
         if promise is not None and not isinstance(sent.call, messages.ReadOnce):
             promise.possible.remove(sent.value)
         self._not_creating(sent)
 
-    def _not_creating(self, sent: Sent) -> None:
+    def _not_creating(self, sent: SentCall) -> None:
         if isinstance(sent.call, messages.Create) and _is_promised(sent.call):
             self._memory.creating[sent.value or b""] -= 1
 
-    def _created(self, sent: Sent, call: messages.Create, result: messages.Created) -> None:
+    def _created(self, sent: SentCall, call: messages.Create, result: messages.Created) -> None:
         if result.reference.type is ObjectType.GROUP:
             return
         self._not_creating(sent)
@@ -237,9 +237,9 @@ class Client:
         if call.object_type is ObjectType.DURABLE_BLOB and result.name is not None:
             name = Name(result.name)
             self.named[result.reference.object] = name
-            self.promises[name] = Promise(sent.value, [])
+            self.promises[name] = ObjectPromise(sent.value, [])
 
-    def _buffer(self, sent: Sent, result: messages.Buffer, data: bytes | None) -> None:
+    def _buffer(self, sent: SentCall, result: messages.Buffer, data: bytes | None) -> None:
         if isinstance(sent.call, messages.AcquireRead | messages.AcquireWrite):
             self.buffers.append((sent.call.ref, result.buffer, isinstance(sent.call, messages.AcquireWrite)))
         elif sent.name is not None and sent.name in self.promises:
@@ -248,7 +248,7 @@ class Client:
             if data not in expected:
                 raise AssertionError(f"read {data!r}, expected one of {expected}")
 
-    def _acknowledge(self, sent: Sent) -> None:
+    def _acknowledge(self, sent: SentCall) -> None:
         assert sent.name is not None  # noqa: S101 - the caller looked
         promise = self.promises[sent.name]
         if sent.value in promise.possible:

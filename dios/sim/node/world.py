@@ -1,7 +1,7 @@
 """One node in virtual time under a seeded workload, with crashes and a failing disk under its store.
 
-Not for: several nodes, which come with the coordination protocol. The same seed gives the same trace
-digest under every PYTHONHASHSEED; a failing seed is a test.
+The same seed gives the same trace digest under every PYTHONHASHSEED, so a failing seed is a test. Several
+nodes are simulated by ``dios.sim.cluster``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dios.core import events
 from dios.errors import DiosError
 from dios.ids import TaskId
 from dios.sim.disk.device import Device, PowerCutError
-from dios.sim.disk.faults import NoFaults, Plan, RandomFaults
+from dios.sim.disk.faults import FaultPlan, NoFaults, RandomFaults
 from dios.sim.disk.model_store import ModelStore
 from dios.sim.node.checker import Checker
 from dios.sim.node.host import NODE_OWNER, SimHost
-from dios.sim.node.workload import Client, Memory
+from dios.sim.node.workload import KnownPromises, WorkloadClient
 from dios.wire import messages
 from dios.wire.types import Cause, NameKind, ObjectType
 
@@ -38,8 +38,8 @@ CUT_WITHIN: Final = 12  # operations of the disk
 OpenStore: TypeAlias = Callable[[Device, Random], ModelStore]
 
 
-class Report(Struct, frozen=True):
-    """What one seed's run did; ``digest`` stands for every event and outcome of it."""
+class NodeReport(Struct, frozen=True):
+    """The result of one seed; ``digest`` covers every event and outcome."""
 
     seed: int
     steps: int
@@ -53,45 +53,45 @@ class Report(Struct, frozen=True):
 
 
 def open_store(device: Device, rng: Random) -> ModelStore:
-    """A model store with room and sizes that fit the workload."""
+    """Open a model store with sizes that fit the workload."""
     return ModelStore(device, rng, inline_bytes=INLINE_BYTES)
 
 
-class World:
-    """The disk that lasts, the node that crashes, and the clients that remember.
+class NodeWorld:
+    """A disk that lasts, a node that crashes, and clients that record what was promised.
 
-    ``plan`` says where the disk fails, ``fills`` whether it is full now and then; ``draw`` stands for other
-    dice of the disk in the same life.
+    ``plan`` decides where the disk fails; with ``fills`` it is full from time to time; ``draw`` selects
+    another random sequence for the disk in the same run.
     """
 
     def __init__(
         self,
         seed: int,
-        plan: Plan,
+        plan: FaultPlan,
         opener: OpenStore = open_store,
         *,
         fills: bool = True,
         draw: int = 0,
     ) -> None:
         self._seed: Final = seed
-        self._rng: Final = Random(seed)  # noqa: S311 - a simulation repeats itself
-        # The disk has dice of its own, so that a fault changes nothing before its place.
+        self._rng: Final = Random(seed)  # noqa: S311 - a seed must give the same run
+        # The disk has its own random sequence, so that a fault changes nothing that happens before it.
         self._disk_rng: Final = Random(f"disk {seed} {draw}")  # noqa: S311 - likewise
         self._trace: Final = blake3()
         self.device: Final = Device(self._disk_rng, plan, page_bytes=PAGE_BYTES, sector_bytes=SECTOR_BYTES)
         self._opener: Final = opener
         self._fills: Final = fills
-        self._memory: Final = Memory()
+        self._memory: Final = KnownPromises()
         self._checker: Final = Checker(self._memory, self.device)
-        self._clients: dict[TaskId, Client] = {}
+        self._clients: dict[TaskId, WorkloadClient] = {}
         self._next_task = 1
         self._steps = 0
         self._crashes = 0
         self._store: ModelStore
         self._host = self._start(now=1)
 
-    def run(self, steps: int) -> Report:
-        """Live through ``steps`` random moments, see that the node still works, crash and look."""
+    def run(self, steps: int) -> NodeReport:
+        """Run ``steps`` random steps, check that the node still works, crash it and check it again."""
         for _ in range(steps):
             self._steps += 1
             try:
@@ -100,7 +100,7 @@ class World:
                 self._crash()
         self._probe()
         self._crash()
-        return Report(
+        return NodeReport(
             self._seed,
             self._steps,
             self._crashes,
@@ -149,16 +149,16 @@ class World:
         host = self._host
         if self._clients and (len(self._clients) >= SESSIONS_MAX or self._rng.random() < 0.3):
             task = self._rng.choice(list(self._clients))
-            # What it had sent may still happen: its promises stay as they are.
+            # Calls without an answer may still be carried out: their promises stay as they are.
             del self._clients[task]
             host.step(events.Disconnected(host.now, task, self._rng.choice(("", "sent rubbish"))))
             return
         self._join()
 
-    def _join(self) -> Client:
+    def _join(self) -> WorkloadClient:
         task = TaskId(self._next_task)
         self._next_task += 1
-        client = Client(self._rng, task, self._memory, self._host.call)
+        client = WorkloadClient(self._rng, task, self._memory, self._host.call)
         self._clients[task] = client
         self._host.step(events.SessionOpened(self._host.now, task, 1, NODE_OWNER, (), "simulated", 1))
         return client
@@ -174,7 +174,7 @@ class World:
         elif self._clients:
             self._run_something(self._rng.choice(list(self._clients.values())))
 
-    def _run_something(self, client: Client) -> None:
+    def _run_something(self, client: WorkloadClient) -> None:
         blobs = [one for one in client.references if one.type is ObjectType.SHMEM_BLOB]
         if client.welcome is not None and blobs:
             handed = messages.Handed(self._rng.choice(client.references).ref, self._rng.randrange(32))
@@ -186,7 +186,7 @@ class World:
 
     # -- crash and return --------------------------------------------------------------------------
     def _start(self, now: int) -> SimHost:
-        """Open the store, again and again where the disk fails: whoever looks after the node would."""
+        """Open the store, and try again when the disk fails, as a supervisor of the node would."""
         for _ in range(STARTS_MAX):
             try:
                 self._store = self._opener(self.device, self._disk_rng)
@@ -206,7 +206,7 @@ class World:
     def _crash(self) -> None:
         self._crashes += 1
         if not self.device.off:
-            # The disk may have been at work.
+            # The disk may have been busy.
             self.device.cut_soon(self._rng.randrange(CUT_WITHIN))
             with contextlib.suppress(PowerCutError):
                 self._host.sync(JOBS_MAX)
@@ -218,7 +218,7 @@ class World:
         )
 
     def _probe(self) -> None:
-        """With the disk well again the node takes and keeps, after a start if it asked for one."""
+        """Check that a node on a repaired disk accepts and keeps objects, after a restart if needed."""
         self.device.heal()
         if self._store.panicked:
             self._crash()
@@ -229,7 +229,7 @@ class World:
             client.create(ObjectType.DURABLE_BLOB, NameKind.RANDOM, value)
             self._flush()
             if len(self._memory.promises) != before + 1:
-                raise self._checker.broken("a node on a sound disk keeps nothing any more")
+                raise self._checker.broken("a node on a healthy disk does not store a new object")
         self._look()
 
     def _flush(self) -> None:
@@ -237,11 +237,13 @@ class World:
             self._host.sync()
 
 
-def simulate(seed: int, steps: int = 600, *, faults: bool = False, opener: OpenStore = open_store) -> Report:
-    """Run one seed; raises BrokenPromiseError or InvariantError where the node is wrong.
+def simulate(
+    seed: int, steps: int = 600, *, faults: bool = False, opener: OpenStore = open_store
+) -> NodeReport:
+    """Run one seed; raise BrokenPromiseError or InvariantError if the node is wrong.
 
-    With ``faults`` the disk fails at random operations; without, it is only full now and then, and the
-    power fails now and then.
+    With ``faults`` the disk fails at random operations. Otherwise the disk is full and the power fails from
+    time to time.
     """
     plan = RandomFaults(Random(f"faults {seed}"), FAULT_EVERY) if faults else NoFaults()  # noqa: S311 - repeats itself
-    return World(seed, plan, opener).run(steps)
+    return NodeWorld(seed, plan, opener).run(steps)

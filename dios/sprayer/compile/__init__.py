@@ -1,0 +1,6 @@
+"""Compilation of network functions with Numba.
+
+Read ``compile_handlers`` first (from the handlers of a class to one compiled function), then
+``tuple_methods`` (methods of named tuples in compiled code) and ``intrinsics`` (processor instructions that
+Numba lacks).
+"""

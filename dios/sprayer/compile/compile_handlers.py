@@ -1,10 +1,9 @@
-"""Makes one compiled function of a network function's handlers, which workers call by its address.
+"""Compiles the handlers of a network function into one function, which workers call by its address.
 
-Not for: the workers' own loop, which is compiled once for all functions (``worker_kernels.py``).
-
-Attributes of ``self`` go in by way of an array of numbers, where arrays are addresses and sizes, and the
-text of a small function that puts them together again is written for each class. What was compiled is kept
-with that text in a folder of the user's, under a name that changes with all that it was made of.
+The attributes of ``self`` are passed in an array of numbers, where an array is its address and its shape. For
+each class the text of a small function is generated that reads them again. The text and the compiled code are
+stored in a cache folder of the user, under a name that changes with everything that they depend on. The loop
+of the workers is in ``runtime/worker_kernels.py`` and is compiled once for all functions.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ import numpy.typing as npt
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from dios.limits import SPRAYER_COMPILED_KEPT
-from dios.sprayer.compile.intrinsics import Entry, array_at, callable_at
+from dios.sprayer.compile.intrinsics import KernelFunction, array_at, callable_at
 from dios.sprayer.compile.tuple_methods import Function, with_methods
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packets.packet import Packets
 
-_PLAIN: Final = frozenset({"prepare", "manage", "counters", "totals"})
-"""What no handler calls: it is Python, and what it uses changes nothing that is compiled."""
+_NOT_COMPILED: Final = frozenset({"prepare", "manage", "counters", "totals"})
+"""Methods that no handler calls: they stay Python, and the code that they use does not matter here."""
 
 
-class Handler(NamedTuple):
-    """What a worker needs of a network function."""
+class CompiledHandlers(NamedTuple):
+    """The compiled handlers of a network function for one core."""
 
     address: int
     context: npt.NDArray[np.int64]
     kept: tuple[object, ...]
-    """Arrays that the context points to."""
+    """The arrays to which the context points."""
 
 
-class _Fields:
-    """The context being filled, and the text that reads it."""
+class _ContextBuilder:
+    """The context in preparation, and the text that reads it."""
 
     def __init__(self) -> None:
         self.words: list[int] = []
@@ -56,7 +55,7 @@ class _Fields:
         self.kept: list[object] = []
 
     def read(self, value: object) -> str | None:
-        """The text that gives a number or an array in compiled code; None for anything else."""
+        """Return the text that reads a number or an array in compiled code; None for other values."""
         at = len(self.words)
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous or value.dtype.hasobject or value.ndim == 0:
@@ -81,17 +80,18 @@ class _Fields:
 
 def compile_handlers(
     function: NetworkFunction, flows: Flows, connection: Packets, regular: Packets, now: npt.NDArray[np.int64]
-) -> Handler:
-    """One compiled function of a prepared network function's handlers, for one core.
+) -> CompiledHandlers:
+    """Compile the handlers of a prepared network function into one function for one core.
 
-    ``connection`` and ``regular`` are where a worker puts batches, ``now`` (1,) its time in seconds; what
-    ``flows`` says of it is not looked at. :class:`HandlerError` for handlers that cannot be compiled.
+    ``connection`` and ``regular`` are the arrays in which a worker places batches, ``now`` (1,) has its time
+    in seconds and replaces the time of ``flows``. Raises :class:`HandlerError` if handlers cannot be
+    compiled.
     """
     if type(function).regular_packets is NetworkFunction.regular_packets:
         raise HandlerError(
-            f"class {type(function).__name__} has no regular_packets: write what they are to meet"
+            f"class {type(function).__name__} has no method regular_packets: write the handler for packets"
         )
-    fields = _Fields()
+    fields = _ContextBuilder()
     lines = ["def entry(context, what, count):", "    words = array_at(context, (SIZE,), WORD)"]
     lines.append("    floats = array_at(context, (SIZE,), FLOAT)")
     lines.append(f"    now = {fields.read(now)}")
@@ -99,7 +99,7 @@ def compile_handlers(
     told["now"] = "now[0]"
     lines.append(f"    flows = Flows({', '.join(str(text) for text in told.values())})")
     seen = {name: text for name, value in _attributes(function) if (text := fields.read(value)) is not None}
-    # Of different types, so that it is never what Numba keeps as an array.
+    # Two fields of different types, so that Numba never treats the tuple as an array.
     seen |= {"dios_whole": "words[0]", "dios_broken": "floats[0]"}
     lines.append(f"    me = with_methods(Self({', '.join(seen.values())}))")
     if not function.stateless:
@@ -117,10 +117,10 @@ def compile_handlers(
     own = {
         name: method
         for name, method in _methods(type(function))
-        if not name.startswith("_") and name not in _PLAIN
+        if not name.startswith("_") and name not in _NOT_COMPILED
     }
     space = {
-        # What is kept on disk names the module that it belongs to.
+        # Cached code names the module that it belongs to.
         "__name__": __name__,
         "Flows": Flows,
         "Self": made,
@@ -131,8 +131,8 @@ def compile_handlers(
         "FLOAT": np.dtype(np.float64),
         **fields.names,
     }
-    address = _Made.of(function, "\n".join(lines), space, own)
-    return Handler(address, np.array(fields.words, np.int64), tuple(fields.kept))
+    address = _CompiledFunctions.of(function, "\n".join(lines), space, own)
+    return CompiledHandlers(address, np.array(fields.words, np.int64), tuple(fields.kept))
 
 
 def _attributes(function: NetworkFunction) -> Iterator[tuple[str, object]]:
@@ -148,8 +148,8 @@ def _methods(kind: type[NetworkFunction]) -> Iterator[tuple[str, Function]]:
             yield name, found
 
 
-class _Made:
-    """Functions that this process compiled already, so that each core does not do so again."""
+class _CompiledFunctions:
+    """The functions that this process has compiled, so that each core does not compile them again."""
 
     known: Final[dict[str, int]] = {}
 
@@ -161,40 +161,40 @@ class _Made:
         space: dict[str, object],
         own: dict[str, Function],
     ) -> int:
-        """The address of what a text compiles to."""
+        """Return the address of the compiled text."""
         name = f"{type(function).__name__}_{_digest(text, space, own)}"
         found = cls.known.get(name)
         if found is None:
-            path = _keep(name, text)
+            path = _store_source(name, text)
             exec(compile(text, str(path or f"<{name}>"), "exec"), space)  # noqa: S102 - our own text
             try:
-                found = callable_at(cast("Entry", space["entry"]), keep=path is not None)
+                found = callable_at(cast("KernelFunction", space["entry"]), keep=path is not None)
             except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
-                raise HandlerError(_told(type(function), own, str(error))) from error
+                raise HandlerError(_error_message(type(function), own, str(error))) from error
             except KeyError as error:
-                # So says Numba of a field that a record does not have, and does not say where.
+                # Numba reports a missing field of a record with a KeyError that has no place.
                 raise HandlerError(_no_field(type(function), own, str(error.args[0]))) from error
             cls.known[name] = found
         return found
 
 
 def _digest(text: str, space: dict[str, object], own: dict[str, Function]) -> str:
-    """Changes whenever the compiled code may: with handlers, with what they use, with this library."""
+    """Return a digest that changes when the compiled code may: handlers, their helpers, this library."""
     hasher = hashlib.blake2b(f"{numba.__version__} {np.__version__} {text}".encode(), digest_size=12)
     hasher.update(
         repr({name: str(kind) for name, kind in space.items() if name.startswith("kind_")}).encode()
     )
-    here = Path(__file__).parent
-    for path in (*sorted(here.glob("*.py")), here.parent / "limits.py", here.parent / "compiled.py"):
+    sprayer = Path(__file__).parents[1]
+    for path in (*sorted(sprayer.rglob("*.py")), sprayer.parent / "limits.py", sprayer.parent / "kernels.py"):
         hasher.update(path.read_bytes())
     seen: set[CodeType] = set()
     for name in sorted(own):
-        _add(hasher, own[name], seen)
+        _hash_function(hasher, own[name], seen)
     return hasher.hexdigest()
 
 
-def _add(hasher: hashlib.blake2b, function: object, seen: set[CodeType]) -> None:
-    """Count a function in, and the globals that it names: functions, and numbers, which are compiled in."""
+def _hash_function(hasher: hashlib.blake2b, function: object, seen: set[CodeType]) -> None:
+    """Add a function to the digest, and the global functions and constants that it uses."""
     plain = getattr(function, "py_func", function)
     if not isinstance(plain, FunctionType) or plain.__code__ in seen:
         return
@@ -207,11 +207,11 @@ def _add(hasher: hashlib.blake2b, function: object, seen: set[CodeType]) -> None
         elif isinstance(value, np.ndarray):
             hasher.update(value.tobytes())
         else:
-            _add(hasher, value, seen)
+            _hash_function(hasher, value, seen)
 
 
-def _keep(name: str, text: str) -> Path | None:
-    """Write the text where what is compiled is kept beside it; None where nothing can be written."""
+def _store_source(name: str, text: str) -> Path | None:
+    """Write the text to the cache folder; return None if it cannot be written."""
     home = os.environ.get("XDG_CACHE_HOME")
     try:
         folder = (Path(home) if home else Path.home() / ".cache") / "dios" / "functions"
@@ -230,8 +230,8 @@ def _keep(name: str, text: str) -> Path | None:
     return path
 
 
-def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -> str:
-    """What Numba says, with the line of the handler first."""
+def _error_message(kind: type[NetworkFunction], own: dict[str, Function], message: str) -> str:
+    """Return Numba's message, with the line of the handler first."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
     files = {method.__code__.co_filename for method in own.values() if isinstance(method, FunctionType)}
     files.discard(inspect.getfile(NetworkFunction))
@@ -247,7 +247,7 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
     reason = said[1] if inner >= 0 and len(said) > 1 else said[0]
     reason = re.sub(r"Record\((\[.*?\], \d+, \w+|[^()]*)\)", "a record", reason)
     if "NRT required" in reason:
-        reason = "it makes an array, a list or another object"
+        reason = "it creates an array, a list or another object"
     unknown = re.search(r"name '(\w+)' is not defined", reason)
     if unknown:
         where = _line_of(own, lambda does, what, _: does == "LOAD_GLOBAL" and what == unknown[1]) or where
@@ -260,30 +260,31 @@ def _told(kind: type[NetworkFunction], own: dict[str, Function], message: str) -
 
 
 def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) -> str:
-    """What is said of a field of packets, flows or entries that there is not."""
+    """Return the message for an unknown field of packets, flows or entries."""
     where = _line_of(own, lambda does, what, _: does in {"LOAD_ATTR", "STORE_ATTR"} and what == name)
     if where is None:
-        # It may be a function that handlers call, or something of Numba's own.
+        # The field may be in a function that handlers call, or in code of Numba.
         return _sentence(f"class {kind.__name__}", f"nothing is known of {name!r}")
     return _sentence(where, f"neither packets nor entries have a field {name!r}")
 
 
 def _sentence(where: str, reason: str) -> str:
     return (
-        f"{where}: this handler cannot be compiled: {reason[:300]}\n"
-        "Handlers use packets, flows, numbers, and arrays and numbers of self; they make no objects."
+        f"{where}: cannot compile this handler: {reason[:300]}\n"
+        "Handlers use packets, flows, numbers, and arrays and numbers of self; they cannot create objects."
     )
 
 
 def _changed(own: dict[str, Function]) -> str | None:
-    """The place where a handler changes an attribute of ``self``."""
+    """Return the place where a handler changes an attribute of ``self``."""
     return _line_of(own, lambda does, _, before: does == "STORE_ATTR" and before == "self")
 
 
 def _line_of(own: dict[str, Function], wanted: Callable[[str, str, str], bool]) -> str | None:
-    """File and line of the first instruction that is wanted.
+    """Return file and line of the first instruction for which ``wanted`` is true.
 
-    By what it does, the name that it does it with, and ``self`` if the method's first argument stood before.
+    ``wanted`` is called with the operation, its argument, and ``self`` if the method's first argument was
+    loaded before.
     """
     for method in own.values():
         code, before = method.__code__, ""

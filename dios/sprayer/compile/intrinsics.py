@@ -1,13 +1,11 @@
-"""What kernels of packets need of the processor and Numba has no words for: addresses, order, clocks, calls.
+"""Processor instructions that Numba lacks: access by address, memory order, clocks, calls by address.
 
-Not for: anything that can be said with arrays.
-
-Frames lie wherever an engine put them, so a packet has an address. What one worker writes and another reads
-is ordered by ``load_acquire`` and ``store_release``, which also keep the compiler from moving it.
-Each function here exists in compiled code only.
+Frames are wherever an engine stored them, so a packet has an address. ``load_acquire`` and ``store_release``
+order the writes of one worker and the reads of another; the compiler does not move accesses across them.
+All functions here exist in compiled code only.
 """
 
-# What Numba hands to an intrinsic has no types that could be said.
+# Numba passes objects without static types to an intrinsic.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ANN001, ANN202, ARG001
 
@@ -29,12 +27,12 @@ _Scalar = TypeVar("_Scalar", np.void, np.int64, np.uint64, np.int32, np.uint32, 
 
 Words = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
-# Conversions that compiled code knows, said as what they are for whoever reads types.
-whole: Final = cast("Callable[[int], int]", np.int64)
-natural: Final = cast("Callable[[int], int]", np.uint64)
-word32: Final = cast("Callable[[int], int]", np.uint32)
-word16: Final = cast("Callable[[int], int]", np.uint16)
-byte8: Final = cast("Callable[[int], int]", np.uint8)
+# Conversions in compiled code, declared as functions of integers for the type checker.
+int64: Final = cast("Callable[[int], int]", np.int64)
+uint64: Final = cast("Callable[[int], int]", np.uint64)
+uint32: Final = cast("Callable[[int], int]", np.uint32)
+uint16: Final = cast("Callable[[int], int]", np.uint16)
+uint8: Final = cast("Callable[[int], int]", np.uint8)
 
 _I8: Final = ir.IntType(8)
 _I32: Final = ir.IntType(32)
@@ -42,7 +40,7 @@ _I64: Final = ir.IntType(64)
 
 
 def _peek(bits, kind, *, swapped):
-    """Makes what reads ``bits`` at an address, of any alignment, in the order of bytes of networks."""
+    """Return an intrinsic that reads ``bits`` bits in network byte order at an address of any alignment."""
 
     def typed(_context, address):
         def built(_target, builder, _signature, arguments):
@@ -56,7 +54,7 @@ def _peek(bits, kind, *, swapped):
 
 
 def _poke(bits, kind, *, swapped):
-    """Makes what writes so."""
+    """Return an intrinsic that writes ``bits`` bits in network byte order."""
 
     def typed(_context, address, value):
         def built(target, builder, _signature, arguments):
@@ -71,7 +69,7 @@ def _poke(bits, kind, *, swapped):
 
 
 peek8: Final = _peek(8, types.uint8, swapped=False)
-"""The byte at an address."""
+"""Return the byte at an address."""
 peek16: Final = _peek(16, types.uint16, swapped=True)
 peek32: Final = _peek(32, types.uint32, swapped=True)
 peek64: Final = _peek(64, types.uint64, swapped=True)
@@ -189,21 +187,21 @@ def _array_at(_context, address, shape, dtype):
 
 
 load_acquire: Final = cast("Callable[[Words, int], int]", _load_acquire)
-"""An element of an array of one dimension; what follows is not done before."""
+"""Return an element of a one-dimensional array; later accesses are not moved before it."""
 store_release: Final = cast("Callable[[Words, int, int], None]", _store_release)
-"""Write an element of an array of one dimension after all that was written before."""
-swap_if: Final = cast("Callable[[Words, int, int, int], bool]", _swap_if)
-"""Write an element of an array of one dimension if it has a value, in one step for all cores; whether."""
+"""Write an element of a one-dimensional array after all earlier writes."""
+compare_and_swap: Final = cast("Callable[[Words, int, int, int], bool]", _swap_if)
+"""Atomically write an element of a one-dimensional array if it has a value; return True if it had."""
 fence: Final = cast("Callable[[], None]", _fence)
-"""What stands before is done before what stands after."""
+"""Order all earlier accesses before all later ones."""
 copy_bytes: Final = cast("Callable[[int, int, int], None]", _copy_bytes)
-"""To an address, from another, so many; they do not overlap."""
+"""Copy bytes to an address, from another address, of a count; the ranges must not overlap."""
 prefetch: Final = cast("Callable[[int], None]", _prefetch)
-"""Begin to bring the cache line of an address; never a fault."""
+"""Start to load the cache line of an address; it never causes a fault."""
 cycles: Final = cast("Callable[[], int]", _cycles)
-"""The processor's cycle counter."""
+"""Return the cycle counter of the processor."""
 call_at: Final = cast("Callable[[int, int, int, int], int]", _call_at)
-"""Call the compiled function of C at an address, which takes three whole numbers and returns one."""
+"""Call the compiled C function at an address with three integers; return its integer."""
 
 
 class _ArrayAt(Protocol):
@@ -213,19 +211,19 @@ class _ArrayAt(Protocol):
 
 
 array_at: Final = cast("_ArrayAt", _array_at)
-"""The array of a shape and a constant type that lies at an address, which somebody else keeps."""
+"""Return the array of a shape and a constant type at an address; the caller keeps the memory alive."""
 
-Entry = Callable[[int, int, int], int]
-"""A function that ``call_at`` calls, before it is compiled."""
+KernelFunction = Callable[[int, int, int], int]
+"""A function for ``call_at``, before compilation."""
 
 _KEPT: Final[list[object]] = []
-"""An address is good as long as what is behind it is kept."""
+"""Compiled functions; their addresses are valid while the functions are stored here."""
 
 
-def callable_at(function: Entry, *, keep: bool = True) -> int:
-    """Compile a function for ``call_at``; its address, good until the process ends.
+def callable_at(function: KernelFunction, *, keep: bool = True) -> int:
+    """Compile a function for ``call_at``; return its address, valid until the process ends.
 
-    ``keep`` what was compiled on disk, beside the function's file.
+    With ``keep`` the compiled code is cached on disk, next to the file of the function.
     """
     compiler = numba.cfunc("int64(int64, int64, int64)", cache=keep, _nrt=False)  # type: ignore[call-arg] # as njit
     made = cast("_Compiled", compiler(function))

@@ -1,7 +1,4 @@
-"""Named tuples with methods in compiled code, where Numba gives them fields only.
-
-Not for: plain functions, which compiled code calls as they are.
-"""
+"""Methods of named tuples in compiled code, where Numba supports only their fields."""
 
 from __future__ import annotations
 
@@ -17,22 +14,22 @@ from numba.extending import intrinsic, overload_method
 
 
 class Function(Protocol):
-    """Any function that is written in Python."""
+    """Any function written in Python."""
 
     __code__: CodeType
     __name__: str
 
 
-def give_methods(
+def add_methods(
     kind: type[types.Type],
     found: Mapping[str, Function],
     only: type | None = None,
     folded: Collection[str] = (),
 ) -> None:
-    """Let compiled code call methods by name: their own text is compiled.
+    """Let compiled code call methods by name.
 
-    ``kind`` is a class of Numba's types; of its named tuples ``only`` one has them, where that is said. Those
-    ``folded`` become a part of each caller: a tuple of many arrays costs much to hand over.
+    ``kind`` is a class of Numba types. With ``only``, just this named tuple class has the methods. Methods in
+    ``folded`` are inlined into each caller, because passing a tuple of many arrays is expensive.
     """
     for name, method in found.items():
         options = {"forceinline": True} if name in folded else {}
@@ -44,7 +41,7 @@ def _resolver(method: Function, only: type | None) -> Callable[[], None]:
         kind = getattr(arguments[0], "instance_class", None)
         return method if only is None or kind is only else None
 
-    # Numba compares how both are called.
+    # Numba compares the signatures of both functions.
     resolve.__signature__ = inspect.signature(cast("Callable[[], None]", method))  # type: ignore[attr-defined] # read by inspect
     return cast("Callable[[], None]", resolve)
 
@@ -52,13 +49,13 @@ def _resolver(method: Function, only: type | None) -> Callable[[], None]:
 def with_methods(
     made: type, found: Mapping[str, Function]
 ) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
-    """For compiled code: what gives a tuple of the class ``made`` the methods of another class.
+    """Return a compiled function that gives a tuple of class ``made`` the methods of another class.
 
-    Each has a type of its own then: Numba looks no further than the first method of a name that a type has.
+    Each class gets its own Numba type, because Numba uses the first method of a name that a type has.
     """
     kind = type(f"{made.__name__}WithMethods", (types.NamedTuple,), {})
     register_default(kind)(models.TupleModel)
-    give_methods(kind, found, folded=found)
+    add_methods(kind, found, folded=found)
 
     def typed(_context: object, plain: types.NamedTuple) -> object:
         own = kind(plain.types, made)

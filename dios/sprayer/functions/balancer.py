@@ -1,12 +1,12 @@
 """A load balancer of layer 4: connections to one address are dealt to servers, which answer through it.
 
-Not for: looking at requests, or asking servers how they do. In front of a service of DIOS the servers are
-the tasks that accept for it: ``Balancer(("192.0.2.9", 80), followed.places, "10.1.0.254")``, with a
-``dios.lib.services.Followed``.
+It does not read requests and does not check the health of servers. In front of a DIOS service the servers are
+the tasks that accept connections for it: ``Balancer(("192.0.2.9", 80), followed.places, "10.1.0.254")``, with
+a ``dios.lib.services.Followed``.
 
-Servers may change at any time. Two lists of them take turns: Python fills the one that nobody reads, and
-then says in one word which it is and how long. A core that reads a list looks at the word again afterwards:
-as long as it is the same, nobody has begun to write that list anew.
+Servers may change at any time. There are two lists of servers: Python fills the one that is not in use, then
+publishes in one word which list is in use and its length. A core that reads a list reads the word again
+afterwards: if it is the same, the list was not changed in between.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing, compiled
-from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_LOOKS_MAX
-from dios.sprayer.compile.intrinsics import Words, fence, load_acquire, natural, store_release, whole
+from dios.kernels import kernel, no_refcount_kernel
+from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_READ_RETRIES_MAX
+from dios.sprayer.compile.intrinsics import Words, fence, int64, load_acquire, store_release, uint64
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.closing import follow
+from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     NO_FLOW,
@@ -39,24 +39,24 @@ from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
 PORTS: Final = 64_512
-"""From 1024 on."""
+"""The number of ports, from 1024 on."""
 OPENED: Final = 0
 
 Server = tuple[str, int]
 """An address and a port."""
 _BITS: Final = SERVICE_MEMBERS_MAX.bit_length()
-"""Of the number of servers, in the word that says which list is read: above it is how often it changed."""
+"""The number of bits for the number of servers in the published word; the number of changes is above them."""
 
 
 class Balancer(NetworkFunction):
-    """Connections to ``service`` (address, port) go to one of ``servers``, each to the next one.
+    """A load balancer that deals connections to ``service`` (address, port) to ``servers`` in turn.
 
-    ``servers`` are (address, port) each, or what gives them and is asked again and again. Who is no longer
-    among them gets no new connections; those that it has go on.
+    ``servers`` are (address, port) each, or a function that returns them and is called regularly. A server
+    that is not listed any more gets no new connections; its existing connections continue.
 
-    Clients are not seen by servers: what they get comes from ``inner``, an address of the balancer's own,
-    with a port such that both ways have the same designated core. Servers are dealt out in turns, by each
-    core for itself: they are the global state of a load balancer (Table 3.1).
+    Servers do not see the addresses of clients. Their packets come from ``inner``, an address of the
+    balancer, with a port such that both directions have the same designated core. Each core deals out servers
+    by itself: they are the global state of a load balancer (Table 3.1).
     """
 
     entry = (
@@ -82,30 +82,30 @@ class Balancer(NetworkFunction):
         self.port = service[1]
         self.inner = np.array(halves(inner), np.uint64)
         self.lists = np.zeros((2, SERVICE_MEMBERS_MAX, 4), np.uint64)
-        """(2, servers, 4) halves of addresses, ports, and places in ``by_server``."""
+        """(2, servers, 4) halves of addresses, ports, and indices into ``by_server``."""
         self.reading = np.zeros(1, np.int64)
-        """(1,) which list is read, and how many servers are in it."""
+        """(1,) the list in use and the number of its servers."""
         self.by_server = np.zeros((1, SERVICE_MEMBERS_MAX), np.int64)
         self._before = np.zeros(SERVICE_MEMBERS_MAX, np.int64)
         self._places: dict[Server, int] = {}
         self._version = _version(inner)
         if _version(service[0]) != self._version:
-            raise ValueError(f"{inner} is of another version of IP than the service, {service[0]}")
+            raise ValueError(f"{inner} and the service {service[0]} must have the same version of IP")
         self._source = servers if callable(servers) else None
         if not callable(servers):
             if not servers:
-                raise ValueError("a load balancer needs servers: name at least one (address, port)")
+                raise ValueError("a load balancer needs servers: give at least one (address, port)")
             self.set_servers(servers)
 
     def prepare(self, cores: int) -> None:
-        """Turns, ports and counters for each core."""
+        """Create ports and counters for each core."""
         self.next = np.zeros((cores, 16), np.int64)
         self.counts = self.counters(cores, "opened")
         self.by_server = np.zeros((cores, SERVICE_MEMBERS_MAX), np.int64)
-        """(cores, servers) connections, by the place that a server has at the moment."""
+        """(cores, servers) connections, by the current index of a server."""
 
     def manage(self) -> None:
-        """Ask for the servers, where somebody knows them; those of another version of IP are left out."""
+        """Update the servers if they come from a function; servers of another version of IP are left out."""
         if self._source is not None:
             found = [
                 (address, port) for address, port in self._source() if _version(address) == self._version
@@ -113,18 +113,18 @@ class Balancer(NetworkFunction):
             self.set_servers(found)
 
     def set_servers(self, servers: Sequence[Server]) -> None:
-        """Deal new connections to these from now on, none if there are none; also while workers run.
+        """Deal new connections to these servers from now on; safe while workers run, one call at a time.
 
-        One call at a time. ``ValueError`` for too many, and for addresses that no packet of the service's
-        version of IP can go to; then all is as it was.
+        Raises ``ValueError`` for too many servers, and for addresses or ports that are not valid for the
+        service; then nothing changes.
         """
         wanted = list(dict.fromkeys((address, port) for address, port in servers))
         if len(wanted) > SERVICE_MEMBERS_MAX:
-            raise ValueError(f"{len(wanted)} servers: at most {SERVICE_MEMBERS_MAX} are dealt to")
+            raise ValueError(f"{len(wanted)} servers: at most {SERVICE_MEMBERS_MAX} are possible")
         for address, port in wanted:
             if _version(address) != self._version or not 0 < port < 2**16:
                 raise ValueError(
-                    f"{address} port {port}: the service is of IPv{self._version}, ports 1 to 65535"
+                    f"{address} port {port}: the service needs IPv{self._version} and a port from 1 to 65535"
                 )
         if wanted == list(self._places):
             return
@@ -141,31 +141,31 @@ class Balancer(NetworkFunction):
         rows = [(*halves(address), port, place) for (address, port), place in places.items()]
         for column in range(4):
             self.lists[changes & 1, : len(rows), column] = np.array([row[column] for row in rows], np.uint64)
-        _say(self.reading, changes << _BITS | len(wanted))
+        _publish(self.reading, changes << _BITS | len(wanted))
 
     def shares(self) -> dict[Server, int]:
-        """How many connections each server got that is dealt to now."""
+        """Return the number of connections that each current server has received."""
         sums = self.by_server.sum(axis=0) - self._before
         return {server: int(sums[place]) for server, place in self._places.items()}
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """What opens a connection to the service gets a server and a port."""
+        """Choose a server and a port for packets that open a connection; translate the others."""
         for packet in batch:
             flow = get_five_tuple(packet)
-            opens = packet.opens and flow.target_port == natural(self.port)
-            opens = opens and flow.target_high == natural(self.high) and flow.target_low == natural(self.low)
+            opens = packet.opens and flow.target_port == uint64(self.port)
+            opens = opens and flow.target_high == uint64(self.high) and flow.target_low == uint64(self.low)
             if opens and flows.get_flow(flow) is None:
                 self.open(packet, flow, flows)
             else:
                 self.translate(packet, flow, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Whatever is of a connection goes on its way."""
+        """Translate packets of known connections."""
         for packet in batch:
             self.translate(packet, get_five_tuple(packet), flows)
 
     def open(self, packet: Packet, flow: Flow, flows: Flows) -> None:
-        """Choose a server, and a port that nobody uses with it."""
+        """Choose a server, and a port that is not used with it."""
         core = flows.core
         to, server = self.choose(flow, core)
         if server < 0:
@@ -180,23 +180,23 @@ class Balancer(NetworkFunction):
         drop(packet, NO_PORT)
 
     def choose(self, flow: Flow, core: int) -> tuple[Flow, int]:
-        """A flow as it goes to the next server, and that one's place; -1 if there is none."""
+        """Return the flow to the next server, and the server's index; -1 if there is none."""
         self.next[core, 0] += 1
-        for _ in range(SPRAYER_LOOKS_MAX):
+        for _ in range(SPRAYER_READ_RETRIES_MAX):
             said = load_acquire(self.reading, 0)
             count = said & ((1 << _BITS) - 1)
             if count == 0:
                 break
             row = self.lists[(said >> _BITS) & 1, self.next[core, 0] % count]
             to = with_target(flow, row[0], row[1], row[2])
-            place = whole(row[3])
+            place = int64(row[3])
             fence()
             if load_acquire(self.reading, 0) == said:
                 return to, place
-        return flow, whole(-1)
+        return flow, int64(-1)
 
     def keep(self, packet: Packet, flow: Flow, there: Flow, server: int, flows: Flows) -> None:
-        """Note both ways of a connection, and let its first packet go."""
+        """Store both directions of a connection, and translate its first packet."""
         if not self.note(flow, there, server, flows) or not self.note(
             reverse(there), reverse(flow), server, flows
         ):
@@ -209,7 +209,7 @@ class Balancer(NetworkFunction):
         set_target(packet, there.target_high, there.target_low, there.target_port)
 
     def note(self, flow: Flow, other: Flow, server: int, flows: Flows) -> bool:
-        """What a flow becomes; whether there was room."""
+        """Store the translation of a flow; return False if the table is full."""
         entry = flows.insert_local_flow(flow)
         if entry is None:
             return False
@@ -220,26 +220,26 @@ class Balancer(NetworkFunction):
         return True
 
     def translate(self, packet: Packet, flow: Flow, flows: Flows) -> None:
-        """Give a packet of a known connection its other addresses."""
+        """Replace the addresses of a packet of a known connection."""
         entry = flows.get_flow(flow)
         if entry is None:
             drop(packet, NO_FLOW)
             return
         if packet.syn | packet.fin | packet.rst:
-            follow(packet, flow, turned(entry, flow.protocol), flows)
+            track_closing(packet, flow, return_flow(entry, flow.protocol), flows)
             entry = flows.get_flow(flow)
         if entry is not None:
             set_source(packet, entry.source_high, entry.source_low, entry.source_port)
             set_target(packet, entry.target_high, entry.target_low, entry.target_port)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
-        """Both ways are kept as long as one of them is seen."""
-        return flows.still_seen(turned(entry, flow.protocol))
+        """Keep both directions while one of them is in use."""
+        return flows.still_seen(return_flow(entry, flow.protocol))
 
 
-@compiled
-def _say(word: Words, value: int) -> None:
-    """Let others see a word after all that was written before, and before all that is written then."""
+@kernel
+def _publish(word: Words, value: int) -> None:
+    """Write a word after all earlier writes, and before all later writes."""
     store_release(word, 0, value)
     fence()
 
@@ -248,15 +248,15 @@ def _version(address: str) -> int:
     return ipaddress.ip_address(address).version
 
 
-@borrowing
-def turned(entry: Kept, protocol: int) -> Flow:
-    """What comes back to a flow that becomes what an entry says."""
+@no_refcount_kernel
+def return_flow(entry: Kept, protocol: int) -> Flow:
+    """Return the flow of the answers to a flow with this translation."""
     return Flow(
         entry.target_high,
         entry.target_low,
         entry.source_high,
         entry.source_low,
-        natural(entry.target_port),
-        natural(entry.source_port),
-        natural(protocol),
+        uint64(entry.target_port),
+        uint64(entry.source_port),
+        uint64(protocol),
     )

@@ -1,26 +1,26 @@
-"""When what is kept of a connection may be forgotten, for all functions that keep both ways of it; compiled.
+"""Detection of closed connections, for all functions that store both directions of a connection; compiled.
 
-Not for: connections that just stop, which are over after ``idle_s``.
+Connections that end without FIN or RST expire after ``idle_s``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.packets.packet import Flow, Packet
 
 CLOSED_S: Final = 10
-"""What is kept so long after FIN from both ends, or RST: last packets may be on their way."""
+"""The number of seconds for which a flow is kept after RST, or FIN from both ends, for late packets."""
 
 
-@borrowing
-def follow(packet: Packet, flow: Flow, other: Flow, flows: Flows) -> bool:
-    """Note SYN, FIN and RST of a packet in ``fins`` of its flow; whether the connection is closed by it.
+@no_refcount_kernel
+def track_closing(packet: Packet, flow: Flow, other: Flow, flows: Flows) -> bool:
+    """Record SYN, FIN and RST of a packet in ``fins`` of its flow; return True if it closes the connection.
 
-    ``other`` is the flow of what comes back. A reset that somebody made up closes nothing that goes on: a
-    flow is over only if it was not seen for a while.
+    ``other`` is the flow in the other direction. A forged reset does not end an active connection: a flow
+    expires only if it was not seen for a while.
     """
     theirs = flows.get_flow(other)
     mine = flows.get_local_flow(flow)

@@ -1,6 +1,6 @@
-"""A firewall that knows connections: what was opened from where it may be goes on both ways, nothing else.
+"""A stateful firewall: packets pass in both directions if a rule allowed their connection to be opened.
 
-Not for: looking into what packets carry.
+It does not read payloads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.closing import follow
+from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
 
@@ -22,22 +22,22 @@ _FULL: Final = 2**64 - 1
 
 
 class Rule(NamedTuple):
-    """Who may open connections to what: the first rule that fits a packet decides."""
+    """A rule for opening connections; the first rule that matches a packet decides."""
 
     allow: bool = True
     side: int = INSIDE
-    """Where it comes from."""
+    """The side from which the packet comes."""
     source: str = "::/0"
-    """Networks of IPv4 or IPv6; ``::/0`` is any of both."""
+    """A network of IPv4 or IPv6; ``::/0`` matches any address of both."""
     target: str = "::/0"
     protocol: int = 0
     """6, 17, 1 or 58; 0 for any."""
     ports: tuple[int, int] = (0, 65_535)
-    """Of the target: from, and up to."""
+    """The first and the last target port."""
 
 
 class Firewall(NetworkFunction):
-    """Lets connections through that a rule allows; by default all that are opened from inside."""
+    """A firewall that passes connections that a rule allows, by default all that are opened from inside."""
 
     entry = (("fins", "u1"),)
 
@@ -52,11 +52,11 @@ class Firewall(NetworkFunction):
         """(R, 5)"""
 
     def prepare(self, cores: int) -> None:
-        """Counters for each core."""
+        """Create counters for each core."""
         self.counts = self.counters(cores, "opened", "turned_away")
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """What opens a connection wants a rule, all else a connection."""
+        """Pass packets of known connections, and new connections that a rule allows."""
         for packet in batch:
             flow = get_five_tuple(packet)
             known = flows.get_flow(flow)
@@ -72,20 +72,20 @@ class Firewall(NetworkFunction):
                 else:
                     self.counts[flows.core, OPENED] += 1
             elif packet.syn | packet.fin | packet.rst:
-                follow(packet, flow, reverse(flow), flows)
+                track_closing(packet, flow, reverse(flow), flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Packets of connections go on."""
+        """Pass packets of known connections."""
         for packet in batch:
             if flows.get_flow(get_five_tuple(packet)) is None:
                 drop(packet, NO_FLOW)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - nothing is in it
-        """Both ways are kept as long as one of them is seen."""
+        """Keep both directions while one of them is in use."""
         return flows.still_seen(reverse(flow))
 
     def allowed(self, packet: Packet) -> bool:
-        """What the first rule that fits says; no, if none does."""
+        """Return the decision of the first rule that matches; False if none does."""
         for i in range(len(self.ends)):
             net, end = self.nets[i], self.ends[i]
             away = ((packet.source_high & net[2]) ^ net[0]) | ((packet.source_low & net[3]) ^ net[1])
@@ -97,7 +97,7 @@ class Firewall(NetworkFunction):
 
 
 def _net(text: str) -> tuple[int, int, int, int]:
-    """Both halves of a network, and of its mask. ``ValueError``."""
+    """Return both halves of a network and of its mask; raise ``ValueError`` if it is invalid."""
     net = ipaddress.ip_network(text)
     base, mask = int(net.network_address), int(net.netmask)
     if net.version == 4:

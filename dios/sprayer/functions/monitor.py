@@ -1,7 +1,4 @@
-"""A traffic monitor: packets and bytes of each connection, counted by every core for itself.
-
-Not for: changing or stopping anything; all packets go on.
-"""
+"""A traffic monitor: each core counts packets and bytes of each connection; all packets pass."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ _PACKETS: Final = 0
 _BYTES: Final = 1
 
 
-class Seen(NamedTuple):
-    """One way of a connection."""
+class FlowTraffic(NamedTuple):
+    """The traffic of one direction of a connection."""
 
     source: str
     source_port: int
@@ -32,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class Monitor(NetworkFunction):
-    """Counts what goes through. Each core has a row of its own for every flow (thesis section 3.2.4)."""
+    """A counter of traffic. Each core has its own row for every flow (thesis section 3.2.4)."""
 
     entry = (("index", "i4"),)
 
@@ -40,21 +37,21 @@ class Monitor(NetworkFunction):
         self.flows_max = flows_max
 
     def prepare(self, cores: int) -> None:
-        """Rows for all flows of all cores, each core dealing out every so-many-th."""
+        """Create rows for all flows of all cores; each core deals out its own rows."""
         rows = self.flows_max * cores
         self.rows = np.zeros((cores, rows, 2), np.int64)
         """(cores, rows, 2) packets and bytes, by the core that saw them."""
         self.before = np.zeros((rows, 2), np.int64)
-        """(rows, 2) what earlier flows of a row left: rows of others cannot be set to 0."""
+        """(rows, 2) sums of earlier flows of a row, because a core cannot clear the rows of others."""
         self.names = np.zeros((rows, 7), np.uint64)
-        """(rows, 7) whose it is; all 0 for none."""
+        """(rows, 7) the flow of each row; all 0 for none."""
         self.free = np.arange(rows).reshape(self.flows_max, cores).T.copy()
-        """(cores, flows) rows that are free, the first ``left`` of them."""
+        """(cores, flows) free rows, of which the first ``left`` are valid."""
         self.left = np.full((cores, 16), self.flows_max, np.int64)
         self.counts = self.counters(cores, "connections", "tcp", "udp", "icmp", "unknown", "bytes")
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """A new flow gets a row."""
+        """Assign a row to each new flow, and count packets."""
         for packet in batch:
             flow = get_five_tuple(packet)
             if flows.get_flow(flow) is None and (packet.opens or packet.syn):
@@ -62,12 +59,12 @@ class Monitor(NetworkFunction):
             self.count(packet, flow, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Everything is counted."""
+        """Count packets."""
         for packet in batch:
             self.count(packet, get_five_tuple(packet), flows)
 
     def begin(self, flow: Flow, flows: Flows) -> None:
-        """Give a flow a row, if there is one."""
+        """Assign a row to a flow, if one is free."""
         core = flows.core
         if self.left[core, 0] == 0:
             return
@@ -92,7 +89,7 @@ class Monitor(NetworkFunction):
         self.counts[core, CONNECTIONS] += 1
 
     def count(self, packet: Packet, flow: Flow, flows: Flows) -> None:
-        """One packet."""
+        """Count one packet."""
         mine = self.counts[flows.core]
         kind = TCP if packet.protocol == 6 else UDP if packet.protocol == 17 else ICMP
         mine[kind] += 1
@@ -105,16 +102,16 @@ class Monitor(NetworkFunction):
         row[_PACKETS] += 1
         row[_BYTES] += packet.length
 
-    def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - an entry says all
-        """Its row is free again."""
+    def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - the entry is enough
+        """Free the row of the flow."""
         row = entry.index
         self.names[row] = 0
         self.free[flows.core, self.left[flows.core, 0]] = row
         self.left[flows.core, 0] += 1
         return False
 
-    def largest(self, count: int = 10) -> list[Seen]:
-        """The flows with the most bytes, as far as all cores counted them until now."""
+    def largest(self, count: int = 10) -> list[FlowTraffic]:
+        """Return the flows with the most bytes, as counted by all cores until now."""
         sums = self.rows.sum(axis=0) - self.before
         sums[self.names[:, 6] == 0] = -1
         found = []
@@ -122,5 +119,5 @@ class Monitor(NetworkFunction):
             name = [int(part) for part in self.names[row]]
             if name[6]:
                 ends = (address_of(name[0], name[1]), name[4], address_of(name[2], name[3]), name[5], name[6])
-                found.append(Seen(*ends, packets=int(sums[row, 0]), bytes=int(sums[row, 1])))
+                found.append(FlowTraffic(*ends, packets=int(sums[row, 0]), bytes=int(sums[row, 1])))
         return found

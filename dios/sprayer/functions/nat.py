@@ -1,9 +1,10 @@
-"""A NAT as the thesis' Figure 3.5 has it, for IPv4 and IPv6, TCP, UDP and ICMP.
+"""A NAT as in the thesis' Figure 3.5, for IPv4 and IPv6, TCP, UDP and ICMP.
 
-Not for: routes and ARP. Inside and outside are the two interfaces of the middlebox.
+Inside and outside are the two interfaces of the middlebox. Routing and ARP are not part of it.
 
-Ports are the global state of a NAT (thesis Table 3.1), and yet no core waits for another here: a core takes
-only ports whose flow has it as its designated core, and so nobody else takes the same one to the same target.
+Ports are the global state of a NAT (thesis Table 3.1), but no core waits for another here. A core uses only
+ports for which it is the designated core of the flow, so no other core uses the same port with the same
+target.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.closing import follow
+from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     INSIDE,
@@ -32,14 +33,14 @@ from dios.sprayer.packets.packet import (
 from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
-"""Ports that are looked at for one that is free: nearly always enough up to nine tenths of all being used."""
+"""The number of ports to try: nearly always enough while at most nine tenths of all ports are in use."""
 OPENED, CLOSED, EXPIRED = range(3)
 
 
 class Nat(NetworkFunction):
-    """Whatever comes from inside goes on from one of ``addresses``, with a port that is free to its target.
+    """A NAT: flows from inside leave from one of ``addresses``, with a port that is unused with the target.
 
-    Each core keeps up to ``flows_max`` flows, two for each connection.
+    Each core stores up to ``flows_max`` flows, two for each connection.
     """
 
     entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"), ("fins", "u1"))
@@ -51,16 +52,16 @@ class Nat(NetworkFunction):
         self.addresses = np.array([halves(address) for address in addresses], np.uint64)
         self.ports = np.array(ports, np.int64)
         if not self.addresses.size or not self.ports.size:
-            raise ValueError("a NAT needs an address and a port at least")
+            raise ValueError("a NAT needs at least one address and one port")
 
     def prepare(self, cores: int) -> None:
-        """Where each core goes on looking for ports, each from a place of its own."""
+        """Create the search position of each core among the ports, and counters."""
         self.next = np.zeros((cores, 16), np.int64)
         self.next[:, 0] = np.arange(cores) * len(self.ports) // cores
         self.counts = self.counters(cores, "opened", "closed", "expired")
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """What opens a connection from inside gets a port; all else has one, or goes nowhere."""
+        """Choose a port for connections that are opened from inside; translate the other packets."""
         for packet in batch:
             flow = get_five_tuple(packet)
             if not packet.opens or packet.side != INSIDE or flows.get_flow(flow) is not None:
@@ -86,20 +87,20 @@ class Nat(NetworkFunction):
             set_source(packet, there.source_high, there.source_low, there.source_port)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Whatever has a translation goes on with it."""
+        """Translate packets of known flows."""
         for packet in batch:
             self.translate(packet, get_five_tuple(packet), flows)
 
     def translate(self, packet: Packet, flow: Flow, flows: Flows) -> None:
-        """Give a packet of a known flow its other address."""
+        """Replace the address of a packet of a known flow."""
         entry = flows.get_flow(flow)
         if entry is None:
             drop(packet, NO_FLOW)
             return
         high, low, port, inward = entry.high, entry.low, entry.port, entry.inward
         if packet.syn | packet.fin | packet.rst:
-            other = other_way(flow, high, low, port, inward)
-            if follow(packet, flow, other, flows):
+            other = return_flow(flow, high, low, port, inward)
+            if track_closing(packet, flow, other, flows):
                 self.counts[flows.core, CLOSED] += 1
         if inward:
             set_target(packet, high, low, port)
@@ -107,7 +108,7 @@ class Nat(NetworkFunction):
             set_source(packet, high, low, port)
 
     def select_port(self, flow: Flow, flows: Flows) -> Flow:
-        """The flow as it is outside, by a port that is not in use; the same as it was, if none is left."""
+        """Return the flow with an unused outside port, or the same flow if no port is free."""
         mine = self.next[flows.core]
         for _ in range(min(TRIES, self.addresses.shape[0] * self.ports.size)):
             mine[0] += 1
@@ -121,8 +122,8 @@ class Nat(NetworkFunction):
         return flow
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
-        """Both ways of a connection end together, once neither was seen."""
-        other = other_way(flow, entry.high, entry.low, entry.port, entry.inward)
+        """Remove both directions of a connection when neither is in use."""
+        other = return_flow(flow, entry.high, entry.low, entry.port, entry.inward)
         if flows.still_seen(other):
             return True
         flows.remove_local_flow(other)
@@ -130,7 +131,7 @@ class Nat(NetworkFunction):
         return False
 
 
-@borrowing
-def other_way(flow: Flow, high: int, low: int, port: int, inward: int) -> Flow:
-    """What comes back to a flow with this translation."""
+@no_refcount_kernel
+def return_flow(flow: Flow, high: int, low: int, port: int, inward: int) -> Flow:
+    """Return the flow of the answers to a flow with this translation."""
     return reverse(with_target(flow, high, low, port) if inward else with_source(flow, high, low, port))

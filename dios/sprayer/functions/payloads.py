@@ -1,6 +1,6 @@
-"""Bytes that packets carry, for what remembers them: fingerprints with a key, comparing, moving; compiled.
+"""Operations on payload bytes for redundancy elimination: keyed fingerprints, comparing, moving; compiled.
 
-Not for: what is remembered (``redundancy.py``).
+The cache of payloads is in ``redundancy.py``.
 """
 
 from __future__ import annotations
@@ -11,65 +11,65 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import borrowing
-from dios.sprayer.compile.intrinsics import natural, peek8, peek64, poke8
+from dios.kernels import no_refcount_kernel
+from dios.sprayer.compile.intrinsics import peek8, peek64, poke8, uint64
 
-LONGEST: Final = 1472
-"""A multiple of 8: what UDP carries in a packet of 1,500 bytes, and TCP a little less."""
+PAYLOAD_BYTES_MAX: Final = 1472
+"""A multiple of 8: the UDP payload of a packet of 1,500 bytes; that of TCP is a little smaller."""
 
-_LOW: Final = natural(0xFFFFFFFF)
-_32: Final = natural(32)
-_29: Final = natural(29)
-_ODD: Final = natural(0x9E3779B97F4A7C15)
-_PARTS: Final = LONGEST // 4 + 4
+_LOW: Final = uint64(0xFFFFFFFF)
+_32: Final = uint64(32)
+_29: Final = uint64(29)
+_ODD: Final = uint64(0x9E3779B97F4A7C15)
+_PARTS: Final = PAYLOAD_BYTES_MAX // 4 + 4
 
 
-def numbers_of(key: str) -> npt.NDArray[np.uint64]:
-    """(4 + parts,) numbers that nobody knows without the key: four for any use, and those of fingerprints."""
+def key_numbers(key: str) -> npt.NDArray[np.uint64]:
+    """Return (4 + parts,) secret numbers of a key: four for various uses, then those of fingerprints."""
     drawn = hashlib.shake_256(b"dios redundancy 1\0" + key.encode()).digest(8 * 4 + 4 * _PARTS)
     parts = np.frombuffer(drawn, "<u4", offset=32).astype(np.uint64)
     return np.concatenate([np.frombuffer(drawn, "<u8", 4).astype(np.uint64), parts])
 
 
-@borrowing
+@no_refcount_kernel
 def fingerprint(address: int, size: int, parts: npt.NDArray[np.uint64]) -> tuple[int, int]:
-    """64 and 48 bits of at most ``LONGEST`` bytes at an address; ``parts`` are those of the key.
+    """Return 64 and 48 bits for at most ``PAYLOAD_BYTES_MAX`` bytes at an address; ``parts`` is from the key.
 
-    The sums are those of UMAC (RFC 4418): whoever does not know the key finds two payloads with the same
-    ones in 2^-64 of all tries, however they are chosen.
+    The sums are those of UMAC (RFC 4418): without the key, two payloads have equal sums with a probability of
+    2^-64, however they are chosen.
     """
-    first = second = natural(0)
+    first = second = uint64(0)
     for at in range(0, size, 8):
         word = peek64(address + at) if at + 8 <= size else _rest(address + at, size - at)
         high, low = word >> _32, word & _LOW
         i = at // 4
         first += ((high + parts[i]) & _LOW) * ((low + parts[i + 1]) & _LOW)
         second += ((high + parts[i + 2]) & _LOW) * ((low + parts[i + 3]) & _LOW)
-    return _mixed(first, size), _mixed(second, size) >> natural(16)
+    return _mixed(first, size), _mixed(second, size) >> uint64(16)
 
 
-@borrowing
+@no_refcount_kernel
 def _mixed(total: int, size: int) -> int:
-    """The same number in another guise: places in tables want all of its bits."""
-    mixed = natural(total + natural(size)) * _ODD
+    """Mix a number reversibly, because indices of tables need all of its bits."""
+    mixed = uint64(total + uint64(size)) * _ODD
     mixed ^= mixed >> _29
-    return natural(mixed * _ODD)
+    return uint64(mixed * _ODD)
 
 
-@borrowing
+@no_refcount_kernel
 def _rest(address: int, count: int) -> int:
-    """Fewer than eight bytes as a number, with zeros behind them."""
-    word = natural(0)
+    """Return fewer than eight bytes as a number, filled up with zeros."""
+    word = uint64(0)
     for at in range(8):
-        word <<= natural(8)
+        word <<= uint64(8)
         if at < count:
-            word |= natural(peek8(address + at))
+            word |= uint64(peek8(address + at))
     return word
 
 
-@borrowing
+@no_refcount_kernel
 def same_bytes(one: int, other: int, size: int) -> bool:
-    """Whether so many bytes at two addresses are the same."""
+    """Return True if ``size`` bytes at two addresses are equal."""
     for at in range(0, size - 7, 8):
         if peek64(one + at) != peek64(other + at):
             return False
@@ -77,15 +77,15 @@ def same_bytes(one: int, other: int, size: int) -> bool:
     return _rest(one + size - rest, rest) == _rest(other + size - rest, rest)
 
 
-@borrowing
+@no_refcount_kernel
 def move_up(address: int, size: int, by: int) -> None:
-    """Move so many bytes to higher addresses."""
+    """Move ``size`` bytes to higher addresses."""
     for at in range(size - 1, -1, -1):
         poke8(address + at + by, peek8(address + at))
 
 
-@borrowing
+@no_refcount_kernel
 def move_down(address: int, size: int, by: int) -> None:
-    """Move so many bytes to lower addresses."""
+    """Move ``size`` bytes to lower addresses."""
     for at in range(size):
         poke8(address + at - by, peek8(address + at))

@@ -1,12 +1,12 @@
-"""Frames of network interfaces for workers: packet sockets with rings, and what spreads frames over them.
+"""An engine on packet sockets with rings, and the choice between it and AF_XDP.
 
-For: running a network function between interfaces of this machine, as root (thesis section 3.3). Not for:
-trying one without (``memory_engine.py``, and files), or offloads, which have to be off (``offloads.py``).
+It runs a network function between interfaces of this machine, as root (thesis section 3.3). Offloads must be
+off (``offloads.py``).
 
-Each worker has a socket on every interface; the sockets of one are a group, in which the kernel runs a
-program for each frame (``fanout.py``). What comes in by the first of a pair goes out by its second, and the
-other way round. The kernel sees the same frames: an interface should have no address, and one from which the
-kernel forwards what comes to its address is refused (``forwarding.py``).
+Each worker has a socket on every interface; the sockets of one interface form a group, in which the kernel
+runs a program for each frame (``fanout.py``). Frames from the first interface of a pair leave by the second,
+and the other way round. The kernel also sees the frames: an interface should have no address, and one from
+which the kernel forwards packets to its address is refused (``forwarding.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dios.limits import SPRAYER_BATCH, SPRAYER_PLACES
 from dios.sprayer.linux import ring_kernels as kernels
 from dios.sprayer.linux import wait_kernels as waiting
 from dios.sprayer.linux.af_xdp import AfXdpEngine
-from dios.sprayer.linux.engine_terms import CoreStatistics, check, fill_waiting, steered
+from dios.sprayer.linux.engine_options import CoreStatistics, check_options, fill_waiting, parse_steering
 from dios.sprayer.linux.fanout import program
 from dios.sprayer.linux.forwarding import check_forwarding
 from dios.sprayer.linux.offloads import RECORDS, without_offloads
@@ -40,13 +40,13 @@ ENGINES: Final = ("af_packet", "af_xdp")
 class AfPacketEngine:
     """An :class:`~dios.sprayer.engine.Engine` between pairs of interfaces; a context manager, open at once.
 
-    ``pairs``: the inside and the outside interface of each. ``steer`` as ``fanout.steering``; ``places``:
-    so many frames of each core and interface are held at most, a power of two. ``pin``: the processor of
-    each worker, which its thread goes to at its first reception. ``secret`` (64 bits) is that of the hash
-    that steers, chosen if none is given. Workers with it as their seed have the same hash: then TCP and UDP
-    that are steered by flow arrive on their designated cores, and nothing has to cross.
+    ``pairs``: the inside and the outside interface of each pair. ``steer`` as in ``fanout.steering``.
+    ``places``: the maximum number of frames of each core and interface, a power of two. ``pin``: the
+    processor of each worker, to which its thread moves at its first reception. ``secret`` (64 bits) is the
+    seed of the hash that steers, random by default. Workers with the same seed have the same hash: then TCP
+    and UDP frames that are steered by flow arrive on their designated cores.
 
-    InvalidError for what cannot be, with the reason; NotPermittedError for whoever is not root.
+    Raises InvalidError for invalid options or interfaces, NotPermittedError without the needed privileges.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class AfPacketEngine:
         pin: Sequence[int] = (),
         secret: int | None = None,
     ) -> None:
-        check(pairs, cores, places, pin)
-        how = steered(steer)
+        check_options(pairs, cores, places, pin)
+        how = parse_steering(steer)
         self.cores: Final = cores
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
         self.receive, self.transmit, self.release = kernels.functions()
@@ -84,7 +84,7 @@ class AfPacketEngine:
         return [each for sockets in self._sockets for each in sockets]
 
     def _open(self, where: Interface, places: int, text: bytes) -> None:
-        """A socket on one interface for each core, as a group."""
+        """Open a socket on one interface for each core, as a group."""
         sockets: list[PacketSocket] = []
         self._sockets.append(sockets)
         group = None
@@ -95,10 +95,12 @@ class AfPacketEngine:
                 group = each.join(group)
             sockets[0].choose_by(text)
         except OSError as error:
-            raise InvalidError(f"{where.name}: sockets cannot share its frames: {error.strerror}") from None
+            raise InvalidError(
+                f"{where.name}: cannot share its frames among sockets: {error.strerror}"
+            ) from None
 
     def _fill(self, core: int, places: int, pin: Sequence[int]) -> None:
-        """The context of one core."""
+        """Fill in the context of one core."""
         words = self._contexts[core]
         vectors = np.zeros((SPRAYER_BATCH, 2), np.int64)
         messages = np.zeros((SPRAYER_BATCH, kernels.MESSAGE_BYTES // 8), np.int64)
@@ -118,11 +120,11 @@ class AfPacketEngine:
             words[base + kernels.PLACE_BYTES] = ring.shape[1]
 
     def context(self, core: int) -> int:
-        """See ``Engine``."""
+        """Return the address of the context of a core."""
         return int(self._contexts[core].ctypes.data)
 
     def statistics(self, core: int) -> CoreStatistics:
-        """What one core's sockets did until now."""
+        """Return the statistics of one core's sockets."""
         words = self._contexts[core]
         told = [sockets[core].statistics() for sockets in self._sockets]
         return CoreStatistics(
@@ -136,14 +138,14 @@ class AfPacketEngine:
         )
 
     def waiting(self, core: int) -> int:
-        """Frames that lie in one core's rings now, and that it did not receive yet."""
+        """Return the number of frames in one core's rings that it has not received yet."""
         ports = len(self._sockets)
         rings = self._rings[core * ports : (core + 1) * ports]
         states = [ring[:, :4].view(np.uint32) & (kernels.USER | kernels.TAKEN) for ring in rings]
         return sum(int(np.count_nonzero(each == kernels.USER)) for each in states)
 
     def close(self) -> None:
-        """Give sockets, rings and promiscuous mode back; only when no worker runs any more."""
+        """Close sockets and rings and leave promiscuous mode; only after all workers have stopped."""
         self._contexts[:] = 0
         self._rings.clear()
         for each in self._all():
@@ -160,7 +162,7 @@ class AfPacketEngine:
 
 
 @contextlib.contextmanager
-def between(
+def open_engine(
     pairs: Sequence[tuple[str, str]],
     cores: int = 1,
     *,
@@ -171,14 +173,14 @@ def between(
     secret: int | None = None,
     records: Path = RECORDS,
 ) -> Iterator[AfPacketEngine | AfXdpEngine]:
-    """An engine between interfaces that have no offloads meanwhile; it takes what both take.
+    """Open an engine between interfaces, and switch their offloads off in the meantime.
 
-    ``how`` is ``af_packet``, or ``af_xdp``. Workers must have stopped before its end. Raises what
-    the engine, ``without_offloads`` and ``check_forwarding`` do.
+    ``how`` is ``af_packet`` or ``af_xdp``. Workers must have stopped before the end of the context. Raises
+    the errors of the engine, of ``without_offloads`` and of ``check_forwarding``.
     """
-    check(pairs, cores, places, pin)
+    check_options(pairs, cores, places, pin)
     if how not in ENGINES:
-        raise InvalidError(f"frames by {how!r}: choose {' or '.join(ENGINES)}")
+        raise InvalidError(f"unknown engine {how!r}: choose {' or '.join(ENGINES)}")
     names = [name for pair in pairs for name in pair]
     if how == "af_packet":
         check_forwarding(names)
@@ -191,6 +193,6 @@ def between(
 
 
 def processors(cores: int) -> list[int]:
-    """A processor for each of so many workers, or none if there are fewer that this process may use."""
+    """Return a processor for each worker, or none if this process may use fewer processors."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[:cores] if len(allowed) >= cores else []

@@ -1,16 +1,16 @@
-"""Frames of network interfaces for workers by AF_XDP: before the kernel makes anything of them.
+"""An engine on AF_XDP sockets, which receive frames before the network stack of the kernel.
 
-For: running a network function between interfaces of this machine, as root, like ``af_packet.py``, and in its
-place. Not for: interfaces that the machine uses itself: a program of XDP takes each frame, and what is of no
-socket is dropped, so the kernel sees none; nor for MTUs beyond a page.
+It runs a network function between interfaces of this machine, as root, as an alternative to ``af_packet.py``.
+An XDP program takes each frame, and drops frames without a socket, so the kernel sees none: the machine
+cannot use these interfaces itself. An MTU larger than a page is not supported.
 
-A socket gets frames of one receive queue. So each worker has one on every queue of every interface, and the
-program (``xdp_program.py``) picks the worker among those of the queue that a frame came by. A core sends by
-one queue of each interface. Frames are copied into our memory and out of it (XDP_COPY): drivers without
-copies are few, and want interfaces of one kind.
+A socket receives the frames of one receive queue. So each worker has one on every queue of every interface,
+and the program (``xdp_program.py``) chooses the worker among those of the frame's queue. A core sends by one
+queue of each interface. Frames are copied into our memory and out of it (XDP_COPY): few drivers support zero
+copy, and they need interfaces of one kind.
 
-VLAN tags and checksums are those in the frame: what a sender's virtual cable leaves beside it is lost
-(``ethtool -K DEV tx off txvlan off`` there). Network cards have both in it.
+VLAN tags and checksums are those in the frame: a virtual cable carries them next to the frame, and they are
+lost (``ethtool -K DEV tx off txvlan off`` at the other end). Network cards have both in the frame.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from dios.limits import SPRAYER_BATCH, SPRAYER_PLACES
 from dios.sprayer.linux import bpf_calls
 from dios.sprayer.linux import wait_kernels as waiting
 from dios.sprayer.linux import xdp_kernels as kernels
-from dios.sprayer.linux.engine_terms import CoreStatistics, check, fill_waiting, steered
+from dios.sprayer.linux.engine_options import CoreStatistics, check_options, fill_waiting, parse_steering
 from dios.sprayer.linux.fanout import Steering
 from dios.sprayer.linux.offloads import driver, receive_queues
 from dios.sprayer.linux.packet_socket import Interface, interface, promiscuous
 from dios.sprayer.linux.xdp_program import program
-from dios.sprayer.linux.xdp_socket import Memory, XdpSocket, place_bytes
+from dios.sprayer.linux.xdp_socket import FrameMemory, XdpSocket, place_bytes
 from dios.sprayer.packets.packet import INSIDE, OUTSIDE
 
 _LOCK_WORDS: Final = 16
-"""Locks stand so far apart: processors fetch lines in pairs."""
+"""The distance of locks in words: processors load cache lines in pairs."""
 
 
 _SLOWER: Final = ("veth",)
-"""Drivers that copy each frame to have one that a program can run on. Tried side by side, a frame of 1,514
-bytes takes 5 us of all processors so, and 3.6 where the kernel runs the program."""
+"""Drivers that copy each frame to run a program on it. In a comparison, a frame of 1,514 bytes took 5 us of
+all processors in the driver, and 3.6 us if the kernel ran the program."""
 
 
 class AfXdpEngine:
     """An :class:`~dios.sprayer.engine.Engine` between pairs of interfaces; a context manager, open at once.
 
-    It takes what ``AfPacketEngine`` does. ``native`` says of each interface whether its driver runs the
-    program, or the kernel behind it.
+    It has the arguments of ``AfPacketEngine``. ``native`` is True for each interface whose driver runs the
+    program, and False if the kernel runs it.
 
-    InvalidError for what cannot be, with the reason; NotPermittedError for whoever is not root.
+    Raises InvalidError for invalid options or interfaces, NotPermittedError without the needed privileges.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class AfXdpEngine:
         pin: Sequence[int] = (),
         secret: int | None = None,
     ) -> None:
-        check(pairs, cores, places, pin)
-        how = steered(steer)
+        check_options(pairs, cores, places, pin)
+        how = parse_steering(steer)
         self.cores: Final = cores
         self.secret: Final = secrets.randbits(64) if secret is None else secret
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
@@ -75,7 +75,7 @@ class AfXdpEngine:
         self._contexts: Final = np.zeros((cores, kernels.WORDS), np.int64)
         queues = [receive_queues(each.name) for each in self.interfaces]
         self._ports: Final = [(place, queue) for place, count in enumerate(queues) for queue in range(count)]
-        # A port has at least two batches for each core, whatever its part is.
+        # A port has at least two batches for each core, whatever its share is.
         self._each: Final = cores * max(places // max(queues), 2 * SPRAYER_BATCH)
         self._states: Final = np.zeros(self._each * len(self._ports), np.int64)
         self._locks: Final = np.zeros((2, len(self._ports), _LOCK_WORDS), np.int64)
@@ -83,9 +83,9 @@ class AfXdpEngine:
         self._kept: Final[list[npt.NDArray[np.int64]]] = []
         with contextlib.ExitStack() as stack:
             size = max(place_bytes(each) for each in self.interfaces)
-            self._memory: Final = Memory(self._each * len(self._ports), size)
+            self._memory: Final = FrameMemory(self._each * len(self._ports), size)
             stack.callback(self._memory.close)
-            # What a core sends by one port may be all that came by the ports of the other interface.
+            # A core may send by one port all frames that came by the ports of the other interface.
             shared = 1 << (self._each * max(queues) - 1).bit_length()
             for place, queue in self._ports:
                 self._open(stack, self.interfaces[place], queue, places, shared)
@@ -99,7 +99,7 @@ class AfXdpEngine:
     def _open(
         self, stack: contextlib.ExitStack, where: Interface, queue: int, places: int, shared: int
     ) -> None:
-        """A socket on one queue for each core."""
+        """Open a socket on one queue for each core."""
         sockets: list[XdpSocket] = []
         for _ in range(self.cores):
             beside = sockets[0] if sockets else self._sockets[0][0] if self._sockets else None
@@ -110,7 +110,7 @@ class AfXdpEngine:
         self._sockets.append(sockets)
 
     def _fill(self, core: int, processor: int | None) -> None:
-        """The context of one core."""
+        """Fill in the context of one core."""
         words = self._contexts[core]
         self._kept.extend(fill_waiting(words, [each[core].fileno() for each in self._sockets], processor))
         words[kernels.MEMORY], words[kernels.SHIFT] = self._memory.address, self._memory.size.bit_length() - 1
@@ -135,7 +135,7 @@ class AfXdpEngine:
             words[base + kernels.DONE + kernels.LOCK] = self._locks[1, port].ctypes.data
 
     def _attach(self, stack: contextlib.ExitStack, place: int, how: Steering) -> None:
-        """Let a program give one interface's frames to its sockets."""
+        """Attach the program that gives one interface's frames to its sockets."""
         where = self.interfaces[place]
         ports = [port for port, (other, _) in enumerate(self._ports) if other == place]
         table = bpf_calls.socket_map(len(ports) * self.cores)
@@ -150,11 +150,11 @@ class AfXdpEngine:
         stack.callback(os.close, link)
 
     def context(self, core: int) -> int:
-        """See ``Engine``."""
+        """Return the address of the context of a core."""
         return int(self._contexts[core].ctypes.data)
 
     def statistics(self, core: int) -> CoreStatistics:
-        """What one core's sockets did until now."""
+        """Return the statistics of one core's sockets."""
         words = self._contexts[core]
         lost = sum(sockets[core].lost() for sockets in self._sockets)
         return CoreStatistics(
@@ -168,11 +168,11 @@ class AfXdpEngine:
         )
 
     def waiting(self, core: int) -> int:
-        """Frames that lie in one core's rings now, and that it did not receive yet."""
+        """Return the number of frames in one core's rings that it has not received yet."""
         return sum(sockets[core].waiting() for sockets in self._sockets)
 
     def close(self) -> None:
-        """Take the programs away, and give sockets and memory back; only when no worker runs any more."""
+        """Detach the programs, and close sockets and memory; only after all workers have stopped."""
         self._stack.close()
         self._contexts[:] = 0
         self._sockets.clear()

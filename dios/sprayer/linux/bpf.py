@@ -1,10 +1,8 @@
-"""A small assembler for classic BPF, the kernel's machine for choosing by a packet's bytes.
+"""An assembler for classic BPF, the kernel's virtual machine for filtering packets.
 
-Not for: what is chosen (``fanout.py``), or eBPF.
-
-A program is a list of lines; a jump names a label, which is a line of its own. Loads beyond the packet's
-end make the kernel answer 0. Offsets count from the network header; ``ancillary`` ones are what came beside
-the bytes.
+A program is a list of instructions and labels; a jump names a label. A load beyond the end of the packet ends
+the program with the result 0. Offsets count from the network header; ``ancillary`` loads read what the kernel
+knows of the packet. The programs are in ``fanout.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 INSTRUCTIONS_MAX: Final = 4096
-"""The kernel's own bound."""
+"""The limit of the kernel."""
 JUMP_MAX: Final = 255
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 
@@ -57,13 +55,13 @@ CONDITIONS: Final = {"always": 0x00, "equal": 0x10, "greater": 0x20, "any": 0x40
 
 ANCILLARY: Final = 2**32 - 0x1000
 PROTOCOL: Final = 0
-"""EtherType behind the tag that came beside the frame, if one did."""
+"""The EtherType, behind a VLAN tag that the kernel removed from the frame."""
 _SIZES: Final = {1: BYTE, 2: HALF, 4: WORD}
 
 
 @dataclass(frozen=True)
-class Line:
-    """An instruction; of a jump ``yes`` and ``no`` are labels, "" for the next line."""
+class BpfInstruction:
+    """An instruction; the labels ``yes`` and ``no`` of a jump are empty for the next instruction."""
 
     code: int
     k: int = 0
@@ -72,111 +70,113 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Label:
+class BpfLabel:
     """A place in a program."""
 
     name: str
 
 
-Program = list[Line | Label]
+Program = list[BpfInstruction | BpfLabel]
 
 
-def load(offset: int, size: int, *, by_x: bool = False) -> Line:
-    """A = so many bytes (1, 2 or 4) of the packet at an offset, or at X + offset."""
-    return Line(LOAD | _SIZES[size] | (INDIRECT if by_x else ABSOLUTE), offset)
+def load(offset: int, size: int, *, by_x: bool = False) -> BpfInstruction:
+    """A = 1, 2 or 4 bytes of the packet at an offset, or at X + offset."""
+    return BpfInstruction(LOAD | _SIZES[size] | (INDIRECT if by_x else ABSOLUTE), offset)
 
 
-def ancillary(which: int) -> Line:
-    """A = what the kernel knows of the packet."""
-    return Line(LOAD | WORD | ABSOLUTE, ANCILLARY + which)
+def ancillary(which: int) -> BpfInstruction:
+    """A = a value that the kernel knows of the packet."""
+    return BpfInstruction(LOAD | WORD | ABSOLUTE, ANCILLARY + which)
 
 
-def constant(value: int) -> Line:
-    """A = a number of 32 bits."""
-    return Line(LOAD | IMMEDIATE, value)
+def constant(value: int) -> BpfInstruction:
+    """A = a 32-bit number."""
+    return BpfInstruction(LOAD | IMMEDIATE, value)
 
 
-def constant_x(value: int) -> Line:
-    """X = a number of 32 bits."""
-    return Line(LOAD_X | IMMEDIATE, value)
+def constant_x(value: int) -> BpfInstruction:
+    """X = a 32-bit number."""
+    return BpfInstruction(LOAD_X | IMMEDIATE, value)
 
 
-def head_length(offset: int) -> Line:
+def head_length(offset: int) -> BpfInstruction:
     """X = four times the lower half of the byte at an offset: the length of an IPv4 header."""
-    return Line(LOAD_X | BYTE | HEAD_LENGTH, offset)
+    return BpfInstruction(LOAD_X | BYTE | HEAD_LENGTH, offset)
 
 
-def store(place: int) -> Line:
-    """Keep A in one of sixteen places."""
-    return Line(STORE, place)
+def store(place: int) -> BpfInstruction:
+    """Store A in one of sixteen memory words."""
+    return BpfInstruction(STORE, place)
 
 
-def fetch(place: int) -> Line:
-    """A = what was kept."""
-    return Line(LOAD | MEMORY, place)
+def fetch(place: int) -> BpfInstruction:
+    """A = a memory word."""
+    return BpfInstruction(LOAD | MEMORY, place)
 
 
-def fetch_x(place: int) -> Line:
-    """X = what was kept."""
-    return Line(LOAD_X | MEMORY, place)
+def fetch_x(place: int) -> BpfInstruction:
+    """X = a memory word."""
+    return BpfInstruction(LOAD_X | MEMORY, place)
 
 
-def to_x() -> Line:
+def to_x() -> BpfInstruction:
     """X = A."""
-    return Line(MISC)
+    return BpfInstruction(MISC)
 
 
-def from_x() -> Line:
+def from_x() -> BpfInstruction:
     """A = X."""
-    return Line(MISC | TO_A)
+    return BpfInstruction(MISC | TO_A)
 
 
-def calculate(operation: str, value: int | None = None) -> Line:
-    """A = A and a number, or A and X, by a name of ``OPERATIONS``."""
+def calculate(operation: str, value: int | None = None) -> BpfInstruction:
+    """A = A and a number, or A and X, combined by a name of ``OPERATIONS``."""
     if value is None:
-        return Line(ALU | OPERATIONS[operation] | BY_X)
-    return Line(ALU | OPERATIONS[operation], value)
+        return BpfInstruction(ALU | OPERATIONS[operation] | BY_X)
+    return BpfInstruction(ALU | OPERATIONS[operation], value)
 
 
-def jump(condition: str, value: int, yes: str = "", no: str = "") -> Line:
-    """Go on at a label by a name of ``CONDITIONS``, of A and a number."""
-    return Line(JUMP | CONDITIONS[condition], value, yes, no)
+def jump(condition: str, value: int, yes: str = "", no: str = "") -> BpfInstruction:
+    """Jump to a label by a name of ``CONDITIONS``, for A and a number."""
+    return BpfInstruction(JUMP | CONDITIONS[condition], value, yes, no)
 
 
-def go(label: str) -> Line:
-    """Go on at a label."""
-    return Line(JUMP, 0, label)
+def go(label: str) -> BpfInstruction:
+    """Jump to a label."""
+    return BpfInstruction(JUMP, 0, label)
 
 
-def answer(value: int | None = None) -> Line:
+def answer(value: int | None = None) -> BpfInstruction:
     """End with a number, or with A."""
-    return Line(RETURN | RETURN_A) if value is None else Line(RETURN, value)
+    return BpfInstruction(RETURN | RETURN_A) if value is None else BpfInstruction(RETURN, value)
 
 
 def assemble(program: Program) -> bytes:
-    """The kernel's form of a program: eight bytes for each line.
+    """Return the kernel's form of a program: eight bytes for each instruction.
 
-    ``ValueError`` for a label that does not stand further down, is too far, or stands twice, and for a
+    Raises ``ValueError`` for a label that is not below its jump, is too far or is defined twice, and for a
     program that is too long.
     """
     places: dict[str, int] = {}
-    lines: list[Line] = []
+    lines: list[BpfInstruction] = []
     for each in program:
-        if isinstance(each, Label):
+        if isinstance(each, BpfLabel):
             if each.name in places:
-                raise ValueError(f"the label {each.name} stands twice")
+                raise ValueError(f"the label {each.name} is defined twice")
             places[each.name] = len(lines)
         else:
             lines.append(each)
     if not 0 < len(lines) <= INSTRUCTIONS_MAX:
-        raise ValueError(f"a program of {len(lines)} lines: the kernel takes 1 to {INSTRUCTIONS_MAX}")
+        raise ValueError(
+            f"a program of {len(lines)} instructions: the kernel accepts 1 to {INSTRUCTIONS_MAX}"
+        )
     text = bytearray()
     for at, line in enumerate(lines):
         yes, no = _distance(places, at, line.yes), _distance(places, at, line.no)
         if line.code == JUMP:
             text += _INSTRUCTION.pack(line.code, 0, 0, yes)
         elif max(yes, no) > JUMP_MAX:
-            raise ValueError(f"line {at} jumps over {max(yes, no)} lines, and may over {JUMP_MAX}")
+            raise ValueError(f"instruction {at} jumps over {max(yes, no)} others; the limit is {JUMP_MAX}")
         else:
             text += _INSTRUCTION.pack(line.code, yes, no, line.k % 2**32)
     return bytes(text)
@@ -186,5 +186,5 @@ def _distance(places: dict[str, int], at: int, label: str) -> int:
     if not label:
         return 0
     if label not in places or places[label] <= at:
-        raise ValueError(f"line {at} jumps to {label}, which does not stand below it")
+        raise ValueError(f"instruction {at} jumps to {label}, which is not defined below it")
     return places[label] - at - 1

@@ -1,9 +1,7 @@
 """The system call bpf(): maps, programs, and their link to an interface, without a library.
 
-For: AF_XDP sockets. Not for: writing programs (``ebpf.py``).
-
-A program is on its interface as long as somebody has its link open. So it goes with this process, however
-that ends.
+A program stays on its interface while its link is open, so it disappears with this process, however that
+ends. Programs are written with ``ebpf.py``.
 """
 
 from __future__ import annotations
@@ -36,16 +34,16 @@ _SHOWN: Final = 600
 
 
 def _call(command: int, attributes: bytes) -> int:
-    """What the call answers. OSError; NotPermittedError for whoever may not."""
-    return _told(command, attributes)[0]
+    """Return the result of the call. Raises OSError and NotPermittedError."""
+    return _call_with_output(command, attributes)[0]
 
 
-def _told(command: int, attributes: bytes) -> tuple[int, bytes]:
-    """What the call answers, and what it wrote into its attributes."""
+def _call_with_output(command: int, attributes: bytes) -> tuple[int, bytes]:
+    """Return the result of the call, and the attributes after it."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise InvalidError(
-            f"bpf() has no number here for {platform.machine()} machines; choose packet sockets (af_packet)"
+            f"bpf() is not supported here on {platform.machine()}; choose packet sockets (af_packet)"
         )
     memory = ctypes.create_string_buffer(attributes.ljust(144, b"\0"), 144)
     found = int(_LIBC.syscall(number, command, memory, len(memory)))
@@ -54,8 +52,7 @@ def _told(command: int, attributes: bytes) -> tuple[int, bytes]:
     code = ctypes.get_errno()
     if code == errno.EPERM:
         raise NotPermittedError(
-            "programs in the kernel are for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and "
-            "CAP_NET_RAW"
+            "loading programs into the kernel needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
         )
     if code == errno.ENOSYS:
         raise InvalidError("this kernel has no bpf(); choose packet sockets (af_packet)")
@@ -63,25 +60,25 @@ def _told(command: int, attributes: bytes) -> tuple[int, bytes]:
 
 
 def socket_map(places: int) -> int:
-    """A map of AF_XDP sockets by number: its file. InvalidError if there are no such maps."""
+    """Return the file of a new map of AF_XDP sockets by number; raise InvalidError if it is not supported."""
     try:
         return _call(_MAP_CREATE, struct.pack("=4I", _XSK_MAP, 4, 4, places))
     except OSError as error:
         raise InvalidError(
-            f"this kernel makes no map of AF_XDP sockets ({error.strerror}): it wants CONFIG_XDP_SOCKETS; "
+            f"this kernel has no maps of AF_XDP sockets ({error.strerror}): it needs CONFIG_XDP_SOCKETS; "
             "choose packet sockets (af_packet)"
         ) from None
 
 
 def put(file: int, place: int, socket: int) -> None:
-    """Give a socket a place in a map. OSError."""
+    """Store a socket at a place of a map. Raises OSError."""
     key, value = struct.pack("=I", place), struct.pack("=I", socket)
     texts = [ctypes.create_string_buffer(each, 4) for each in (key, value)]
     _call(_MAP_UPDATE, struct.pack("=IIQQQ", file, 0, *map(ctypes.addressof, texts), 0))
 
 
 def load(text: bytes) -> int:
-    """Load a program for XDP: its file. InvalidError with the words of the kernel's verifier."""
+    """Load an XDP program; return its file. Raises InvalidError with the message of the kernel's verifier."""
     code = ctypes.create_string_buffer(text, len(text))
     rights = ctypes.create_string_buffer(b"Apache-2.0")
     told = ctypes.create_string_buffer(_TOLD_BYTES)
@@ -89,18 +86,18 @@ def load(text: bytes) -> int:
     try:
         return _call(_LOAD, given)
     except OSError as error:
-        # Once more, to be told why.
+        # Load it again to get the verifier's message.
         with contextlib.suppress(OSError):
             os.close(_call(_LOAD, given + struct.pack("=IIQ", 1, len(told), ctypes.addressof(told))))
         words = told.value.decode(errors="replace").strip()[-_SHOWN:]
-        raise InvalidError(f"the kernel does not take the program: {error.strerror}; {words}") from None
+        raise InvalidError(f"the kernel refuses the program: {error.strerror}; {words}") from None
 
 
 def link(program: int, index: int, name: str, *, native: bool = True) -> tuple[int, bool]:
-    """Attach a program to an interface: the link's file, and whether its driver runs it.
+    """Attach a program to an interface; return the link's file, and True if the driver runs the program.
 
-    A driver that cannot, or is not to, leaves it to the kernel. InvalidError if neither does, or another
-    program is there.
+    If the driver cannot run it, or ``native`` is False, the kernel does. Raises InvalidError if neither is
+    possible, or if the interface has another program.
     """
     for mode in (_NATIVE, _GENERIC) if native else (_GENERIC,):
         try:
@@ -108,20 +105,20 @@ def link(program: int, index: int, name: str, *, native: bool = True) -> tuple[i
         except OSError as error:
             if error.errno in (errno.EBUSY, errno.EEXIST):
                 raise InvalidError(
-                    f"interface {name!r} has another XDP program; `ip link set {name} xdp off` takes one "
-                    "away that nobody holds"
+                    f"interface {name!r} has another XDP program; if nothing uses it, remove it with "
+                    f"`ip link set {name} xdp off`"
                 ) from None
             if mode == _GENERIC:
                 raise InvalidError(
-                    f"interface {name!r} takes no XDP program: {error.strerror}; "
+                    f"interface {name!r} accepts no XDP program: {error.strerror}; "
                     "choose packet sockets (af_packet)"
                 ) from None
-    raise AssertionError  # the loop ends in one of its ways
+    raise AssertionError  # the loop returns or raises
 
 
-def answer(program: int, frame: bytes) -> int:
-    """What a program says of a frame, when it is only tried. OSError."""
+def run_program(program: int, frame: bytes) -> int:
+    """Return the result of a program for a frame, in a test run of the kernel. Raises OSError."""
     data = ctypes.create_string_buffer(frame, len(frame))
     given = struct.pack("=4IQQ", program, 0, len(frame), 0, ctypes.addressof(data), 0)
-    (found,) = struct.unpack_from("=I", _told(_TRY, given)[1], 4)
+    (found,) = struct.unpack_from("=I", _call_with_output(_TRY, given)[1], 4)
     return int(found)

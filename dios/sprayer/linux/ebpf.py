@@ -1,10 +1,7 @@
-"""A small assembler for eBPF, the kernel's machine for programs that it has looked through beforehand.
+"""An assembler for eBPF, the kernel's virtual machine for verified programs.
 
-For: programs that pick a frame's socket before the kernel makes anything of it (``xdp_program.py``). Not for:
-loading them (``bpf_calls.py``), or classic BPF (``bpf.py``).
-
-A program is a list of lines; a jump names a label, which is a line of its own. Calculations are on 32 bits
-(the upper half becomes 0), those of addresses on 64.
+A program is a list of instructions and labels; a jump names a label. Calculations use 32 bits (the upper half
+becomes 0), those of addresses 64. The programs are in ``xdp_program.py``; ``bpf_calls.py`` loads them.
 """
 
 from __future__ import annotations
@@ -43,8 +40,8 @@ OPERATIONS: Final = {
 CONDITIONS: Final = {"always": 0x00, "equal": 0x10, "greater": 0x20, "any": 0x40, "other": 0x50}
 
 
-class Register(IntEnum):
-    """The machine's registers: 0 is what a call and the program answer, 1 to 5 are lost in a call."""
+class EbpfRegister(IntEnum):
+    """The registers: 0 is the result of a call and of the program, 1 to 5 are lost in a call."""
 
     R0 = 0
     R1 = 1
@@ -59,8 +56,8 @@ class Register(IntEnum):
 
 
 @dataclass(frozen=True)
-class Line:
-    """An instruction; ``to`` is a jump's label."""
+class EbpfInstruction:
+    """An instruction; ``to`` is the label of a jump."""
 
     code: int
     target: int = 0
@@ -71,83 +68,85 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Label:
+class EbpfLabel:
     """A place in a program."""
 
     name: str
 
 
-Program = list[Line | Label]
+Program = list[EbpfInstruction | EbpfLabel]
 
 
-def load(target: Register, address: Register, offset: int, size: int) -> Line:
-    """So many bytes (1, 2 or 4) at an address, in the machine's order."""
-    return Line(_LOAD | _SIZES[size], target, address, offset)
+def load(target: EbpfRegister, address: EbpfRegister, offset: int, size: int) -> EbpfInstruction:
+    """Load 1, 2 or 4 bytes at an address, in the byte order of the machine."""
+    return EbpfInstruction(_LOAD | _SIZES[size], target, address, offset)
 
 
-def load_network(target: Register, address: Register, offset: int, size: int) -> Program:
-    """So many bytes (2 or 4) at an address, in the network's order."""
-    return [load(target, address, offset, size), Line(_NETWORK_ORDER, target, value=8 * size)]
+def load_network(target: EbpfRegister, address: EbpfRegister, offset: int, size: int) -> Program:
+    """Load 2 or 4 bytes at an address, in network byte order."""
+    return [load(target, address, offset, size), EbpfInstruction(_NETWORK_ORDER, target, value=8 * size)]
 
 
-def calculate(operation: str, target: Register, value: int | Register) -> Line:
-    """A register and another, or a number, by a name of ``OPERATIONS``; 32 bits."""
+def calculate(operation: str, target: EbpfRegister, value: int | EbpfRegister) -> EbpfInstruction:
+    """Combine a register with a register or a number, by a name of ``OPERATIONS``; 32 bits."""
     return _calculated(_CALCULATE, operation, target, value)
 
 
-def calculate_address(operation: str, target: Register, value: int | Register) -> Line:
-    """The same on 64 bits."""
+def calculate_address(operation: str, target: EbpfRegister, value: int | EbpfRegister) -> EbpfInstruction:
+    """Combine a register with a register or a number, with 64 bits."""
     return _calculated(_CALCULATE_64, operation, target, value)
 
 
-def _calculated(kind: int, operation: str, target: Register, value: int | Register) -> Line:
+def _calculated(
+    kind: int, operation: str, target: EbpfRegister, value: int | EbpfRegister
+) -> EbpfInstruction:
     code = kind | OPERATIONS[operation]
-    if isinstance(value, Register):
-        return Line(code | _BY_REGISTER, target, value)
-    return Line(code, target, value=value)
+    if isinstance(value, EbpfRegister):
+        return EbpfInstruction(code | _BY_REGISTER, target, value)
+    return EbpfInstruction(code, target, value=value)
 
 
-def jump(condition: str, target: Register, value: int, to: str) -> Line:
-    """Go on at a label by a name of ``CONDITIONS``, of a register's 32 bits and a number."""
-    return Line(_JUMP_32 | CONDITIONS[condition], target, value=value, to=to)
+def jump(condition: str, target: EbpfRegister, value: int, to: str) -> EbpfInstruction:
+    """Jump to a label by a name of ``CONDITIONS``, for the 32 bits of a register and a number."""
+    return EbpfInstruction(_JUMP_32 | CONDITIONS[condition], target, value=value, to=to)
 
 
-def jump_beyond(address: Register, end: Register, to: str) -> Line:
-    """Go on at a label if an address is greater than another."""
-    return Line(_JUMP | CONDITIONS["greater"] | _BY_REGISTER, address, end, to=to)
+def jump_beyond(address: EbpfRegister, end: EbpfRegister, to: str) -> EbpfInstruction:
+    """Jump to a label if an address is greater than another."""
+    return EbpfInstruction(_JUMP | CONDITIONS["greater"] | _BY_REGISTER, address, end, to=to)
 
 
-def go(to: str) -> Line:
-    """Go on at a label."""
-    return Line(_JUMP, to=to)
+def go(to: str) -> EbpfInstruction:
+    """Jump to a label."""
+    return EbpfInstruction(_JUMP, to=to)
 
 
-def load_map(target: Register, file: int) -> Program:
-    """A map by its file descriptor; it takes two instructions."""
-    return [Line(_WIDE, target, _MAP, value=file), Line(0)]
+def load_map(target: EbpfRegister, file: int) -> Program:
+    """Load a map by its file descriptor; it needs two instructions."""
+    return [EbpfInstruction(_WIDE, target, _MAP, value=file), EbpfInstruction(0)]
 
 
-def call(function: int) -> Line:
-    """One of the kernel's functions, by its number."""
-    return Line(_CALL, value=function)
+def call(function: int) -> EbpfInstruction:
+    """Call a function of the kernel by its number."""
+    return EbpfInstruction(_CALL, value=function)
 
 
-def leave() -> Line:
-    """End with what is in R0."""
-    return Line(_EXIT)
+def leave() -> EbpfInstruction:
+    """End with the value of R0."""
+    return EbpfInstruction(_EXIT)
 
 
 def assemble(program: Program) -> bytes:
-    """The kernel's form of a program: eight bytes for each line.
+    """Return the kernel's form of a program: eight bytes for each instruction.
 
-    ``ValueError`` for a label that does not stand further down, is too far, or stands twice.
+    Raises ``ValueError`` for a label that is not below its jump, is too far, or is defined twice.
     """
     places: dict[str, int] = {}
-    lines: list[Line] = []
+    lines: list[EbpfInstruction] = []
     for each in program:
-        if isinstance(each, Label):
+        if isinstance(each, EbpfLabel):
             if each.name in places:
-                raise ValueError(f"the label {each.name} stands twice")
+                raise ValueError(f"the label {each.name} is defined twice")
             places[each.name] = len(lines)
         else:
             lines.append(each)
@@ -156,10 +155,10 @@ def assemble(program: Program) -> bytes:
         offset = line.offset
         if line.to:
             if places.get(line.to, -1) <= at:
-                raise ValueError(f"line {at} jumps to {line.to}, which does not stand below it")
+                raise ValueError(f"instruction {at} jumps to {line.to}, which is not defined below it")
             offset = places[line.to] - at - 1
             if offset > JUMP_MAX:
-                raise ValueError(f"line {at} jumps over {offset} lines, and may over {JUMP_MAX}")
+                raise ValueError(f"instruction {at} jumps over {offset} others; the limit is {JUMP_MAX}")
         value = (line.value + 2**31) % 2**32 - 2**31
         text += _INSTRUCTION.pack(line.code, line.target | line.source << 4, offset, value)
     return bytes(text)

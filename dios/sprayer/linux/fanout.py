@@ -1,25 +1,27 @@
-"""Which worker's socket gets a frame: programs that the kernel runs on each (thesis section 3.3).
+"""Steering of frames to workers: programs that the kernel runs for each frame of a packet socket group.
 
-For: the engine's PACKET_FANOUT groups. Not for: designated cores, which are known after parsing
-(``flow_kernels.py``): a connection packet that arrives elsewhere is handed over. The hash here is the part
-of theirs that chooses cores, so that TCP and UDP that go by it arrive there at once.
+Designated cores are known only after parsing (``five_tuple.py``): a connection packet that arrives elsewhere
+is handed over. The hash here equals the part of that hash that chooses cores, so TCP and UDP frames that are
+steered by it arrive on their designated core (thesis section 3.3).
 
-The thesis lets a network card match the low bits of the TCP checksum, which look random; here the kernel
+In the thesis a network card matches the low bits of the TCP checksum, which look random; here the kernel
 does.
 
-- ``spray``: TCP over IPv4 or IPv6 that is no fragment goes by its checksum, each packet elsewhere.
-- ``direct``: the same, but what may open or close a connection (SYN, FIN, RST) goes by the hash, to where its
-  flow is kept, so that nothing has to cross between cores (thesis section 3.5, on programmable cards).
-- ``rss``: everything by a hash of addresses and ports, the same for both directions.
-- ``subset:k``: TCP by its checksum over ``k`` cores, which the hash chooses for each flow.
-- ``flowlet``: TCP by the hash and the sender's clock, in slices of ``SLICE_MS``, so packets that leave
-  together stay together (thesis section 3.5). A program keeps nothing between packets, so the clock is that
-  of the timestamps option where senders put it; without it, slices are 64 KiB of the sequence.
+- ``spray``: TCP over IPv4 or IPv6 without fragments is steered by its checksum, so the packets of a flow are
+  spread over all cores.
+- ``direct``: like ``spray``, but packets that may open or close a connection (SYN, FIN, RST) are steered by
+  the hash to the core that stores their flow, so nothing is handed over between cores (thesis section 3.5, on
+  programmable cards).
+- ``rss``: everything is steered by a hash of addresses and ports, equal for both directions.
+- ``subset:k``: TCP is steered by its checksum over ``k`` cores, which the hash chooses for each flow.
+- ``flowlet``: TCP is steered by the hash and the sender's clock, in slices of ``SLICE_MS``, so packets that
+  are sent together stay together (thesis section 3.5). A program keeps no state between packets, so the clock
+  is that of the timestamps option if the sender uses it; otherwise slices are 64 KiB of the sequence numbers.
 
-Everything else goes by the hash: other protocols by addresses, and by ports where they have them; what is a
-fragment, or has extension headers of IPv6, by addresses; and all that is not IP, or too short, to the first.
+Everything else is steered by the hash: of addresses and ports, or of addresses only for other protocols,
+fragments and IPv6 packets with extension headers. Frames that are not IP or too short go to the first core.
 
-A frame's outer VLAN tag comes beside it and is out of the way already; one more inside is looked behind.
+The kernel has already removed the outer VLAN tag of a frame; one more tag inside is skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SLICE_MS: Final = 4
 SLICE_BITS: Final = 2
 SEQUENCE_BITS: Final = 16
 TIMESTAMPS: Final = 0x0101080A
-"""Two fillers and the option: where Linux, BSD and Windows have it on all but the first packet."""
+"""Two fillers and the option, as Linux, BSD and Windows place it on all but the first packet."""
 
 IP4: Final = 0x0800
 IP6: Final = 0x86DD
@@ -47,7 +49,7 @@ TAGS: Final = (0x8100, 0x88A8)
 TCP: Final = 6
 UDP: Final = 17
 
-# Places that a program keeps things in.
+# Memory words of a program.
 _NETWORK: Final = 0
 _HASH: Final = 1
 _TRANSPORT: Final = 2
@@ -57,70 +59,70 @@ _OTHER: Final = 4
 
 @dataclass(frozen=True)
 class Steering:
-    """How frames are spread over cores."""
+    """A way to spread frames over cores."""
 
     kind: str
     width: int = 0
-    """Of ``subset``: so many cores for each flow."""
+    """For ``subset``: the number of cores for each flow."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What the words of an address, from the last one on, and ports are multiplied by; 32 bits each."""
+    """The 32-bit multipliers of the words of an address, from the last word on, and of ports."""
 
     last: int
     third: int
     first: int
-    """The first word is multiplied by ``MIX_ONE``, and both first ones by this."""
+    """The first word is multiplied by ``MIX_ONE``, then the sum of the first two by this."""
     port: int
 
     @property
     def mapped(self) -> int:
-        """What stands before an address of IPv4 where descriptors have 128 bits."""
+        """Return the share of the IPv4-mapped prefix, which descriptors have before an IPv4 address."""
         return 0xFFFF * self.third % 2**32
 
 
 def keys(secret: int) -> Keys:
-    """The keys of a secret of 64 bits."""
+    """Return the multipliers for a secret of 64 bits."""
     key = secret * MIX_KEY % 2**64
     last, port = key % 2**32 | 1, key >> 32 | 1
     return Keys(last, (last ^ port) | 1, (last ^ MIX_TWO) | 1, port)
 
 
 def steering(text: str) -> Steering:
-    """``spray``, ``direct``, ``rss``, ``flowlet`` or ``subset:2``. ``ValueError`` with these for another."""
+    """Parse ``spray``, ``direct``, ``rss``, ``flowlet`` or ``subset:2``; raise ``ValueError`` otherwise."""
     found = re.fullmatch(r"subset:(\d{1,3})", text)
     if found and 0 < int(found[1]) <= SPRAYER_CORES_MAX:
         return Steering("subset", int(found[1]))
     if text in KINDS and text != "subset":
         return Steering(text)
     raise ValueError(
-        f"steering {text!r}: choose spray, rss, flowlet, direct (spray, but connections open and close where "
-        f"they are kept), or subset:2 (to {SPRAYER_CORES_MAX}) for two cores of each flow"
+        f"unknown steering {text!r}: choose spray, rss, flowlet, direct (spray, but connections open and "
+        f"close on the core that stores them), or subset:2 (up to {SPRAYER_CORES_MAX}) for two cores per flow"
     )
 
 
 def program(how: Steering, cores: int, secret: int) -> bytes:
-    """The program for so many sockets, which answers one's index; ``secret`` (64 bits) is that of the hash.
+    """Return the program for ``cores`` sockets, whose result is the index of one of them.
 
-    All interfaces of a function need the same secret, so that both directions of a flow meet one core;
-    workers whose designated cores shall be the same have it as their seed.
+    ``secret`` (64 bits) is the seed of the hash. All interfaces of a function need the same secret, so that
+    both directions of a flow reach one core; workers with the same designated cores have it as their seed.
     """
     return bpf.assemble([*_find(), *_by_hash(keys(secret), cores), *_choose(how, cores)])
 
 
 def _find() -> bpf.Program:
-    """From the frame to IPv4 or IPv6: X is where its header begins."""
+    """Find IPv4 or IPv6 in the frame: X is the start of its header."""
     return [
         bpf.constant_x(0),
         bpf.ancillary(bpf.PROTOCOL),
         *(bpf.jump("equal", tag, "tagged") for tag in TAGS),
         bpf.go("untagged"),
-        bpf.Label("tagged"),
+        bpf.BpfLabel("tagged"),
         bpf.constant_x(4),
         bpf.load(2, 2),
-        bpf.Label("untagged"),
-        bpf.Line(bpf.STORE_X, _NETWORK),
+        bpf.BpfLabel("untagged"),
+        bpf.BpfInstruction(bpf.STORE_X, _NETWORK),
         bpf.jump("equal", IP4, "four"),
         bpf.jump("equal", IP6, "six"),
         bpf.answer(0),
@@ -128,9 +130,9 @@ def _find() -> bpf.Program:
 
 
 def _by_hash(key: Keys, cores: int) -> bpf.Program:
-    """Both kinds of header to places: ends of the flow, where the transport begins, and A the protocol."""
+    """Store the endpoints of the flow and the start of the transport header; A is the protocol."""
     return [
-        bpf.Label("four"),
+        bpf.BpfLabel("four"),
         *(bpf.load(12, 4, by_x=True), bpf.calculate("mul", key.last)),
         *(bpf.calculate("add", key.mapped), bpf.store(_SOURCE)),
         *(bpf.load(16, 4, by_x=True), bpf.calculate("mul", key.last)),
@@ -144,25 +146,25 @@ def _by_hash(key: Keys, cores: int) -> bpf.Program:
         bpf.jump("any", 0x3FFF, "no_ports"),
         bpf.load(9, 1, by_x=True),
         bpf.go("protocol"),
-        bpf.Label("six"),
+        bpf.BpfLabel("six"),
         *_summed(key, 8, _SOURCE),
         *_summed(key, 24, _OTHER),
         bpf.from_x(),
         bpf.calculate("add", 40),
         bpf.store(_TRANSPORT),
         bpf.load(6, 1, by_x=True),
-        bpf.Label("protocol"),
+        bpf.BpfLabel("protocol"),
         bpf.fetch_x(_TRANSPORT),
         bpf.jump("equal", TCP, "tcp"),
         bpf.jump("equal", UDP, "ports", "no_ports"),
-        bpf.Label("tcp"),
+        bpf.BpfLabel("tcp"),
         *_with_ports(key),
         bpf.go("choose"),
-        bpf.Label("ports"),
+        bpf.BpfLabel("ports"),
         *_with_ports(key),
         *_core(cores),
         bpf.answer(),
-        bpf.Label("no_ports"),
+        bpf.BpfLabel("no_ports"),
         *_mixed(_SOURCE),
         *_mixed(_OTHER),
         *_both(),
@@ -172,20 +174,20 @@ def _by_hash(key: Keys, cores: int) -> bpf.Program:
 
 
 def _summed(key: Keys, offset: int, place: int) -> bpf.Program:
-    """An address of IPv6 as 32 bits."""
+    """Reduce an IPv6 address to 32 bits."""
     lines: bpf.Program = [bpf.load(offset, 4, by_x=True), bpf.calculate("mul", MIX_ONE), bpf.store(place)]
     for word, before, after in ((1, None, key.first), (2, key.third, None), (3, key.last, None)):
         lines.append(bpf.load(offset + 4 * word, 4, by_x=True))
         lines += [bpf.calculate("mul", before)] if before else []
         lines += [bpf.fetch_x(place), bpf.calculate("add")]
         lines += [bpf.calculate("mul", after)] if after else []
-        # X is needed to load by, so it comes back from where it is kept.
+        # X is the base of loads, so it is restored.
         lines += [bpf.store(place), bpf.fetch_x(_NETWORK)]
     return lines
 
 
 def _with_ports(key: Keys) -> bpf.Program:
-    """X is where the transport begins: A = the hash of the flow, kept, and X as before."""
+    """Store A = the hash of the flow; X is the start of the transport header before and afterwards."""
     lines: bpf.Program = []
     for offset, place in ((0, _SOURCE), (2, _OTHER)):
         lines += [bpf.load(offset, 2, by_x=True), bpf.calculate("mul", key.port), bpf.fetch_x(place)]
@@ -194,13 +196,13 @@ def _with_ports(key: Keys) -> bpf.Program:
 
 
 def _mixed(place: int) -> bpf.Program:
-    """One end of a flow."""
+    """Mix one endpoint of a flow."""
     mixed: bpf.Program = [bpf.fetch(place), bpf.to_x(), bpf.calculate("rsh", 15), bpf.calculate("xor")]
     return [*mixed, bpf.store(place)]
 
 
 def _both() -> bpf.Program:
-    """A = both ends together, in any order: 16 bits, kept."""
+    """Store A = the hash of both endpoints in any order, 16 bits."""
     return [
         *(bpf.fetch_x(_OTHER), bpf.fetch(_SOURCE), bpf.calculate("add"), bpf.calculate("mul", MIX_ONE)),
         *(bpf.calculate("rsh", 16), bpf.store(_HASH)),
@@ -208,13 +210,13 @@ def _both() -> bpf.Program:
 
 
 def _core(cores: int) -> bpf.Program:
-    """A = the core of a hash in A."""
+    """A = the core of the hash in A."""
     return [bpf.calculate("mul", cores), bpf.calculate("rsh", 16)]
 
 
 def _choose(how: Steering, cores: int) -> bpf.Program:
-    """For TCP: X is where its header begins, A the hash. The kernel divides the answer by the sockets."""
-    begin: bpf.Program = [bpf.Label("choose")]
+    """Steer TCP: X is the start of its header. The kernel takes the result modulo the number of sockets."""
+    begin: bpf.Program = [bpf.BpfLabel("choose")]
     if how.kind == "rss":
         return [*begin, bpf.fetch(_HASH), *_core(cores), bpf.answer()]
     if how.kind == "spray":
@@ -222,7 +224,7 @@ def _choose(how: Steering, cores: int) -> bpf.Program:
     if how.kind == "direct":
         there: bpf.Program = [bpf.load(13, 1, by_x=True), bpf.jump("any", CONNECTION_FLAGS, "", "regular")]
         there += [bpf.fetch(_HASH), *_core(cores), bpf.answer()]
-        return [*begin, *there, bpf.Label("regular"), bpf.load(16, 2, by_x=True), bpf.answer()]
+        return [*begin, *there, bpf.BpfLabel("regular"), bpf.load(16, 2, by_x=True), bpf.answer()]
     if how.kind == "subset":
         width = min(how.width, cores)
         part: bpf.Program = [bpf.fetch(_HASH), *_core(cores), bpf.store(_HASH)]
@@ -237,10 +239,10 @@ def _choose(how: Steering, cores: int) -> bpf.Program:
         bpf.load(24, 4, by_x=True),
         bpf.calculate("rsh", SLICE_BITS),
         bpf.go("slice"),
-        bpf.Label("sequence"),
+        bpf.BpfLabel("sequence"),
         bpf.load(4, 4, by_x=True),
         bpf.calculate("rsh", SEQUENCE_BITS),
-        bpf.Label("slice"),
+        bpf.BpfLabel("slice"),
         *(bpf.calculate("mul", MIX_ONE), bpf.to_x(), bpf.calculate("rsh", 16), bpf.calculate("xor")),
         *(bpf.fetch_x(_HASH), bpf.calculate("add"), bpf.calculate("and", 0xFFFF), bpf.answer()),
     ]

@@ -1,10 +1,8 @@
-"""Whether the kernel would forward packets that a network function forwards as well.
+"""A check that the kernel does not forward the packets that a network function forwards.
 
-For: engines whose frames the kernel sees too. Not for: switching its forwarding off, which is for whoever
-owns the machine: it may be a router on its other interfaces.
-
-Only what comes to an interface's own hardware address is forwarded, and only where the interface has an
-address beyond its link; everything that the function lets pass would go out twice then.
+The kernel forwards packets to an interface's own hardware address, if the interface has an address beyond its
+link. Such packets would be sent twice. The setting is not changed here, because the machine may be a router
+on its other interfaces.
 """
 
 from __future__ import annotations
@@ -15,24 +13,24 @@ from pathlib import Path
 from typing import Final
 
 from dios.errors import InvalidError
-from dios.sprayer.linux.packet_socket import ask
+from dios.sprayer.linux.packet_socket import interface_ioctl
 
 _SIOCGIFADDR: Final = 0x8915
 _LINK: Final = 0x20
-"""The scope of addresses of IPv6 that are good on one link only."""
+"""The scope of IPv6 addresses that are valid on one link only."""
 
 
 def check_forwarding(names: Sequence[str]) -> None:
-    """InvalidError for an interface with an address from which the kernel forwards, with what ends that."""
+    """Raise InvalidError, with a remedy, for an interface with an address from which the kernel forwards."""
     for name in names:
         for version in (4, 6):
             if not _forwards(name, version) or not (address := _address(name, version)):
                 continue
             setting = f"net.ipv{version}.conf.{name}.forwarding"
             raise InvalidError(
-                f"interface {name!r} has the address {address}, and the kernel forwards what comes by it, as "
-                f"the function does: packets would go out twice. `sysctl -w {setting}=0` ends that for this "
-                f"interface alone; so does `ip -{version} address flush dev {name}`"
+                f"interface {name!r} has the address {address}, and the kernel forwards packets from there, "
+                f"so packets would be sent twice. Run `sysctl -w {setting}=0` to stop it for this "
+                f"interface, or `ip -{version} address flush dev {name}`"
             )
 
 
@@ -40,15 +38,15 @@ def _forwards(name: str, version: int) -> bool:
     try:
         return Path(f"/proc/sys/net/ipv{version}/conf/{name}/forwarding").read_text().strip() != "0"
     except OSError:
-        return False  # Such packets are unknown here.
+        return False  # This kernel does not support the version of IP.
 
 
 def _address(name: str, version: int) -> str:
-    """An address of an interface that is not only its link's, or "" for none."""
+    """Return an address of an interface that is valid beyond its link, or "" if there is none."""
     if version == 4:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-                return socket.inet_ntoa(ask(asked, _SIOCGIFADDR, name)[20:24])
+                return socket.inet_ntoa(interface_ioctl(asked, _SIOCGIFADDR, name)[20:24])
         except OSError:
             return ""
     try:

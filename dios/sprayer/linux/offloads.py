@@ -1,12 +1,11 @@
-"""Interfaces without offloads as long as a network function runs: frames as they are on the wire.
+"""Switches the offloads of interfaces off while a network function runs.
 
-For: interfaces of an engine. With offloads, the kernel glues segments together before a socket sees them, and
-leaves checksums to hardware. Not for: the other end of a virtual cable, whose offloads make such frames as
-well (``ethtool -K DEV tx off tso off gso off`` there).
+With offloads, the kernel joins segments before a socket sees them and leaves checksums to hardware. The other
+end of a virtual cable must be switched off separately (``ethtool -K DEV tx off tso off gso off`` there).
 
-What was on is written down first. A function that was killed leaves it behind: the next one on the same
-interface puts it right before it begins. Whoever runs holds a lock on that file, so a second one on the
-same is refused.
+The previous state is written to a file first. If a function is killed, the next function on the same
+interface restores it before it starts. A running function holds a lock on the file, so a second function on
+the same interface is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from dios.limits import SPRAYER_QUEUES_MAX
 _log: Final = logging.getLogger(__name__)
 
 RECORDS: Final = Path("/run/dios/offloads")
-"""Gone with the next start of the machine, as the changes are."""
+"""Removed at the next start of the machine, like the changes themselves."""
 
 _SIOCETHTOOL: Final = 0x8946
 _STRINGS: Final = 0x1B
@@ -50,13 +49,11 @@ _TAGS: Final = re.compile(r"rx-vlan-(stag-)?hw-parse")
 
 @contextlib.contextmanager
 def without_offloads(names: Sequence[str], records: Path = RECORDS, *, tags: bool = False) -> Iterator[None]:
-    """Switch what glues frames and leaves checksums out off on interfaces, and on again at the end.
+    """Switch offloads that change frames off on interfaces, and on again at the end.
 
-    With ``tags``, also what takes VLAN tags out of frames.
-
-    First what a killed one left is put right. NotPermittedError for whoever is not root, Busy for an
-    interface that another function has, InvalidError with the system's words for one that cannot be
-    changed.
+    With ``tags``, this includes the removal of VLAN tags from frames. What a killed function left is restored
+    first. Raises NotPermittedError without root, Busy for an interface of another function, and InvalidError
+    with the system's message for an interface that cannot be changed.
     """
     with contextlib.ExitStack() as stack:
         for name in names:
@@ -68,17 +65,17 @@ def without_offloads(names: Sequence[str], records: Path = RECORDS, *, tags: boo
 def _without(name: str, records: Path, *, tags: bool) -> Iterator[None]:
     with _locked(name, records) as (file, index):
         _restore(name, index, file)
-        on = wanted(name)
+        on = requested_features(name)
         kinds = (_UNWANTED, _TAGS) if tags else (_UNWANTED,)
         off = {
             feature: False
             for feature, state in on.items()
             if state and any(kind.fullmatch(feature) for kind in kinds)
         }
-        # Before anything is changed: whoever is killed in between leaves the way back.
+        # Written before the change, so that a killed process leaves the previous state behind.
         _write(file, dict.fromkeys(off, True))
         try:
-            change(name, off)
+            change_features(name, off)
             yield
         finally:
             _restore(name, index, file)
@@ -86,21 +83,21 @@ def _without(name: str, records: Path, *, tags: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
-    """The interface's record, ours alone; it is removed when nothing stands in it."""
+    """Lock the interface's record; it is removed if it is empty at the end."""
     try:
         network = Path("/proc/self/ns/net").stat().st_ino
         index = socket.if_nametoindex(name)
         path = records / f"{network}-{index}-{name}.json"
         records.mkdir(mode=0o755, parents=True, exist_ok=True)
         while (file := _lock(path)) is None:
-            continue  # whoever had it removed it in between
+            continue  # its last owner removed it in between
     except BlockingIOError:
         raise Busy(
-            f"interface {name!r} belongs to a network function that runs; stop that one first"
+            f"interface {name!r} is in use by a running network function; stop that function first"
         ) from None
     except PermissionError as error:
         raise NotPermittedError(
-            f"the offloads of {name} are for root to change ({error.strerror}: {error.filename})"
+            f"changing the offloads of {name} needs root ({error.strerror}: {error.filename})"
         ) from None
     except OSError as error:
         raise InvalidError(f"interface {name!r}: {error.strerror}") from None
@@ -113,7 +110,7 @@ def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
 
 
 def _lock(path: Path) -> int | None:
-    """Open a file and lock it; None if it is not the one of that name any more."""
+    """Open a file and lock it; return None if the name belongs to another file by then."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +133,7 @@ def _write(file: int, what: dict[str, bool]) -> None:
 
 
 def _restore(name: str, index: int, file: int) -> None:
-    """Put right what the record says, and empty it; what was changed is gone with an interface that is."""
+    """Restore the recorded state and empty the record; nothing is left to restore for a removed interface."""
     text = os.pread(file, os.fstat(file).st_size, 0)
     if not text:
         return
@@ -146,10 +143,10 @@ def _restore(name: str, index: int, file: int) -> None:
     try:
         found = json.loads(text)
     except ValueError:
-        found = {}  # It was being written, so nothing had been changed.
+        found = {}  # The record is incomplete, so nothing had been changed yet.
     features = {str(key): True for key in found} if isinstance(found, dict) else {}
     try:
-        change(name, features)
+        change_features(name, features)
     except (InvalidError, NotPermittedError) as error:
         _log.warning(
             "offloads of an interface may still be off", extra={"interface": name, "why": error.message}
@@ -158,8 +155,8 @@ def _restore(name: str, index: int, file: int) -> None:
     _write(file, {})
 
 
-def wanted(name: str) -> dict[str, bool]:
-    """Features of an interface that may be changed, by the kernel's names, and whether they are asked for."""
+def requested_features(name: str) -> dict[str, bool]:
+    """Return the features of an interface that can be changed, and True if they are requested."""
     with _asked() as asked:
         names = _names(asked, name)
         blocks = -(-len(names) // 32)
@@ -173,8 +170,8 @@ def wanted(name: str) -> dict[str, bool]:
     return found
 
 
-def active(name: str) -> dict[str, bool]:
-    """Each feature of an interface and whether it is on."""
+def active_features(name: str) -> dict[str, bool]:
+    """Return each feature of an interface, and True if it is active."""
     with _asked() as asked:
         names = _names(asked, name)
         blocks = -(-len(names) // 32)
@@ -186,8 +183,8 @@ def active(name: str) -> dict[str, bool]:
     }
 
 
-def change(name: str, features: dict[str, bool]) -> None:
-    """Ask for features, or for them to be off; names that this kernel does not know are passed over."""
+def change_features(name: str, features: dict[str, bool]) -> None:
+    """Request features on or off; ignore names that this kernel does not know."""
     with _asked() as asked:
         names = _names(asked, name)
         blocks = [[0, 0] for _ in range(-(-len(names) // 32))]
@@ -201,7 +198,7 @@ def change(name: str, features: dict[str, bool]) -> None:
 
 
 def driver(name: str) -> str:
-    """The name of an interface's driver, "" if it does not say."""
+    """Return the name of an interface's driver, or "" if it is unknown."""
     try:
         with _asked() as asked:
             told = _call(asked, name, struct.pack("=I192x", _DRIVER))
@@ -211,24 +208,24 @@ def driver(name: str) -> str:
 
 
 def receive_queues(name: str) -> int:
-    """How many queues an interface deals its frames to. InvalidError for more than ``SPRAYER_QUEUES_MAX``."""
+    """Return the number of receive queues; raise InvalidError above ``SPRAYER_QUEUES_MAX``."""
     try:
         with _asked() as asked:
             told = _call(asked, name, struct.pack("=9I", _CHANNELS, *bytes(8)))
         _, _, _, _, _, receiving, _, _, both = struct.unpack("=9I", told)
         count = max(int(receiving) + int(both), 1)
     except InvalidError:
-        count = 1  # It has no word for them.
+        count = 1  # The driver does not report queues.
     if count > SPRAYER_QUEUES_MAX:
         raise InvalidError(
-            f"interface {name!r} has {count} receive queues, and each wants a socket of every core: "
-            f"`ethtool -L {name} combined {SPRAYER_QUEUES_MAX}` makes them fewer"
+            f"interface {name!r} has {count} receive queues, and each needs a socket for every core. "
+            f"Reduce them with `ethtool -L {name} combined {SPRAYER_QUEUES_MAX}`"
         )
     return count
 
 
 def _names(asked: socket.socket, name: str) -> list[str]:
-    """What the kernel calls its features, in the order of their bits."""
+    """Return the kernel's names of the features, in the order of their bits."""
     told = _call(asked, name, struct.pack("=IIQI", _HOW_MANY, 0, 1 << _FEATURES, 0))
     (count,) = struct.unpack_from("=I", told, 16)
     told = _call(asked, name, struct.pack("=III", _STRINGS, _FEATURES, count) + bytes(_NAME_BYTES * count))
@@ -241,15 +238,15 @@ def _asked() -> socket.socket:
 
 
 def _call(asked: socket.socket, name: str, told: bytes) -> bytes:
-    """One call about an interface; what the kernel answers in the same place."""
+    """Make one ethtool call about an interface; return its data afterwards."""
     memory = ctypes.create_string_buffer(told, len(told))
     request = struct.pack("16sP", name.encode()[:15], ctypes.addressof(memory)).ljust(40, b"\0")
     try:
         fcntl.ioctl(asked, _SIOCETHTOOL, request)
     except OSError as error:
         if error.errno == errno.EPERM:
-            raise NotPermittedError(
-                f"the offloads of {name} are for root to change: start it as root, or with CAP_NET_ADMIN"
-            ) from None
-        raise InvalidError(f"offloads of interface {name!r}: {error.strerror}") from None
+            raise NotPermittedError(f"changing the offloads of {name} needs root or CAP_NET_ADMIN") from None
+        raise InvalidError(
+            f"cannot read or change the offloads of interface {name!r}: {error.strerror}"
+        ) from None
     return memory.raw

@@ -1,16 +1,15 @@
-"""The engine's three functions on rings of AF_XDP sockets (``dios.sprayer.engine``); compiled.
+"""The three engine functions for rings of AF_XDP sockets (``dios.sprayer.engine``); compiled.
 
-Not for: making sockets and rings (``xdp_socket.py``, ``af_xdp.py``).
+A core's context is an array of words: the fields for waiting, the fields listed here, then ``PORT_WORDS`` for
+each port, which is one queue of one interface. Each core has its own rings for receiving and sending. The
+rings with the places that the kernel may fill, and with those that it has sent, belong to all cores of a
+port: a core takes a lock to use one, and if the lock is taken, tries again with its next batch. So no core
+ever waits for a core that is not running.
 
-A core's context is an array of words: what waiting needs, what is named here first, and then ``PORT_WORDS``
-for each port, which is one queue of one interface. Each core has rings of its own for what it receives and
-sends. Those with the places that the kernel may fill, and that it sent, belong to all cores of a port: who
-wants one takes its lock, and who does not get it goes on and comes again with the next batch. So nobody
-ever waits for a core that the kernel does not run just now.
-
-In copy mode the kernel copies a frame when it is told to send it, mostly: some drivers get the place itself,
-and what a driver has no room for waits. So a place goes back once it is released and done with by the kernel;
-``STATES`` says which of both comes first.
+In copy mode the kernel mostly copies a frame during the call that sends it, but some drivers use the place
+itself, and frames without room in a driver wait. So a place goes back when it is released and the kernel is
+done with it; ``STATES`` records which of both happened first. Sockets and rings are created in
+``xdp_socket.py``.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numba import types
 
-from dios.compiled import borrowing
-from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SENDS
+from dios.kernels import no_refcount_kernel
+from dios.limits import SPRAYER_INTERFACES_MAX, SPRAYER_QUEUES_MAX, SPRAYER_SEND_CALLS_MAX
 from dios.sprayer.compile.intrinsics import (
     array_at,
+    compare_and_swap,
+    int64,
     load_acquire,
     prefetch,
     store_release,
-    swap_if,
-    whole,
-    word32,
+    uint32,
 )
-from dios.sprayer.engine import entry
-from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Whole, go_to_processor, wait_or_not
+from dios.sprayer.engine import function_address
+from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Integer, pin_thread, wait_if_idle
 from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
 
 if TYPE_CHECKING:
@@ -49,11 +48,11 @@ _ROW: Final = np.dtype([("address", "u8"), ("length", "u4"), ("options", "u4")])
 
 MEMORY: Final = WAIT_WORDS
 SHIFT: Final = WAIT_WORDS + 1
-"""The memory of all frames, and how many bits the size of a place has."""
+"""The memory of all frames, and the binary logarithm of the size of a place."""
 EACH: Final = WAIT_WORDS + 2
-"""So many places has a port, one port after the other."""
+"""The number of places of a port, one port after the other."""
 STATES: Final = WAIT_WORDS + 3
-"""What is known of each place: below."""
+"""The state of each place, see below."""
 TURN: Final = WAIT_WORDS + 4
 REFUSED: Final = WAIT_WORDS + 5
 """Frames that a driver dropped, or had no room for."""
@@ -64,19 +63,19 @@ FIRST_PORT: Final = 16
 PORT_WORDS: Final = 32
 SOCKET: Final = 0
 TO: Final = 1
-"""The port by which goes out what came in here."""
+"""The port by which frames from this port leave."""
 SIDE: Final = 2
 STASH: Final = 3
 STASHED: Final = 4
-"""Places of this port that go back as soon as the ring is free: where, and how many."""
+"""Places of this port that go back when the ring is free: their array and their number."""
 PENDING: Final = 5
-"""How many were put into the ring for sending, and not told yet."""
+"""The number of frames in the ring for sending of which the kernel was not notified yet."""
 RECEIVED: Final = 8
 SENDING: Final = 13
 FILL: Final = 18
 DONE: Final = 24
-# Of each ring: addresses of its indices and rows, and how many there are. Then how far this core is, or the
-# address of the lock.
+# For each ring: the addresses of its indices and rows, the number of rows, then the position of this core, or
+# the address of the lock.
 _PRODUCER: Final = 0
 _CONSUMER: Final = 1
 _ROWS: Final = 2
@@ -87,7 +86,7 @@ WORDS: Final = FIRST_PORT + SPRAYER_INTERFACES_MAX * SPRAYER_QUEUES_MAX * PORT_W
 
 # States of a place.
 _OURS: Final = 0
-"""Or for the kernel to fill."""
+"""With us, or for the kernel to fill."""
 _SENT: Final = 1
 """With the kernel, and not released."""
 _RELEASED: Final = 2
@@ -100,7 +99,7 @@ _MASK: Final = 0xFFFFFFFF
 
 _int, _long = types.int32, types.int64
 _sendto: Final = cast(
-    "Callable[[Whole, Whole, Whole, Whole, Whole, Whole], int]",
+    "Callable[[Integer, Integer, Integer, Integer, Integer, Integer], int]",
     types.ExternalFunction("sendto", _long(_int, _long, _long, _int, _long, _int)),
 )
 _errno_at: Final = cast("Callable[[], int]", types.ExternalFunction("__errno_location", _long()))
@@ -111,36 +110,36 @@ _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, int], None]", store
 def _receive(context: int, packets: int, room: int) -> int:
     words = array_at(context, (WORDS,), _WORD)
     batch = array_at(packets, (room,), PACKET)
-    go_to_processor(words)
+    pin_thread(words)
     count = 0
     ports = words[PORTS]
     for step in range(ports):
         base = FIRST_PORT + (words[TURN] + step) % ports * PORT_WORDS
-        _take_done(words, base)
+        _collect_sent(words, base)
         _give_back(words, base)
         if words[base + SENDING + NEXT] != _index(words[base + SENDING + _CONSUMER]):
-            _tell(words, base)
+            _start_sending(words, base)
         count = _from_ring(words, base, batch, count, room)
     words[TURN] += 1
     words[TAKEN] += count
-    wait_or_not(words, count)
+    wait_if_idle(words, count)
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _index(address: int) -> int:
-    """An index that the kernel or another core writes."""
-    return whole(_load(array_at(address, (1,), _INDEX), 0))
+    """Return an index that the kernel or another core writes."""
+    return int64(_load(array_at(address, (1,), _INDEX), 0))
 
 
-@borrowing
+@no_refcount_kernel
 def _set_index(address: int, value: int) -> None:
-    _store(array_at(address, (1,), _INDEX), 0, word32(value & _MASK))
+    _store(array_at(address, (1,), _INDEX), 0, uint32(value & _MASK))
 
 
-@borrowing
+@no_refcount_kernel
 def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) -> int:
-    """Take what is there on one port; how many there are in the batch then."""
+    """Receive the frames of one port; return the number of packets in the batch."""
     ring = base + RECEIVED
     at = words[ring + NEXT]
     there = min((_index(words[ring + _PRODUCER]) - at) & _MASK, room - count)
@@ -163,14 +162,14 @@ def _from_ring(words: _Words, base: int, batch: Packets, count: int, room: int) 
     return int(count + there)
 
 
-@borrowing
-def _take_done(words: _Words, base: int) -> None:
-    """Take the places that the kernel is done with sending; those that were released meanwhile go back."""
+@no_refcount_kernel
+def _collect_sent(words: _Words, base: int) -> None:
+    """Collect the places that the kernel has sent; those that were released before go back."""
     ring = base + DONE
     if _index(words[ring + _PRODUCER]) == _index(words[ring + _CONSUMER]):
         return
     lock = array_at(words[ring + LOCK], (1,), _WORD)
-    if not swap_if(lock, 0, 0, 1):
+    if not compare_and_swap(lock, 0, 0, 1):
         return
     at = _index(words[ring + _CONSUMER])
     there = (_index(words[ring + _PRODUCER]) - at) & _MASK
@@ -178,31 +177,31 @@ def _take_done(words: _Words, base: int) -> None:
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     for step in range(there):
         place = rows[(at + step) & (words[ring + _COUNT] - 1)] >> words[SHIFT]
-        if not swap_if(states, place, _SENT, _OURS):
+        if not compare_and_swap(states, place, _SENT, _OURS):
             states[place] = _OURS
-            _keep(words, place)
+            _stash_place(words, place)
     _set_index(words[ring + _CONSUMER], at + there)
     store_release(lock, 0, 0)
 
 
-@borrowing
-def _keep(words: _Words, place: int) -> None:
-    """A place of any port is to go back to the kernel."""
+@no_refcount_kernel
+def _stash_place(words: _Words, place: int) -> None:
+    """Store a place of any port that must go back to the kernel."""
     base = FIRST_PORT + place // words[EACH] * PORT_WORDS
     stash = array_at(words[base + STASH], (words[EACH],), _WORD)
     stash[words[base + STASHED]] = place
     words[base + STASHED] += 1
 
 
-@borrowing
+@no_refcount_kernel
 def _give_back(words: _Words, base: int) -> None:
-    """Let the kernel have the places that are kept for one port; its ring has room for all that there are."""
+    """Return the stored places of one port to the kernel; the ring has room for all places."""
     count = words[base + STASHED]
     if count == 0:
         return
     ring = base + FILL
     lock = array_at(words[ring + LOCK], (1,), _WORD)
-    if not swap_if(lock, 0, 0, 1):
+    if not compare_and_swap(lock, 0, 0, 1):
         return
     at = _index(words[ring + _PRODUCER])
     rows = array_at(words[ring + _ROWS], (words[ring + _COUNT],), _WORD)
@@ -227,7 +226,7 @@ def _transmit(context: int, packets: int, count: int) -> int:
         ring = base + SENDING
         at = words[ring + NEXT]
         if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
-            sent -= _tell(words, base)
+            sent -= _start_sending(words, base)
             if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:
                 words[REFUSED] += 1
                 continue
@@ -242,19 +241,19 @@ def _transmit(context: int, packets: int, count: int) -> int:
     for port in range(words[PORTS]):
         base = FIRST_PORT + port * PORT_WORDS
         if words[base + PENDING] > 0:
-            sent -= _tell(words, base)
+            sent -= _start_sending(words, base)
     return sent
 
 
-@borrowing
-def _tell(words: _Words, base: int) -> int:
-    """Let the kernel send what is in one ring; how many a driver dropped. What finds no room stays there."""
+@no_refcount_kernel
+def _start_sending(words: _Words, base: int) -> int:
+    """Let the kernel send the frames of one ring; return the number that a driver dropped."""
     ring = base + SENDING
     _set_index(words[ring + _PRODUCER], words[ring + NEXT])
     words[base + PENDING] = 0
     dropped = 0
     before = _index(words[ring + _CONSUMER])
-    for _ in range(SPRAYER_SENDS):
+    for _ in range(SPRAYER_SEND_CALLS_MAX):
         if before == words[ring + NEXT]:
             break
         failed = _sendto(np.int32(words[base + SOCKET]), 0, 0, _DONT_WAIT, 0, np.int32(0)) < 0
@@ -275,8 +274,8 @@ def _release(context: int, frames: int, count: int) -> int:
     numbers = array_at(frames, (count,), _WORD)
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     for i in range(count):
-        if not swap_if(states, numbers[i], _SENT, _RELEASED):
-            _keep(words, numbers[i])
+        if not compare_and_swap(states, numbers[i], _SENT, _RELEASED):
+            _stash_place(words, numbers[i])
     for port in range(words[PORTS]):
         _give_back(words, FIRST_PORT + port * PORT_WORDS)
     return count
@@ -284,5 +283,5 @@ def _release(context: int, frames: int, count: int) -> int:
 
 @cache
 def functions() -> tuple[int, int, int]:
-    """The addresses of receive, transmit and release."""
-    return entry(_receive), entry(_transmit), entry(_release)
+    """Return the addresses of receive, transmit and release."""
+    return function_address(_receive), function_address(_transmit), function_address(_release)

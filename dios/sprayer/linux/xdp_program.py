@@ -1,10 +1,8 @@
-"""Which worker's socket gets a frame, before the kernel makes anything of it: programs for XDP.
+"""Steering of frames to AF_XDP sockets: programs for XDP with the rules and the hash of ``fanout.py``.
 
-For: AF_XDP sockets. The rules and the hash are those of packet sockets, and so are the words for them: see
-``fanout.py``. Not for: attaching it (``bpf_calls.py``).
-
-VLAN tags are in the frame here, and two are looked behind. A frame that comes by a queue without sockets is
-dropped, not left to the kernel: the function owns its interfaces, and what it did not see must not pass.
+VLAN tags are in the frame here, and up to two are skipped. A frame on a queue without sockets is dropped
+instead of given to the kernel: the function owns its interfaces, and frames that it did not see must not
+pass. ``bpf_calls.py`` attaches the program.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Final
 
 from dios.sprayer.flows.five_tuple import MIX_ONE
 from dios.sprayer.linux import ebpf
-from dios.sprayer.linux.ebpf import Register
+from dios.sprayer.linux.ebpf import EbpfRegister
 from dios.sprayer.linux.fanout import (
     CONNECTION_FLAGS,
     IP4,
@@ -35,25 +33,25 @@ _DATA: Final = 0
 _DATA_END: Final = 4
 _QUEUE: Final = 16
 
-# What the registers hold: one for passing things, the end of the frame, both ends of the flow, of which the
-# first is the hash later, the protocol, where IP and its transport begin, and the queue.
-_SPARE: Final = Register.R1
-_END: Final = Register.R3
-_ONE: Final = Register.R4
-_HASH: Final = Register.R4
-_OTHER: Final = Register.R5
-_PROTOCOL: Final = Register.R6
-_NETWORK: Final = Register.R7
-_TRANSPORT: Final = Register.R8
-_ARRIVED: Final = Register.R9
-_A: Final = Register.R0
-_B: Final = Register.R2
+# The contents of the registers: a temporary value, the end of the frame, both endpoints of the flow (the
+# first becomes the hash later), the protocol, the start of IP and of its transport header, and the queue.
+_SPARE: Final = EbpfRegister.R1
+_END: Final = EbpfRegister.R3
+_ONE: Final = EbpfRegister.R4
+_HASH: Final = EbpfRegister.R4
+_OTHER: Final = EbpfRegister.R5
+_PROTOCOL: Final = EbpfRegister.R6
+_NETWORK: Final = EbpfRegister.R7
+_TRANSPORT: Final = EbpfRegister.R8
+_ARRIVED: Final = EbpfRegister.R9
+_A: Final = EbpfRegister.R0
+_B: Final = EbpfRegister.R2
 
 
 def program(how: Steering, cores: int, secret: int, sockets: int | None = None) -> bytes:
-    """The program for one interface; ``sockets`` is the file of the map of its sockets.
+    """Return the program for one interface; ``sockets`` is the file of the map of its sockets.
 
-    Their places there are by queue, by core. Without a map, the answer is the core, for whoever tries it.
+    Places in the map are ordered by queue, then by core. Without a map, the result is the core, for tests.
     """
     key = keys(secret)
     return ebpf.assemble(
@@ -68,8 +66,8 @@ def program(how: Steering, cores: int, secret: int, sockets: int | None = None) 
     )
 
 
-def _need(address: Register, count: int) -> ebpf.Program:
-    """Go to the first core unless the frame has so many bytes from there on."""
+def _need(address: EbpfRegister, count: int) -> ebpf.Program:
+    """Go to the first core unless the frame has ``count`` more bytes."""
     return [
         ebpf.calculate_address("move", _SPARE, address),
         ebpf.calculate_address("add", _SPARE, count),
@@ -78,22 +76,22 @@ def _need(address: Register, count: int) -> ebpf.Program:
 
 
 def _find() -> ebpf.Program:
-    """From the frame to IPv4 or IPv6."""
+    """Find IPv4 or IPv6 in the frame."""
     lines: ebpf.Program = [
-        ebpf.load(_ARRIVED, Register.R1, _QUEUE, 4),
-        ebpf.load(_NETWORK, Register.R1, _DATA, 4),
-        ebpf.load(_END, Register.R1, _DATA_END, 4),
+        ebpf.load(_ARRIVED, EbpfRegister.R1, _QUEUE, 4),
+        ebpf.load(_NETWORK, EbpfRegister.R1, _DATA, 4),
+        ebpf.load(_END, EbpfRegister.R1, _DATA_END, 4),
         *_need(_NETWORK, 14),
         *ebpf.load_network(_A, _NETWORK, 12, 2),
         ebpf.calculate_address("add", _NETWORK, 14),
     ]
     for place in ("outer", "inner"):
         lines += [ebpf.jump("equal", _A, tag, place) for tag in TAGS]
-        lines += [ebpf.go("untagged"), ebpf.Label(place), *_need(_NETWORK, 4)]
+        lines += [ebpf.go("untagged"), ebpf.EbpfLabel(place), *_need(_NETWORK, 4)]
         lines += [*ebpf.load_network(_A, _NETWORK, 2, 2), ebpf.calculate_address("add", _NETWORK, 4)]
     return [
         *lines,
-        ebpf.Label("untagged"),
+        ebpf.EbpfLabel("untagged"),
         ebpf.jump("equal", _A, IP4, "four"),
         ebpf.jump("equal", _A, IP6, "six"),
         ebpf.go("first"),
@@ -101,8 +99,8 @@ def _find() -> ebpf.Program:
 
 
 def _internet(key: Keys) -> ebpf.Program:
-    """Both kinds of header: ends of the flow, where the transport begins, and the protocol."""
-    lines: ebpf.Program = [ebpf.Label("four"), *_need(_NETWORK, 20)]
+    """Load the endpoints of the flow, the start of the transport header, and the protocol."""
+    lines: ebpf.Program = [ebpf.EbpfLabel("four"), *_need(_NETWORK, 20)]
     for end, offset in ((_ONE, 12), (_OTHER, 16)):
         lines += [*ebpf.load_network(end, _NETWORK, offset, 4), ebpf.calculate("mul", end, key.last)]
         lines += [ebpf.calculate("add", end, key.mapped)]
@@ -115,7 +113,7 @@ def _internet(key: Keys) -> ebpf.Program:
         ebpf.jump("any", _A, 0x3FFF, "no_ports"),
         ebpf.load(_PROTOCOL, _NETWORK, 9, 1),
         ebpf.go("protocol"),
-        ebpf.Label("six"),
+        ebpf.EbpfLabel("six"),
         *_need(_NETWORK, 40),
     ]
     for end, offset in ((_ONE, 8), (_OTHER, 24)):
@@ -130,18 +128,18 @@ def _internet(key: Keys) -> ebpf.Program:
         ebpf.calculate_address("move", _TRANSPORT, _NETWORK),
         ebpf.calculate_address("add", _TRANSPORT, 40),
         ebpf.load(_PROTOCOL, _NETWORK, 6, 1),
-        ebpf.Label("protocol"),
+        ebpf.EbpfLabel("protocol"),
         ebpf.jump("equal", _PROTOCOL, TCP, "ports"),
         ebpf.jump("equal", _PROTOCOL, UDP, "ports"),
-        ebpf.Label("no_ports"),
+        ebpf.EbpfLabel("no_ports"),
         *_both(),
         ebpf.go("by_flow"),
     ]
 
 
 def _by_ports(key: Keys) -> ebpf.Program:
-    """The hash with ports, and on to what is chosen for TCP."""
-    lines: ebpf.Program = [ebpf.Label("ports"), *_need(_TRANSPORT, 4)]
+    """Add ports to the hash, and continue with the rule for TCP."""
+    lines: ebpf.Program = [ebpf.EbpfLabel("ports"), *_need(_TRANSPORT, 4)]
     for end, offset in ((_ONE, 0), (_OTHER, 2)):
         lines += [*ebpf.load_network(_A, _TRANSPORT, offset, 2), ebpf.calculate("mul", _A, key.port)]
         lines += [ebpf.calculate("add", end, _A)]
@@ -149,7 +147,7 @@ def _by_ports(key: Keys) -> ebpf.Program:
 
 
 def _both() -> ebpf.Program:
-    """Both ends together, in any order: 16 bits."""
+    """Combine both endpoints in any order to 16 bits."""
     lines: ebpf.Program = []
     for end in (_ONE, _OTHER):
         lines += [ebpf.calculate("move", _A, end), ebpf.calculate("rsh", _A, 15)]
@@ -159,7 +157,7 @@ def _both() -> ebpf.Program:
 
 
 def _choose(how: Steering, cores: int) -> ebpf.Program:
-    """For TCP: the core in A, and on to giving it the frame."""
+    """Steer TCP: store the core in A, and continue with the delivery."""
     checksum: ebpf.Program = [*_need(_TRANSPORT, 18), *ebpf.load_network(_A, _TRANSPORT, 16, 2)]
     if how.kind == "rss":
         return []
@@ -178,17 +176,17 @@ def _choose(how: Steering, cores: int) -> ebpf.Program:
         ebpf.load(_A, _TRANSPORT, 12, 1),
         ebpf.jump("greater", _A, 0x7F, "options"),  # eight words: room for the option
         ebpf.go("sequence"),
-        ebpf.Label("options"),
+        ebpf.EbpfLabel("options"),
         *_need(_TRANSPORT, 28),
         *ebpf.load_network(_A, _TRANSPORT, 20, 4),
         ebpf.jump("other", _A, TIMESTAMPS, "sequence"),
         *ebpf.load_network(_A, _TRANSPORT, 24, 4),
         ebpf.calculate("rsh", _A, SLICE_BITS),
         ebpf.go("slice"),
-        ebpf.Label("sequence"),
+        ebpf.EbpfLabel("sequence"),
         *ebpf.load_network(_A, _TRANSPORT, 4, 4),
         ebpf.calculate("rsh", _A, SEQUENCE_BITS),
-        ebpf.Label("slice"),
+        ebpf.EbpfLabel("slice"),
         *(ebpf.calculate("mul", _A, MIX_ONE), ebpf.calculate("move", _B, _A)),
         *(ebpf.calculate("rsh", _B, 16), ebpf.calculate("xor", _A, _B)),
         *(ebpf.calculate("add", _A, _HASH), ebpf.calculate("and", _A, 0xFFFF)),
@@ -196,33 +194,33 @@ def _choose(how: Steering, cores: int) -> ebpf.Program:
     ]
 
 
-def _core(of: Register, cores: int) -> ebpf.Program:
-    """The core of a hash."""
+def _core(of: EbpfRegister, cores: int) -> ebpf.Program:
+    """Compute the core of a hash."""
     return [ebpf.calculate("mul", of, cores), ebpf.calculate("rsh", of, 16)]
 
 
 def _by_flow(cores: int) -> ebpf.Program:
     return [
-        ebpf.Label("by_flow"),
+        ebpf.EbpfLabel("by_flow"),
         *_core(_HASH, cores),
         ebpf.calculate("move", _A, _HASH),
         ebpf.go("give"),
-        ebpf.Label("first"),
+        ebpf.EbpfLabel("first"),
         ebpf.calculate("move", _A, 0),
     ]
 
 
 def _give(cores: int, sockets: int | None) -> ebpf.Program:
-    """Let the socket of the core in A have the frame."""
+    """Deliver the frame to the socket of the core in A."""
     if sockets is None:
-        return [ebpf.Label("give"), ebpf.leave()]
+        return [ebpf.EbpfLabel("give"), ebpf.leave()]
     return [
-        ebpf.Label("give"),
+        ebpf.EbpfLabel("give"),
         ebpf.calculate("mul", _ARRIVED, cores),
         ebpf.calculate("add", _A, _ARRIVED),
-        ebpf.calculate("move", Register.R2, _A),
-        *ebpf.load_map(Register.R1, sockets),
-        ebpf.calculate("move", Register.R3, _DROP),
+        ebpf.calculate("move", EbpfRegister.R2, _A),
+        *ebpf.load_map(EbpfRegister.R1, sockets),
+        ebpf.calculate("move", EbpfRegister.R3, _DROP),
         ebpf.call(_REDIRECT_MAP),
         ebpf.leave(),
     ]

@@ -1,10 +1,8 @@
-"""AF_XDP sockets of Linux: frames in memory of ours, before the kernel makes anything of them.
+"""AF_XDP sockets of Linux: frames in user memory, before the network stack of the kernel.
 
-For: the engine, which has one for each core and receive queue (``af_xdp.py``). Not for: reading rings
-(``xdp_kernels.py``), or choosing among sockets (``xdp_program.py``).
-
-All sockets share one memory of frames. Those of one queue also share two rings: what the kernel may fill, and
-what it is done with sending.
+The engine has a socket for each core and receive queue (``af_xdp.py``). All sockets share one memory of
+frames. Those of one queue also share two rings: places that the kernel may fill, and places that it has sent.
+Rings are read in ``xdp_kernels.py``; ``xdp_program.py`` chooses among sockets.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from dios.limits import SPRAYER_QUEUE_FREE_MS
 from dios.sprayer.linux.packet_socket import LINK_BYTES, Interface
 
 HEAD_BYTES: Final = 256
-"""The kernel leaves so many bytes before each frame."""
+"""The number of bytes that the kernel reserves before each frame."""
 PLACE_BYTES: Final = (2048, 4096)
-"""A frame's place is one of these."""
+"""The possible sizes of a frame's place."""
 
 _AF_XDP: Final = 44
 _SOL_XDP: Final = 283
@@ -51,19 +49,19 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def place_bytes(where: Interface) -> int:
-    """The size of a place for an interface's frames. InvalidError for an MTU that is too large."""
+    """Return the size of a place for an interface's frames; raise InvalidError if the MTU is too large."""
     for size in PLACE_BYTES:
         if where.mtu + LINK_BYTES + HEAD_BYTES <= size:
             return size
     most = PLACE_BYTES[-1] - LINK_BYTES - HEAD_BYTES
     raise InvalidError(
-        f"interface {where.name!r} has an MTU of {where.mtu}, and AF_XDP takes {most} at most: "
-        f"`ip link set {where.name} mtu {most}`, or choose packet sockets (af_packet)"
+        f"interface {where.name!r} has an MTU of {where.mtu}, but AF_XDP supports at most {most}: "
+        f"run `ip link set {where.name} mtu {most}`, or choose packet sockets (af_packet)"
     )
 
 
-class Memory:
-    """Places for so many frames, shared by all sockets."""
+class FrameMemory:
+    """Places for frames, shared by all sockets."""
 
     def __init__(self, frames: int, size: int) -> None:
         self.frames: Final = frames
@@ -72,16 +70,16 @@ class Memory:
         self.address: Final = _address(self._map)
 
     def told(self) -> bytes:
-        """How the kernel is told of it."""
+        """Return the kernel's description of the memory."""
         return struct.pack("=QQ4I", self.address, self.frames * self.size, self.size, 0, 0, 0)
 
     def close(self) -> None:
-        """Give it back, once no socket has it any more."""
+        """Unmap the memory, after all sockets are closed."""
         self._map.close()
 
 
-class Ring(NamedTuple):
-    """Where a ring lies: addresses of its indices and rows, and how many rows it has, a power of two."""
+class XdpRing(NamedTuple):
+    """A ring: addresses of its indices and rows, and the number of rows, a power of two."""
 
     producer: int
     consumer: int
@@ -89,19 +87,25 @@ class Ring(NamedTuple):
     places: int
 
 
-_NO_RING: Final = Ring(0, 0, 0, 0)
+_NO_RING: Final = XdpRing(0, 0, 0, 0)
 
 
 class XdpSocket:
     """One socket of one core on one queue of an interface; nothing arrives before a program chooses it.
 
-    The first of a queue brings its rings (``places``: so many frames are there), the first of all the memory;
-    ``beside`` is the socket that has what this one shares, None for the first. NotPermittedError for whoever
-    may not have such sockets; InvalidError with the kernel's words.
+    The first socket of a queue creates its rings with ``places`` places, the first of all registers the
+    memory; ``beside`` is the socket with which this one shares them, None for the first. Raises
+    NotPermittedError without the needed privileges, and InvalidError with the kernel's message.
     """
 
     def __init__(
-        self, where: Interface, queue: int, memory: Memory, rows: int, places: int, beside: XdpSocket | None
+        self,
+        where: Interface,
+        queue: int,
+        memory: FrameMemory,
+        rows: int,
+        places: int,
+        beside: XdpSocket | None,
     ) -> None:
         self.interface: Final = where
         self.queue: Final = queue
@@ -113,7 +117,7 @@ class XdpSocket:
             raise _refused(where) from None
         except OSError as error:
             raise InvalidError(
-                f"this kernel has no AF_XDP sockets ({error.strerror}): it wants CONFIG_XDP_SOCKETS; "
+                f"this kernel has no AF_XDP sockets ({error.strerror}): it needs CONFIG_XDP_SOCKETS; "
                 "choose packet sockets (af_packet)"
             ) from None
         try:
@@ -125,7 +129,7 @@ class XdpSocket:
             self.close()
             raise InvalidError(_why(where, queue, memory, error)) from None
 
-    def _set_up(self, memory: Memory, rows: int, places: int, beside: XdpSocket | None) -> None:
+    def _set_up(self, memory: FrameMemory, rows: int, places: int, beside: XdpSocket | None) -> None:
         if beside is None:
             self._set(_MEMORY, memory.told())
         self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _SEND_BYTES)
@@ -137,10 +141,10 @@ class XdpSocket:
         offsets = struct.unpack("=16Q", self._socket.getsockopt(_SOL_XDP, _OFFSETS, 128))
         found = {kind: self._mapped(kind, count, offsets) for kind, count in kinds.items()}
         self.received, self.sending = found[_RX_RING], found[_TX_RING]
-        # Those that another socket brought are looked for there.
+        # The rings of another socket are used through that socket.
         self.fill, self.done = found.get(_FILL_RING, _NO_RING), found.get(_DONE_RING, _NO_RING)
         try:
-            # More frames for each call; kernels before 6.17 have no such option.
+            # Send more frames in each call; kernels before 6.17 do not have this option.
             self._set(_SEND_AT_ONCE, struct.pack("=i", min(rows, _BATCH)))
         except OSError as error:
             if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
@@ -154,7 +158,7 @@ class XdpSocket:
             self.queue,
             0 if beside is None else beside.fileno(),
         )
-        # The kernel lets a queue go some time after its last socket was closed.
+        # The kernel releases a queue some time after its last socket is closed.
         late = time.monotonic() + SPRAYER_QUEUE_FREE_MS / 1000
         while _LIBC.bind(self.fileno(), told, len(told)):
             code = ctypes.get_errno()
@@ -162,41 +166,41 @@ class XdpSocket:
                 raise OSError(code, os.strerror(code))
             time.sleep(SPRAYER_QUEUE_FREE_MS / 1000 / 200)
 
-    def _mapped(self, kind: int, count: int, offsets: tuple[int, ...]) -> Ring:
+    def _mapped(self, kind: int, count: int, offsets: tuple[int, ...]) -> XdpRing:
         at = 4 * (_RX_RING, _TX_RING, _FILL_RING, _DONE_RING).index(kind)
         producer, consumer, rows, _ = offsets[at : at + 4]
         flags, rights = mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ | mmap.PROT_WRITE
         memory = mmap.mmap(self.fileno(), rows + count * _ROW[kind], flags, rights, offset=_WHERE[kind])
         self._maps.append(memory)
         base = _address(memory)
-        return Ring(base + producer, base + consumer, base + rows, count)
+        return XdpRing(base + producer, base + consumer, base + rows, count)
 
     def _set(self, option: int, value: bytes) -> None:
         self._socket.setsockopt(_SOL_XDP, option, value)
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def offer(self, first: int, count: int, size: int) -> None:
-        """Let the kernel fill so many places, from one on, before anything arrives; of a queue's first."""
+        """Give the kernel ``count`` places to fill before the start; for the first socket of a queue."""
         rows = np.ctypeslib.as_array((ctypes.c_uint64 * self.fill.places).from_address(self.fill.rows))
         rows[:count] = (first + np.arange(count)) * size
         ctypes.c_uint32.from_address(self.fill.producer).value = count
 
     def waiting(self) -> int:
-        """Frames that are there now, and were not received yet."""
+        """Return the number of frames that arrived and were not received yet."""
         ends = (self.received.producer, self.received.consumer)
         come, taken = (ctypes.c_uint32.from_address(each).value for each in ends)
         return (come - taken) & 0xFFFFFFFF
 
     def lost(self) -> int:
-        """Frames since the beginning that found no place here, or no frame to be put into."""
+        """Return the number of frames since the start without a place in the ring or in memory."""
         dropped, _, _, full, _, _ = struct.unpack("=6Q", self._socket.getsockopt(_SOL_XDP, _STATISTICS, 48))
         return int(dropped + full)
 
     def close(self) -> None:
-        """Give the socket and its rings back."""
+        """Close the socket and its rings."""
         self._socket.close()
         for each in self._maps:
             each.close()
@@ -204,23 +208,22 @@ class XdpSocket:
 
 
 def _address(memory: mmap.mmap) -> int:
-    """Where a mapping begins; it may still be closed."""
+    """Return the start address of a mapping; the mapping can still be closed."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def _refused(where: Interface) -> NotPermittedError:
     return NotPermittedError(
-        f"frames of {where.name} are for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and "
-        "CAP_NET_RAW"
+        f"reading frames of {where.name} needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
     )
 
 
-def _why(where: Interface, queue: int, memory: Memory, error: OSError) -> str:
-    said = f"an AF_XDP socket on queue {queue} of {where.name}: {error.strerror}"
+def _why(where: Interface, queue: int, memory: FrameMemory, error: OSError) -> str:
+    said = f"cannot open an AF_XDP socket on queue {queue} of {where.name}: {error.strerror}"
     if error.errno == errno.ENOBUFS:
         most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         size = memory.frames * memory.size
-        return f"{said}; {size} bytes are to stay in memory, and {most} may: choose fewer places"
+        return f"{said}; it needs {size} bytes of locked memory, the limit is {most}: choose fewer places"
     if error.errno == errno.EBUSY:
-        return f"{said}; another program has its frames"
+        return f"{said}; another program receives its frames"
     return f"{said}; choose packet sockets (af_packet)"

@@ -1,9 +1,8 @@
-"""Packets as workers see them: descriptors, five-tuples, and one table of what happens to odd frames.
+"""Descriptors of packets, five-tuples, and the table of causes for which frames are dropped or passed on.
 
-Not for: reading or changing bytes of frames (``parse_kernels.py``, ``rewrite_kernels.py``).
-
-A descriptor (thesis section 3.2.3) holds the address of its frame and all that handlers ask for. Only
-descriptors cross between cores. IPv4 addresses stand in 128 bits as ``::ffff:a.b.c.d``, in two halves.
+A descriptor (thesis section 3.2.3) has the address of its frame and all fields that handlers use. Only
+descriptors move between cores. An IPv4 address is stored in 128 bits as ``::ffff:a.b.c.d``, in two halves.
+Frames are read in ``parse.py`` and changed in ``rewrite.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PACKET: Final = np.dtype(
         ("target_port", "u2"),
         *((name, "u1") for name in ("version", "protocol", "syn", "ack", "fin", "rst", "opens", "error")),
         *((name, "u1") for name in ("side", "home", "verdict", "cause")),
-        ("room", "u2"),  # bytes of its place that may be used, from the frame's first byte on
+        ("room", "u2"),  # number of bytes of its place, from the first byte of the frame, that may be used
         ("reserved", "u8"),
     ]
 )
@@ -36,7 +35,7 @@ PACKET: Final = np.dtype(
 
 
 class Packet(Protocol):
-    """What a handler reads of a packet; it is changed by ``drop`` and by ``set_source`` and the like only."""
+    """The fields of a packet for handlers; only ``drop``, ``set_source`` and the like change them."""
 
     address: int
     hash: int
@@ -50,51 +49,51 @@ class Packet(Protocol):
     network: int
     transport: int
     payload: int
-    """Where what the transport protocol carries begins."""
+    """The offset of the transport protocol's payload."""
     inner: int
-    """Where the packet begins that an ICMP error is about, or 0."""
+    """The offset of the packet that caused an ICMP error, or 0."""
     inner_transport: int
     source_port: int
-    """Of TCP and UDP. The identifier of an ICMP echo request, which a reply has as its target's."""
+    """The port of TCP and UDP. The identifier of an ICMP echo request; a reply has it as target port."""
     target_port: int
     version: int
     """4 or 6."""
     protocol: int
-    """6, 17, 1 or 58. An ICMP error has that of what it is about, as it has its flow, turned round."""
+    """6, 17, 1 or 58. An ICMP error has the protocol, and the reversed flow, of the packet that caused it."""
     syn: int
     ack: int
     fin: int
     rst: int
     opens: int
-    """1 if a new flow may begin so: the first SYN of TCP, anything of UDP, an ICMP echo request."""
+    """1 if a packet may open a flow: the first SYN of TCP, any UDP packet, an ICMP echo request."""
     error: int
     """1 for an ICMP error."""
     side: int
-    """The interface that it came from: 0 is inside, 1 outside."""
+    """The interface of arrival: 0 is inside, 1 outside."""
     home: int
     """The core that received it."""
     verdict: int
     cause: int
     room: int
-    """So long the frame may become; 0 where the engine does not say."""
+    """The maximum length to which the frame may grow; 0 if the engine does not report it."""
 
 
 class Kept(Protocol):
-    """What is kept of a flow: the fields that a network function names in ``entry``."""
+    """The entry of a flow: the fields that a network function lists in ``entry``."""
 
     def __getattr__(self, name: str) -> int: ...
     def __setattr__(self, name: str, value: int) -> None: ...
 
 
 class Entries(Protocol):
-    """An array of what is kept of flows."""
+    """An array of flow entries."""
 
     def __getitem__(self, which: int, /) -> Kept: ...
     def __setitem__(self, which: int, entry: Kept, /) -> None: ...
 
 
 class Batch(Protocol):
-    """Packets in the order in which they came: an array of ``PACKET``."""
+    """Packets in the order of their arrival: an array of ``PACKET``."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Packet]: ...
@@ -102,11 +101,11 @@ class Batch(Protocol):
 
 
 Packets = npt.NDArray[np.void]
-"""The same for code that is no handler."""
+"""A batch, for code outside of handlers."""
 
 
 class Flow(NamedTuple):
-    """A five-tuple; numbers without a sign in 64 bits each, in compiled code."""
+    """A five-tuple; in compiled code each field is an unsigned 64-bit integer."""
 
     source_high: int
     source_low: int
@@ -123,7 +122,7 @@ OUTSIDE: Final = 1
 FORWARD: Final = 0
 DROP: Final = 1
 
-# Why a frame is odd, or why a packet was dropped. The order is that of the names below.
+# The causes, in the order of ``CAUSES`` below.
 FINE: Final = 0
 TRUNCATED: Final = 1
 TOO_LONG: Final = 2
@@ -137,7 +136,7 @@ ROUTED: Final = 9
 PROTOCOL: Final = 10
 NEIGHBOUR: Final = 11
 BAD_FLAGS: Final = 12
-TO_ITSELF: Final = 13
+SAME_ENDPOINTS: Final = 13
 RING_FULL: Final = 14
 NOT_SENT: Final = 15
 FUNCTION: Final = 16
@@ -149,57 +148,59 @@ NO_SERVER: Final = 21
 NOT_KNOWN: Final = 22
 
 
-class Cause(NamedTuple):
-    """One row of the table: a name for counters, what it is, and what happens to such a frame."""
+class FrameCause(NamedTuple):
+    """One row of the table: a name for counters, its meaning, and the verdict for such a frame."""
 
     name: str
     meaning: str
     stateful: int
-    """``FORWARD`` or ``DROP`` where the function keeps flows. Whatever is forwarded so meets no handler."""
+    """``FORWARD`` or ``DROP`` for functions with flows. A frame that is forwarded so meets no handler."""
     stateless: int
 
 
 CAUSES: Final = (
-    Cause("fine", "a packet that handlers get", FORWARD, FORWARD),
-    Cause("truncated", "a header, or the packet it promises, goes beyond the frame", DROP, DROP),
-    Cause("too_long", "longer than 65,535 bytes", DROP, DROP),
-    Cause("tags", "more than two VLAN tags", DROP, DROP),
-    Cause("not_ip", "ARP and whatever else is neither IPv4 nor IPv6", FORWARD, FORWARD),
-    Cause("bad_version", "the version in the header is not that of the frame", DROP, DROP),
-    Cause("bad_header", "lengths in a header contradict each other", DROP, DROP),
-    # Ports stand in the first fragment only, so its followers belong to no flow that could be looked up.
-    Cause("fragment", "a part of a fragmented packet, or an error about one", DROP, FORWARD),
-    Cause("extensions", "more extension headers of IPv6 than eight", DROP, DROP),
-    Cause("routed", "a source route that is not at its end: addresses are not those of the flow", DROP, DROP),
-    Cause("protocol", "neither TCP, UDP, ICMP echo nor an ICMP error", DROP, FORWARD),
-    Cause("neighbour", "discovery of neighbours and groups of IPv6", FORWARD, FORWARD),
-    Cause("bad_flags", "flags of TCP that no packet of a connection has", DROP, DROP),
-    Cause("to_itself", "source and target are the same", DROP, DROP),
-    Cause("ring_full", "no room on the way to its designated core", DROP, DROP),
-    Cause("not_sent", "no room where it was to go out", DROP, DROP),
-    Cause("function", "dropped by the function", DROP, DROP),
-    Cause("no_flow", "of no flow that is known", DROP, DROP),
-    Cause("no_port", "no port is left", DROP, DROP),
-    Cause("table_full", "no room in the table of flows", DROP, DROP),
-    Cause("refused", "not allowed by the function's rules", DROP, DROP),
-    Cause("no_server", "nobody serves at the moment", DROP, DROP),
-    Cause("not_known", "it stands for bytes that are not remembered here", DROP, DROP),
+    FrameCause("fine", "a packet that handlers receive", FORWARD, FORWARD),
+    FrameCause("truncated", "a header, or the length in it, goes beyond the end of the frame", DROP, DROP),
+    FrameCause("too_long", "longer than 65,535 bytes", DROP, DROP),
+    FrameCause("tags", "more than two VLAN tags", DROP, DROP),
+    FrameCause("not_ip", "ARP and other frames that are neither IPv4 nor IPv6", FORWARD, FORWARD),
+    FrameCause("bad_version", "the version in the IP header differs from that of the frame", DROP, DROP),
+    FrameCause("bad_header", "lengths in a header contradict each other", DROP, DROP),
+    # Only the first fragment has ports, so the flow of the other fragments is unknown.
+    FrameCause("fragment", "a part of a fragmented packet, or an error about one", DROP, FORWARD),
+    FrameCause("extensions", "more than eight IPv6 extension headers", DROP, DROP),
+    FrameCause(
+        "routed", "a source route that has not ended: its addresses are not those of the flow", DROP, DROP
+    ),
+    FrameCause("protocol", "neither TCP, UDP, ICMP echo nor an ICMP error", DROP, FORWARD),
+    FrameCause("neighbour", "neighbour and multicast discovery of IPv6", FORWARD, FORWARD),
+    FrameCause("bad_flags", "TCP flags that no packet of a connection has", DROP, DROP),
+    FrameCause("to_itself", "source and target are equal", DROP, DROP),
+    FrameCause("ring_full", "the ring to its designated core is full", DROP, DROP),
+    FrameCause("not_sent", "the outgoing interface had no room", DROP, DROP),
+    FrameCause("function", "dropped by the function", DROP, DROP),
+    FrameCause("no_flow", "of an unknown flow", DROP, DROP),
+    FrameCause("no_port", "no port is free", DROP, DROP),
+    FrameCause("table_full", "the flow table is full", DROP, DROP),
+    FrameCause("refused", "not allowed by the function's rules", DROP, DROP),
+    FrameCause("no_server", "no server is available", DROP, DROP),
+    FrameCause("not_known", "a token for bytes that are not in the cache", DROP, DROP),
 )
 
 
-def rules(*, stateless: bool) -> npt.NDArray[np.uint8]:
-    """What happens to a frame by cause: ``FORWARD`` or ``DROP``."""
+def verdicts(*, stateless: bool) -> npt.NDArray[np.uint8]:
+    """Return the verdict for a frame by cause: ``FORWARD`` or ``DROP``."""
     return np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
 
 
 def halves(address: str) -> tuple[int, int]:
-    """An address of IPv4 or IPv6 as it stands in descriptors. ``ValueError`` if it is none."""
+    """Return an IPv4 or IPv6 address as two halves for descriptors; raise ``ValueError`` if it is invalid."""
     found = ipaddress.ip_address(address)
     number = int(found) if found.version == 6 else 0xFFFF << 32 | int(found)
     return number >> 64, number & (2**64 - 1)
 
 
 def address_of(high: int, low: int) -> str:
-    """The reverse of :func:`halves`."""
+    """Return the text of an address; the reverse of :func:`halves`."""
     found = ipaddress.IPv6Address(int(high) << 64 | int(low))
     return str(found.ipv4_mapped or found)

@@ -1,16 +1,15 @@
-"""From the bytes of a frame to its descriptor: Ethernet, VLAN tags, IPv4, IPv6, TCP, UDP, ICMP; compiled.
+"""Parsing of a frame into its descriptor: Ethernet, VLAN tags, IPv4, IPv6, TCP, UDP, ICMP; compiled.
 
-Not for: what happens to odd frames: each answer here is a cause, and ``packet.py`` has the table.
-
-Nothing beyond ``length`` bytes is ever read. Checksums are not checked: what is changed later keeps a wrong
-one wrong (RFC 1624), and the receiver finds out as it would have.
+Each function here returns a cause; ``packet.py`` has the table of what happens to such frames. Nothing beyond
+``length`` bytes is read. Checksums are not verified: a later change keeps a wrong checksum wrong (RFC 1624),
+so the receiver detects it.
 """
 
 from __future__ import annotations
 
-from dios.compiled import borrowing
+from dios.kernels import no_refcount_kernel
 from dios.limits import SPRAYER_EXTENSIONS_MAX, SPRAYER_FRAME_BYTES_MAX
-from dios.sprayer.compile.intrinsics import natural, peek8, peek16, peek32, peek64, whole
+from dios.sprayer.compile.intrinsics import int64, peek8, peek16, peek32, peek64, uint64
 from dios.sprayer.flows.five_tuple import get_five_tuple, hash_flow
 from dios.sprayer.packets.packet import (
     BAD_FLAGS,
@@ -24,21 +23,21 @@ from dios.sprayer.packets.packet import (
     NOT_IP,
     PROTOCOL,
     ROUTED,
+    SAME_ENDPOINTS,
     TAGS,
-    TO_ITSELF,
     TOO_LONG,
     TRUNCATED,
     Packet,
 )
 
-_MAPPED = natural(0xFFFF << 32)
+_MAPPED = uint64(0xFFFF << 32)
 
 
-@borrowing
+@no_refcount_kernel
 def parse(packet: Packet, seed: int) -> int:
-    """Fill in a descriptor that has ``address``, ``length`` and ``side``; ``FINE``, or why it is odd.
+    """Fill in a descriptor that has ``address``, ``length`` and ``side``; return ``FINE`` or the cause.
 
-    An odd one's other fields mean nothing. ``seed`` (uint64) is that of the hash.
+    For any other cause the remaining fields are undefined. ``seed`` (uint64) is the seed of the hash.
     """
     packet.verdict = FORWARD
     packet.cause = FINE
@@ -52,14 +51,14 @@ def parse(packet: Packet, seed: int) -> int:
         return found
     same = packet.source_high == packet.target_high and packet.source_low == packet.target_low
     if same and packet.source_port == packet.target_port:
-        return TO_ITSELF
+        return SAME_ENDPOINTS
     packet.hash = hash_flow(get_five_tuple(packet), seed)
     return FINE
 
 
-@borrowing
+@no_refcount_kernel
 def _ethernet(packet: Packet) -> int:
-    """4 or 6, or minus the cause."""
+    """Return 4 or 6, or the negated cause."""
     if packet.length < 14:
         return -TRUNCATED
     if packet.length > SPRAYER_FRAME_BYTES_MAX:
@@ -79,9 +78,9 @@ def _ethernet(packet: Packet) -> int:
     return 6 if kind == 0x86DD else -NOT_IP
 
 
-@borrowing
+@no_refcount_kernel
 def _internet(packet: Packet, at: int, end: int, version: int) -> int:
-    """A packet of IP that is all there, up to ``end``."""
+    """Parse an IP packet that must end at or before ``end``."""
     packet.version = version
     here = packet.address + at
     head = 20 if version == 4 else 40
@@ -91,9 +90,9 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
         return BAD_VERSION
     if version == 4:
         head = (peek8(here) & 15) * 4
-        total = whole(peek16(here + 2))
+        total = int64(peek16(here + 2))
     else:
-        total = 40 + whole(peek16(here + 4))
+        total = 40 + int64(peek16(here + 4))
     if head < 20 or total < head:
         return BAD_HEADER
     if at + total > end:
@@ -113,12 +112,12 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
     return PROTOCOL
 
 
-@borrowing
+@no_refcount_kernel
 def _addresses(packet: Packet, here: int, version: int) -> None:
     if version == 4:
         packet.source_high = packet.target_high = 0
-        packet.source_low = _MAPPED | natural(peek32(here + 12))
-        packet.target_low = _MAPPED | natural(peek32(here + 16))
+        packet.source_low = _MAPPED | uint64(peek32(here + 12))
+        packet.target_low = _MAPPED | uint64(peek32(here + 16))
         return
     packet.source_high = peek64(here + 8)
     packet.source_low = peek64(here + 16)
@@ -126,19 +125,19 @@ def _addresses(packet: Packet, here: int, version: int) -> None:
     packet.target_low = peek64(here + 32)
 
 
-@borrowing
+@no_refcount_kernel
 def _follow(packet: Packet, at: int, end: int) -> int:
-    """Where the transport's header begins, after options and extensions, or minus a cause.
+    """Return the offset of the transport header after options and extensions, or the negated cause.
 
-    The fixed header is known to be there. Notes the protocol.
+    The caller has checked that the fixed header is complete. Sets the protocol.
     """
     here = packet.address + at
     if peek8(here) >> 4 == 4:
         packet.protocol = peek8(here + 9)
-        head = whole(peek8(here) & 15) * 4
+        head = int64(peek8(here) & 15) * 4
         if head < 20 or at + head > end:
             return -BAD_HEADER
-        return at + head if peek16(here + 6) & 0x3FFF == 0 else whole(-FRAGMENT)
+        return at + head if peek16(here + 6) & 0x3FFF == 0 else int64(-FRAGMENT)
     kind = peek8(here + 6)
     at += 40
     for _ in range(SPRAYER_EXTENSIONS_MAX + 1):
@@ -148,13 +147,13 @@ def _follow(packet: Packet, at: int, end: int) -> int:
         if at + 8 > end:
             return -TRUNCATED
         here = packet.address + at
-        size = (whole(peek8(here + 1)) + 1) * 8
+        size = (int64(peek8(here + 1)) + 1) * 8
         if kind == 44:
             if peek16(here + 2) & 0xFFF9:
                 return -FRAGMENT
-            size = whole(8)
+            size = int64(8)
         elif kind == 51:
-            size = (whole(peek8(here + 1)) + 2) * 4
+            size = (int64(peek8(here + 1)) + 2) * 4
         elif kind == 43 and peek8(here + 3):
             return -ROUTED
         kind = peek8(here)
@@ -164,12 +163,12 @@ def _follow(packet: Packet, at: int, end: int) -> int:
     return -EXTENSIONS
 
 
-@borrowing
+@no_refcount_kernel
 def _tcp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 20 > packet.end:
         return TRUNCATED
-    size = whole(peek8(here + 12) >> 4) * 4
+    size = int64(peek8(here + 12) >> 4) * 4
     if size < 20:
         return BAD_HEADER
     if at + size > packet.end:
@@ -185,12 +184,12 @@ def _tcp(packet: Packet, at: int) -> int:
     return FINE
 
 
-@borrowing
+@no_refcount_kernel
 def _udp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 8 > packet.end:
         return TRUNCATED
-    size = whole(peek16(here + 4))
+    size = int64(peek16(here + 4))
     if size < 8:
         return BAD_HEADER
     if at + size > packet.end:
@@ -201,7 +200,7 @@ def _udp(packet: Packet, at: int) -> int:
     return FINE
 
 
-@borrowing
+@no_refcount_kernel
 def _icmp(packet: Packet, at: int) -> int:
     here = packet.address + at
     if at + 8 > packet.end:
@@ -224,9 +223,9 @@ def _icmp(packet: Packet, at: int) -> int:
     return PROTOCOL
 
 
-@borrowing
+@no_refcount_kernel
 def _error(packet: Packet, at: int) -> int:
-    """The flow of an ICMP error is that of what it is about, turned round: it goes to that one's source."""
+    """Set the flow of an ICMP error: the reverse of the flow of the packet that caused it."""
     here = packet.address + at
     if at + (20 if packet.version == 4 else 40) > packet.end:
         return TRUNCATED

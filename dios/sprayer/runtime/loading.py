@@ -1,6 +1,6 @@
-"""Network functions by name: those that are ready, and those in files of Python.
+"""Loading of network functions by name: built-in functions and functions in Python files.
 
-For: ``dios nf run`` and ``dios nf replay``. Not for: compiling them.
+It is used by ``dios nf run`` and ``dios nf replay``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from dios.errors import InvalidError
 from dios.sprayer.network_function import NetworkFunction
 
-READY: Final = {
+BUILT_IN: Final = {
     "nat": "Nat",
     "firewall": "Firewall",
     "balancer": "Balancer",
@@ -28,37 +28,37 @@ READY: Final = {
     "synthetic": "Synthetic",
 }
 """Modules of ``dios.sprayer.functions``, and the class in each."""
-_NEEDED: Final = {int: "a whole number", str: "a text"}
+_NEEDED: Final = {int: "an integer", str: "a string"}
 
 
 def load(text: str, settings: Mapping[str, object]) -> NetworkFunction:
-    """A function by what a person typed: a name of ``READY``, ``FILE.py``, or ``FILE.py:NAME``.
+    """Return a function by name: a name of ``BUILT_IN``, ``FILE.py``, or ``FILE.py:NAME``.
 
-    In a file it is the object or class of that name; without one, the only object of a ``NetworkFunction``,
-    or else the only class of them that the file defines. ``settings`` are what a class is made with.
-    InvalidError for what is not there, is not clear, or takes no such setting.
+    ``NAME`` is an object or class in the file. Without it, the file must have exactly one object of type
+    ``NetworkFunction``, or else define exactly one subclass of it. ``settings`` are the arguments of a class.
+    Raises InvalidError if the function is missing or ambiguous, or does not have such a setting.
     """
-    if text in READY:
+    if text in BUILT_IN:
         module = importlib.import_module(f"dios.sprayer.functions.{text}")
-        return _make(getattr(module, READY[text]), settings, module, text)
+        return _make(getattr(module, BUILT_IN[text]), settings, module, text)
     path, _, name = text.partition(":")
     if not path.endswith(".py"):
         raise InvalidError(
-            f"{text!r} is no network function: name a file, as nat.py:Name, or one of {', '.join(READY)}"
+            f"{text!r} is no network function: give a file, as nat.py:Name, or one of {', '.join(BUILT_IN)}"
         )
     module = _module(Path(path))
-    return _make(_found(module, name, path), settings, module, text)
+    return _make(_find(module, name, path), settings, module, text)
 
 
 def settings_of(words: Sequence[str]) -> dict[str, object]:
-    """``KEY=VALUE`` words, values as in TOML; what is no TOML is text. InvalidError."""
+    """Parse ``KEY=VALUE`` words; values are TOML, other values are strings. Raises InvalidError."""
     found: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
-            raise InvalidError(f"--set {word}: say KEY=VALUE, as in --set addresses=192.0.2.1")
+            raise InvalidError(f"--set {word}: write KEY=VALUE, as in --set addresses=192.0.2.1")
         if key in found:
-            raise InvalidError(f"--set {word}: {key} is set twice")
+            raise InvalidError(f"--set {word}: {key} is set twice; give it once")
         try:
             found[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -67,12 +67,12 @@ def settings_of(words: Sequence[str]) -> dict[str, object]:
 
 
 def _module(path: Path) -> ModuleType:
-    """A file as a module, which may import what lies beside it."""
-    # Not the file's own name: json.py would be everybody's json.
+    """Load a file as a module; it can import files in the same folder."""
+    # A prefix is added because a file json.py would otherwise replace the standard module for everyone.
     name = f"network_function_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise InvalidError(f"{path}: there is no such file")
+        raise InvalidError(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
@@ -91,12 +91,12 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _found(module: ModuleType, name: str, path: str) -> object:
-    """The object or class that is meant."""
+def _find(module: ModuleType, name: str, path: str) -> object:
+    """Return the object or class that is selected in a module."""
     own = vars(module)
     if name:
         if name not in own:
-            raise InvalidError(f"{path}: there is no {name} in it")
+            raise InvalidError(f"{path}: the file does not define {name}")
         return own[name]
     made = {key: each for key, each in own.items() if isinstance(each, NetworkFunction)}
     kinds = {
@@ -108,41 +108,44 @@ def _found(module: ModuleType, name: str, path: str) -> object:
         if len(choice) == 1:
             return next(iter(choice.values()))
         if choice:
-            raise InvalidError(f"{path}: which one, of {', '.join(choice)}? Say {path}:{next(iter(choice))}")
-    raise InvalidError(f"{path}: there is no class of dios.sprayer.NetworkFunction in it")
+            raise InvalidError(
+                f"{path}: the file defines several functions: {', '.join(choice)}."
+                f" Choose one, as in {path}:{next(iter(choice))}"
+            )
+    raise InvalidError(f"{path}: the file defines no subclass of dios.sprayer.NetworkFunction")
 
 
 def _make(found: object, settings: Mapping[str, object], module: ModuleType, text: str) -> NetworkFunction:
     if isinstance(found, NetworkFunction):
         if settings:
             raise InvalidError(
-                f"{text}: it is made already, so there is nothing to set ({', '.join(settings)})"
+                f"{text}: this is an object, not a class, so it has no settings ({', '.join(settings)})"
             )
         return found
     if not (isinstance(found, type) and issubclass(found, NetworkFunction)):
-        raise InvalidError(f"{text}: this is {type(found).__name__}, and no NetworkFunction")
+        raise InvalidError(f"{text}: this is of type {type(found).__name__}, not a NetworkFunction")
     wanted = inspect.signature(found).parameters
     for key in settings:
         if key not in wanted:
-            known = ", ".join(wanted) or "nothing"
-            raise InvalidError(f"{text}: there is no setting {key!r}; known: {known}")
+            known = ", ".join(wanted) or "none"
+            raise InvalidError(f"{text}: there is no setting {key!r}; known settings: {known}")
     missing = [key for key, each in wanted.items() if each.default is each.empty and key not in settings]
     if missing:
         raise InvalidError(
             f"{text}: {', '.join(missing)} must be set: {' '.join(f'--set {key}=...' for key in missing)}"
         )
     try:
-        fitting = {key: _fitting(value, wanted[key], module) for key, value in settings.items()}
+        fitting = {key: _convert(value, wanted[key], module) for key, value in settings.items()}
         return found(**fitting)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidError(f"{text}: {error}") from None
 
 
-def _fitting(value: object, wanted: inspect.Parameter, module: ModuleType) -> object:
-    """A value as the parameter wants it: one for a sequence of one, and tables as rows of its kind."""
+def _convert(value: object, wanted: inspect.Parameter, module: ModuleType) -> object:
+    """Convert a value for a parameter: a single value to a sequence, and tables to rows of its type."""
     wants = next((kind for kind in _NEEDED if wanted.annotation in {kind, kind.__name__}), None)
     if wants is not None and (not isinstance(value, wants) or isinstance(value, bool)):
-        raise TypeError(f"{wanted.name} is {value!r}: {_NEEDED[wants]} is needed")
+        raise TypeError(f"{wanted.name} must be {_NEEDED[wants]}, not {value!r}")
     sequence = re.fullmatch(r"Sequence\[(\w+).*\]", str(wanted.annotation))
     if sequence is None:
         return value
@@ -156,10 +159,10 @@ def _fitting(value: object, wanted: inspect.Parameter, module: ModuleType) -> ob
 def _row(kind: type, value: object, key: str) -> object:
     known = ", ".join(inspect.signature(kind).parameters)
     if not isinstance(value, dict):
-        raise TypeError(f"{key}: write each as a table, as in {key}=[{{ ... }}], of {known}")
+        raise TypeError(f"{key}: write each row as a table, as in {key}=[{{ ... }}], with {known}")
     row = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items()}
     for name in row:
         if name not in inspect.signature(kind).parameters:
-            raise TypeError(f"{key}: there is no {name!r}; known: {known}")
+            raise TypeError(f"{key}: there is no field {name!r}; known fields: {known}")
     made: object = kind(**row)
     return made

@@ -1,6 +1,7 @@
-"""A network function between interfaces of this machine, from start to end.
+"""Running a network function between interfaces of this machine.
 
-For: ``run`` in programs, and ``dios nf run``. Not for: trying one without interfaces (``pcap.py``).
+It is used by programs through ``run`` and by ``dios nf run``. To try a function without interfaces, use
+``dios.sprayer.pcap``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from dataclasses import asdict
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.limits import SPRAYER_PLACES
-from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
+from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
-from dios.sprayer.linux.engine_terms import steered
+from dios.sprayer.linux.engine_options import parse_steering
 from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import CAUSES, DROP
-from dios.sprayer.runtime.statistics_socket import Told, telling
+from dios.sprayer.runtime.statistics_socket import JsonObject, serve_statistics
 from dios.sprayer.runtime.workers import Statistics, Workers, jain
 
 
@@ -40,31 +41,31 @@ def run(
     realtime: bool = False,
     name: str = "",
     ready: Callable[[str], None] | None = None,
-) -> Told:
-    """Run a function between two interfaces until SIGINT or SIGTERM; what it did, as ``report`` has it.
+) -> JsonObject:
+    """Run a function between two interfaces until SIGINT or SIGTERM; return its ``report``.
 
-    With several ``inside`` and ``outside``, which are pairs then, between all of them. ``cores`` is by
-    default one for each processor that this process may use; ``steer`` is ``spray``, ``direct``, ``rss``,
-    ``flowlet`` or ``subset:2``; ``places`` so many frames are held for each core and interface at most;
-    ``engine`` is ``af_packet`` or ``af_xdp``. With ``realtime`` workers go before all else on their
-    processors, which waits then while there are packets, nineteen twentieths of the time at most. ``name``
-    is that for ``dios nf stats``; ``ready`` is told it once frames go through.
+    ``inside`` and ``outside`` can have several interfaces each, which form pairs. ``cores`` is by default the
+    number of processors that this process may use; ``steer`` is ``spray``, ``direct``, ``rss``, ``flowlet``
+    or ``subset:2``; ``places`` is the maximum number of frames for each core and interface; ``engine`` is
+    ``af_packet`` or ``af_xdp``. With ``realtime`` workers have priority over all other threads on their
+    processors, for at most nineteen twentieths of the time. ``name`` is the name for ``dios nf stats``;
+    ``ready`` is called with it when frames are processed.
 
-    It wants root, or CAP_NET_ADMIN and CAP_NET_RAW; offloads of the interfaces are off meanwhile, and are
-    as they were afterwards. Raises InvalidError for what cannot be, NotPermittedError, Busy for interfaces
-    or names in use, HandlerError for handlers that cannot be compiled.
+    It needs root, or CAP_NET_ADMIN and CAP_NET_RAW. Offloads of the interfaces are switched off and restored
+    at the end. Raises InvalidError for invalid arguments, NotPermittedError, Busy for interfaces or names in
+    use, and HandlerError for handlers that cannot be compiled.
     """
     pairs = _pairs(inside, outside)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
     name = name or "-".join(each for pair in pairs for each in pair)
-    steered(steer)
+    parse_steering(steer)
     numbers = [interface(each).index for pair in pairs for each in pair]
-    # Compiled before any interface is touched: it may take a while, and may fail.
-    # What steers and what designates is one hash, so that by flows nothing crosses between cores.
+    # Compiled before any interface is changed, because it may take long and may fail.
+    # Steering and designated cores use one hash, so frames that are steered by flow need no handover.
     secret = secrets.randbits(64)
     workers = Workers(function, MemoryEngine([], cores), seed=secret)
     workers.turn(0, 0)
-    about: Told = {
+    about: JsonObject = {
         "name": name,
         "function": type(function).__name__,
         "pid": os.getpid(),
@@ -72,42 +73,47 @@ def run(
         "engine": engine,
         "pairs": [list(pair) for pair in pairs],
     }
-    made = between(pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret)
-    with _signalled() as stopped, made as interfaces:
+    made = open_engine(
+        pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret
+    )
+    with _stop_on_signal() as stopped, made as interfaces:
         workers.change_engine(interfaces)
-        tell = _teller(about, workers, interfaces)
-        with telling(name, tell):
+        tell = _statistics_reader(about, workers, interfaces)
+        with serve_statistics(name, tell):
             with workers:
                 if realtime:
-                    _go_first(workers)
+                    _use_realtime_priority(workers)
                 if ready:
                     ready(name)
                 while not stopped.is_set():
                     workers.tick()
-                    _still_there(pairs, numbers)
+                    _check_interfaces(pairs, numbers)
             return tell()
 
 
-def _teller(about: Told, workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Callable[[], Told]:
-    """What says what was done until now, whichever thread asks."""
+def _statistics_reader(
+    about: JsonObject, workers: Workers, engine: AfPacketEngine | AfXdpEngine
+) -> Callable[[], JsonObject]:
+    """Return a function that returns the current statistics; it may be called from any thread."""
     begun = time.monotonic()
     lock = threading.Lock()
 
-    def tell() -> Told:
+    def tell() -> JsonObject:
         with lock:
             return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
 
     return tell
 
 
-def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Told:
-    """What each core did since the start, and all together.
+def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject:
+    """Return the statistics of each core and of all cores together.
 
-    ``packets`` are what a core handled: received, and taken over, without what it handed over; ``jain`` is
-    Jain's index of these over cores. ``queue`` is what waits for a core now, at interfaces and from others.
-    ``dropped`` are by cause; ``no_place`` in it is a full ring of an interface.
+    ``packets`` is the number of packets that a core handled: received and taken over, without those handed
+    over. ``jain`` is Jain's index of these numbers over the cores. ``queue`` is the number of packets that
+    wait for a core now, at interfaces and from other cores. ``dropped`` is by cause; its ``no_place`` counts
+    frames that found the ring of an interface full.
     """
-    cores: list[Told] = []
+    cores: list[JsonObject] = []
     packets: list[int] = []
     causes: dict[str, int] = {}
     for core in range(workers.cores):
@@ -140,8 +146,8 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Told:
     }
 
 
-def summary(found: Statistics, function: NetworkFunction | None) -> Told:
-    """What all cores did together, where there are no interfaces: counts, drops by cause, and counters."""
+def summary(found: Statistics, function: NetworkFunction | None) -> JsonObject:
+    """Return the statistics of all cores for an engine without interfaces: counts, drops and counters."""
     return {
         "counts": found.counts,
         "dropped": _dropped(found, function),
@@ -151,15 +157,15 @@ def summary(found: Statistics, function: NetworkFunction | None) -> Told:
 
 
 def _dropped(found: Statistics, function: NetworkFunction | None) -> dict[str, int]:
-    """How many frames were dropped, by cause; others that are odd go on past the handlers."""
+    """Return the number of dropped frames by cause, without causes whose frames pass the handlers by."""
     stateless = function is None or function.stateless
     rules = {cause.name: cause.stateless if stateless else cause.stateful for cause in CAUSES}
     return {cause: count for cause, count in found.causes.items() if count and rules[cause] == DROP}
 
 
 @contextlib.contextmanager
-def _signalled() -> Iterator[threading.Event]:
-    """An event that is set by SIGINT and SIGTERM, where this is the main thread."""
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Return an event that SIGINT and SIGTERM set, if this is the main thread."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -179,26 +185,26 @@ def _pairs(inside: str | Sequence[str], outside: str | Sequence[str]) -> list[tu
     second = [outside] if isinstance(outside, str) else list(outside)
     if len(first) != len(second):
         raise InvalidError(
-            f"{len(first)} interfaces inside and {len(second)} outside: these are pairs, give as many of both"
+            f"{len(first)} interfaces inside and {len(second)} outside: they form pairs, so give equally many"
         )
     return list(zip(first, second, strict=True))
 
 
-def _go_first(workers: Workers) -> None:
+def _use_realtime_priority(workers: Workers) -> None:
     try:
-        workers.go_first()
+        workers.use_realtime_priority()
     except OSError as error:
         raise NotPermittedError(
-            f"workers cannot go before all else ({error.strerror}): it wants CAP_SYS_NICE"
+            f"cannot give workers realtime priority ({error.strerror}): it needs CAP_SYS_NICE"
         ) from None
 
 
-def _still_there(pairs: Sequence[tuple[str, str]], numbers: Sequence[int]) -> None:
-    """InvalidError if an interface is gone, of which sockets say nothing but that there are no frames."""
+def _check_interfaces(pairs: Sequence[tuple[str, str]], numbers: Sequence[int]) -> None:
+    """Raise InvalidError if an interface is gone; its sockets only report that there are no frames."""
     for name, number in zip((each for pair in pairs for each in pair), numbers, strict=True):
         try:
             found = socket.if_nametoindex(name)
         except OSError:
             found = 0
         if found != number:
-            raise InvalidError(f"interface {name!r} is gone, or another one has its name now")
+            raise InvalidError(f"interface {name!r} was removed or replaced; start the function again")

@@ -1,9 +1,8 @@
-"""What a running network function did, told to whoever asks on this machine.
+"""The statistics socket of a running network function, for ``dios nf stats``.
 
-For: ``dios nf stats``. Not for: counting, which each core does for itself (``workers.py``).
-
-A function that runs answers on a Unix socket of its own, for its user alone: who connects gets one document
-of JSON, and nothing is read. What a killed one left is taken away by the next one of the same name.
+A running function answers on its own Unix socket, which only its user can open: each connection receives one
+JSON document, and nothing is read from it. A socket that a killed function left is removed by the next
+function with the same name.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from dios.limits import SPRAYER_ANSWER_BYTES_MAX
 _log: Final = logging.getLogger(__name__)
 
 FOLDER: Final = Path("/run/dios/functions")
-TAKES_S: Final = 5.0
-Told = dict[str, object]
+TIMEOUT_S: Final = 5.0
+JsonObject = dict[str, object]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _BACKLOG: Final = 8
 
@@ -38,16 +37,14 @@ class NotRunningError(DiosError):
 
 
 @contextlib.contextmanager
-def telling(name: str, tell: Callable[[], Told], folder: Path = FOLDER) -> Iterator[Path]:
-    """Answer with what ``tell`` says, on a socket of that name, until the end.
+def serve_statistics(name: str, tell: Callable[[], JsonObject], folder: Path = FOLDER) -> Iterator[Path]:
+    """Serve the result of ``tell`` on a socket of that name until the end of the context.
 
-    InvalidError for a name that is none, Busy for one that a function has which runs, NotPermittedError
-    for whoever may not write there.
+    Raises InvalidError for an invalid name, Busy if a running function has the name, and NotPermittedError if
+    the user may not write to the folder.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidError(
-            f"{name!r} cannot be the name of a function: use letters, digits, and _ . @ -; 64 at most"
-        )
+        raise InvalidError(f"{name!r} is not a valid name: use at most 64 letters, digits, and _ . @ -")
     path = folder / f"{name}.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         _bind(listener, path)
@@ -57,7 +54,7 @@ def telling(name: str, tell: Callable[[], Told], folder: Path = FOLDER) -> Itera
             yield path
         finally:
             path.unlink(missing_ok=True)
-            # This wakes the thread, which closing alone does not.
+            # Closing alone does not wake the thread.
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -73,17 +70,17 @@ def _bind(listener: socket.socket, path: Path) -> None:
         listener.listen(_BACKLOG)
     except PermissionError as error:
         raise NotPermittedError(
-            f"{path.parent}: {error.strerror}; network functions are for root to run"
+            f"cannot create a socket in {path.parent}: {error.strerror}. Run network functions as root."
         ) from None
     except OSError as error:
         if path.exists():
-            raise Busy(f"a function of the name {path.stem} runs: give this one another (--name)") from None
+            raise Busy(f"a function named {path.stem} is running; choose another name with --name") from None
         raise InvalidError(f"{path}: {error.strerror}") from None
 
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(TAKES_S)
+        asked.settimeout(TIMEOUT_S)
         try:
             asked.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
@@ -93,51 +90,51 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _answer(listener: socket.socket, tell: Callable[[], Told]) -> None:
+def _answer(listener: socket.socket, tell: Callable[[], JsonObject]) -> None:
     while True:
         try:
             asked, _ = listener.accept()
         except OSError:
             return
         with asked:
-            asked.settimeout(TAKES_S)
+            asked.settimeout(TIMEOUT_S)
             try:
                 asked.sendall(json.dumps(tell()).encode())
             except OSError as error:
-                _log.debug("an answer was not taken", extra={"why": str(error)})
+                _log.debug("a reader of statistics went away", extra={"why": str(error)})
 
 
 def names(folder: Path = FOLDER) -> list[str]:
-    """Functions that run, or were killed, by name. NotPermittedError for whoever may not look."""
+    """Return the names of functions that run or were killed. Raises NotPermittedError."""
     try:
         return sorted(path.stem for path in folder.glob("*.sock"))
     except PermissionError as error:
         raise NotPermittedError(f"{folder}: {error.strerror}") from None
 
 
-def ask(name: str, folder: Path = FOLDER) -> Told:
-    """What the function of that name did until now.
+def read_statistics(name: str, folder: Path = FOLDER) -> JsonObject:
+    """Return the current statistics of the function of that name.
 
-    NotRunningError if it does not run, NotPermittedError if it is another user's.
+    Raises NotRunningError if it does not run, NotPermittedError if it belongs to another user.
     """
     data = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(TAKES_S)
+        asked.settimeout(TIMEOUT_S)
         try:
             asked.connect(str(folder / f"{name}.sock"))
             while part := asked.recv(65_536):
                 data += part
                 if len(data) > SPRAYER_ANSWER_BYTES_MAX:
-                    raise InvalidError(f"the function {name} says more than {SPRAYER_ANSWER_BYTES_MAX} bytes")
+                    raise InvalidError(f"the function {name} sent more than {SPRAYER_ANSWER_BYTES_MAX} bytes")
             found: object = json.loads(data)
         except PermissionError:
             raise NotPermittedError(
-                f"the function {name} is another user's (this is {os.geteuid()}): ask as root"
+                f"the function {name} belongs to another user (this is uid {os.geteuid()}): ask as root"
             ) from None
         except (ConnectionRefusedError, FileNotFoundError):
-            raise NotRunningError(f"no function of the name {name} runs") from None
+            raise NotRunningError(f"no function named {name} is running") from None
         except (OSError, ValueError) as error:
             raise NotRunningError(f"the function {name} does not answer: {error}") from None
     if not isinstance(found, dict):
-        raise InvalidError(f"the function {name} says something else than what it did")
+        raise InvalidError(f"the function {name} sent no statistics")
     return {str(key): value for key, value in found.items()}

@@ -1,12 +1,12 @@
-"""What each core does over and over (thesis section 3.2.3, Figure 3.4); compiled.
+"""The loop of each core (thesis section 3.2.3, Figure 3.4); compiled.
 
-Not for: where frames come from and go to: an engine has three functions for that (``engine.py``), and a
-network function has one (``compile_handlers.py``). Both are called by their address, so this is compiled
-once.
+An engine has three functions for frames (``engine.py``), a network function has one for packets
+(``compile_handlers.py``). Both are called by address, so this module is compiled once.
 
-One turn: frames that others are done with go back to the interface; packets that others handed over are
-taken; frames are received and parsed; connection packets of other cores are handed over; the handlers see the
-rest; and what they leave is sent. Every step is bounded by ``SPRAYER_BATCH``.
+One turn does the following. Frames that other cores have finished are released to the interface. Packets that
+other cores handed over are received. New frames are received and parsed. Connection packets of other cores
+are handed over. The handlers see the other packets, and the packets that they do not drop are sent. Every
+step is bounded by ``SPRAYER_BATCH``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dios.compiled import borrowing, compiled
+from dios.kernels import kernel, no_refcount_kernel
 from dios.limits import (
     SPRAYER_BATCH,
+    SPRAYER_BATCH_CYCLES,
     SPRAYER_BATCH_MIN,
     SPRAYER_EXPIRY_STEP,
     SPRAYER_RING,
-    SPRAYER_TURN_CYCLES,
 )
 from dios.sprayer.compile.intrinsics import (
     call_at,
     cycles,
+    int64,
     load_acquire,
-    natural,
     prefetch,
     store_release,
-    whole,
+    uint64,
 )
 from dios.sprayer.flows.five_tuple import core_of_hash
 from dios.sprayer.packets.packet import (
@@ -49,13 +49,13 @@ from dios.sprayer.packets.parse import parse
 
 Ints = npt.NDArray[np.int64]
 
-# What is asked of a network function.
-CONNECTION: Final = whole(0)
-REGULAR: Final = whole(1)
-TEND: Final = whole(2)
-"""Look for flows that are over, in so many places."""
+# The operations of a compiled network function.
+CONNECTION: Final = int64(0)
+REGULAR: Final = int64(1)
+EXPIRE: Final = int64(2)
+"""Look for expired flows in a number of places."""
 
-# What is counted, each core for itself, after one counter for each cause.
+# The counters of each core, after one counter for each cause.
 _FIRST: Final = len(CAUSES)
 RECEIVED: Final = _FIRST
 SENT: Final = _FIRST + 1
@@ -64,7 +64,7 @@ REGULAR_PACKETS: Final = _FIRST + 3
 HANDED_OVER: Final = _FIRST + 4
 TAKEN_OVER: Final = _FIRST + 5
 DEEPEST: Final = _FIRST + 6
-"""The most descriptors that waited for this core in one ring."""
+"""The maximum number of descriptors that waited for this core in one ring."""
 TURNS: Final = _FIRST + 7
 IDLE_TURNS: Final = _FIRST + 8
 BYTES: Final = _FIRST + 9
@@ -84,19 +84,19 @@ COUNTER_NAMES: Final = (
 
 STOP: Final = 0
 NOW: Final = 8
-"""Places in ``control``, on cache lines of their own."""
+"""Indices into ``control``, on different cache lines."""
 
 LINE: Final = 16
-"""Indices of a ring stand so many words apart: processors fetch lines in pairs."""
+"""The distance of the indices of rings in words: processors load cache lines in pairs."""
 
 
 class Worker(NamedTuple):
-    """One core: what is its own, and the rings that it shares."""
+    """One core: its own arrays, and the rings that it shares."""
 
     core: int
     cores: int
     handler: int
-    """Address of the compiled network function, 0 for none: everything is forwarded."""
+    """The address of the compiled network function; 0 for none, which forwards everything."""
     handler_context: int
     receive: int
     transmit: int
@@ -104,44 +104,44 @@ class Worker(NamedTuple):
     engine_context: int
     stateless: int
     places: int
-    """Of each core's table."""
+    """The number of places of each core's table."""
     words_at: int
     table_at: int
     seen_at: int
     row_bytes: int
-    """Where tables begin, and the size of a row: they are fetched ahead."""
+    """The start of the tables and the size of a row, for prefetching."""
     seed: npt.NDArray[np.uint64]
     now: Ints
-    """(1,) what handlers read as ``flows.now``."""
+    """(1,) the time for handlers, ``flows.now``."""
     rules: npt.NDArray[np.uint8]
     connection: Packets
     regular: Packets
     passing: Packets
-    """(batch,) each: for the handlers, and what goes on without them."""
+    """(batch,) each: packets for the handlers, and packets that bypass them."""
     frames: Ints
-    """(batch,) numbers of frames, on their way to the engine."""
+    """(batch,) numbers of frames to be released."""
     rings: Packets
     """(cores * cores * SPRAYER_RING,) descriptors, by producer, by consumer."""
     heads: Ints
     tails: Ints
-    """(cores * cores * LINE,) how many were ever put in, and taken out."""
+    """(cores * cores * LINE,) how many descriptors were ever put in, and taken out."""
     returned: npt.NDArray[np.int32]
-    """(cores * cores * SPRAYER_RING,) frames that come back, by who had them, by owner."""
+    """(cores * cores * SPRAYER_RING,) frames that are returned, by the core that had them, by owner."""
     back_heads: Ints
     back_tails: Ints
     filling: Ints
-    """(cores,) heads as they will be."""
+    """(cores,) heads after the current batch."""
     pace: Ints
-    """(1,) the cycles that a packet took lately."""
+    """(1,) the recent number of cycles for a packet."""
     counters: Ints
     """(COUNTERS,)"""
     control: Ints
-    """Of all cores: ``STOP`` and ``NOW``."""
+    """``STOP`` and ``NOW``, for all cores."""
 
 
-@compiled
+@kernel
 def work(worker: Worker, turns: int) -> int:
-    """Take so many turns, fewer if told to stop; how many packets were received or taken over."""
+    """Run ``turns`` turns, or fewer if stopped; return the number of packets received or taken over."""
     done = 0
     for _ in range(turns):
         if load_acquire(worker.control, STOP):
@@ -150,13 +150,13 @@ def work(worker: Worker, turns: int) -> int:
     return done
 
 
-@borrowing
+@no_refcount_kernel
 def _turn(w: Worker) -> int:
     w.now[0] = load_acquire(w.control, NOW)
-    _take_back(w)
+    _release_returned(w)
     taken = 0
     if w.cores > 1:
-        taken = _take_over(w)
+        taken = _receive_handed_over(w)
     got = call_at(w.receive, w.engine_context, w.regular.ctypes.data, _room(w))
     begun = cycles()
     w.counters[RECEIVED] += got
@@ -178,21 +178,21 @@ def _turn(w: Worker) -> int:
     if own + regular > 0:
         w.pace[0] += ((cycles() - begun) // (own + regular) - w.pace[0]) // 4
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
-        call_at(w.handler, w.handler_context, TEND, SPRAYER_EXPIRY_STEP)
+        call_at(w.handler, w.handler_context, EXPIRE, SPRAYER_EXPIRY_STEP)
     w.counters[TURNS] += 1
-    w.counters[IDLE_TURNS] += whole(got + taken == 0)
+    w.counters[IDLE_TURNS] += int64(got + taken == 0)
     return got + taken
 
 
-@borrowing
+@no_refcount_kernel
 def _room(w: Worker) -> int:
-    """How many packets to receive: few if they take long, or those that others have overtake them."""
-    return int(min(max(SPRAYER_TURN_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
+    """Return the number of packets to receive: few if they take long, so that other cores do not overtake."""
+    return int(min(max(SPRAYER_BATCH_CYCLES // max(w.pace[0], 1), SPRAYER_BATCH_MIN), SPRAYER_BATCH))
 
 
-@borrowing
-def _take_back(w: Worker) -> None:
-    """Give frames that others are done with to the engine."""
+@no_refcount_kernel
+def _release_returned(w: Worker) -> None:
+    """Release the frames that other cores have finished."""
     for other in range(w.cores):
         ring = other * w.cores + w.core
         tail, head = w.back_tails[ring * LINE], load_acquire(w.back_heads, ring * LINE)
@@ -202,13 +202,13 @@ def _take_back(w: Worker) -> None:
                 w.frames[i] = w.returned[ring * SPRAYER_RING + ((tail + i) & (SPRAYER_RING - 1))]
             tail += count
             call_at(w.release, w.engine_context, w.frames.ctypes.data, count)
-            # Room for new ones: nobody else reads or writes this one but the owner.
+            # A plain store is enough: only the owner reads and writes this index.
             w.back_tails[ring * LINE] = tail
 
 
-@borrowing
-def _take_over(w: Worker) -> int:
-    """Take connection packets that others handed over, at most half a batch; how many."""
+@no_refcount_kernel
+def _receive_handed_over(w: Worker) -> int:
+    """Receive connection packets from other cores, at most a batch; return their number."""
     count = 0
     for step in range(1, w.cores):
         other = (w.core + step) % w.cores
@@ -225,11 +225,12 @@ def _take_over(w: Worker) -> int:
     return count
 
 
-@borrowing
+@no_refcount_kernel
 def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
-    """Sort what was received, on top of ``own`` packets that were taken over.
+    """Sort the received packets, after ``own`` packets that were taken over.
 
-    So many are for ``connection_packets`` now, for ``regular_packets``, to be sent without, and dropped.
+    Return the numbers of packets for ``connection_packets``, for ``regular_packets``, to be sent without a
+    handler, and dropped.
     """
     regular = passing = spent = 0
     for core in range(w.cores):
@@ -249,9 +250,9 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
                 spent += 1
             continue
         core = core_of_hash(packet.hash, w.cores)
-        if w.stateless or not _connects(packet):
+        if w.stateless or not _is_connection_packet(packet):
             if not w.stateless:
-                home = core * w.places + whole(packet.hash & natural(w.places - 1))
+                home = core * w.places + int64(packet.hash & uint64(w.places - 1))
                 prefetch(w.words_at + home * 8)
                 prefetch(w.table_at + home * w.row_bytes)
                 prefetch(w.seen_at + home * 4)
@@ -265,23 +266,23 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
             w.counters[RING_FULL] += 1
             w.frames[spent] = packet.frame
             spent += 1
-    _show(w)
+    _publish_heads(w)
     return own, regular, passing, spent
 
 
-@borrowing
-def _connects(packet: Packet) -> bool:
-    """Whether it may change what is kept of its flow: SYN, FIN, RST; all of UDP and ICMP but errors."""
+@no_refcount_kernel
+def _is_connection_packet(packet: Packet) -> bool:
+    """Return True if a packet may change its flow's entry: SYN, FIN, RST; UDP and ICMP except errors."""
     if packet.error:
         return False
     return packet.protocol != 6 or packet.syn | packet.fin | packet.rst != 0
 
 
-@borrowing
+@no_refcount_kernel
 def _hand_over(w: Worker, packet: Packet, core: int) -> bool:
-    """Put a descriptor into the ring to another core; whether there was room.
+    """Put a descriptor into the ring to another core; return False if the ring is full.
 
-    Room is not what is in the ring but what did not come back yet: then there always is on the way back.
+    Descriptors count until their frames come back, so that the ring for the way back always has room.
     """
     head, back = w.filling[core], (core * w.cores + w.core) * LINE
     if head - w.back_tails[back] >= SPRAYER_RING:
@@ -291,9 +292,9 @@ def _hand_over(w: Worker, packet: Packet, core: int) -> bool:
     return True
 
 
-@borrowing
-def _show(w: Worker) -> None:
-    """Let the others see what was handed over to them, all at once."""
+@no_refcount_kernel
+def _publish_heads(w: Worker) -> None:
+    """Make the packets that were handed over visible to the other cores."""
     for core in range(w.cores):
         mark = (w.core * w.cores + core) * LINE
         new = w.filling[core] - w.heads[mark]
@@ -302,13 +303,13 @@ def _show(w: Worker) -> None:
             store_release(w.heads, mark, w.filling[core])
 
 
-@borrowing
+@no_refcount_kernel
 def _send(w: Worker, packets: Packets, count: int) -> None:
-    """Send those that are to go on, and let all frames go where they came from."""
+    """Send the packets that are not dropped, and return all frames to their owners."""
     dropped = 0
     for i in range(count):
         if packets[i].verdict == DROP:
-            cause = whole(packets[i].cause)
+            cause = int64(packets[i].cause)
             w.counters[cause if cause < RECEIVED else FUNCTION] += 1
             dropped += 1
     sent = 0
@@ -318,7 +319,7 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     w.counters[NOT_SENT] += count - dropped - sent
     own = 0
     for i in range(count):
-        home = whole(packets[i].home)
+        home = int64(packets[i].home)
         if home == w.core:
             w.frames[own] = packets[i].frame
             own += 1

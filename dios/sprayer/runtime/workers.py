@@ -1,6 +1,6 @@
-"""A network function on all cores of an engine: tables, rings and threads, and what was counted.
+"""A network function on all cores of an engine: tables, rings, threads and statistics.
 
-Not for: what workers do (``worker_kernels.py``).
+The loop of each worker is in ``worker_kernels.py``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Final, Self
 import numpy as np
 
 from dios.limits import SPRAYER_BATCH, SPRAYER_CORES_MAX, SPRAYER_EXPIRY_STEP, SPRAYER_RING
-from dios.sprayer.compile.compile_handlers import Handler, compile_handlers
+from dios.sprayer.compile.compile_handlers import CompiledHandlers, compile_handlers
 from dios.sprayer.engine import Engine
 from dios.sprayer.flows import flow_table
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import NetworkFunction
-from dios.sprayer.packets.packet import CAUSES, PACKET, rules
+from dios.sprayer.packets.packet import CAUSES, PACKET, verdicts
 from dios.sprayer.runtime.worker_kernels import COUNTER_NAMES, COUNTERS, LINE, NOW, STOP, Worker, work
 
 TICK_S: Final = 0.25
-"""So often workers are told the time."""
+"""The interval at which workers receive the time, in seconds."""
 _MANAGED_S: Final = 1.0
-"""So long the end waits for ``manage``."""
+"""The maximum time that ``stop`` waits for ``manage``, in seconds."""
 LOCAL_TURNS: Final = 2**62
 
 _log: Final = logging.getLogger(__name__)
@@ -37,29 +37,29 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Statistics:
-    """What one core, or all together, did."""
+    """The statistics of one core, or of all cores together."""
 
     counts: dict[str, int]
     """``received``, ``sent``, …: see ``COUNTER_NAMES``."""
     causes: dict[str, int]
-    """Frames by cause: dropped, or forwarded past the handlers as its rule says."""
+    """Frames by cause: dropped, or forwarded without a handler."""
     flows: dict[str, int]
-    """``held`` now, ``expired``, and calls that found no room, another core's flow, or a change going on."""
+    """``held`` now, ``expired``, and failed calls: table full, flow of another core, entry in change."""
 
     @property
     def dropped(self) -> int:
-        """Frames that did not go out."""
+        """Frames that were not sent."""
         return self.counts["received"] - self.counts["sent"]
 
 
 def jain(shares: list[int]) -> float:
-    """Jain's fairness index of what each got: 1 for the same for all, 1 / N for all to one of N."""
+    """Return Jain's fairness index of some shares: 1 if all are equal, 1 / N if one of N has everything."""
     total, squares = sum(shares), sum(share * share for share in shares)
     return total * total / (len(shares) * squares) if squares else 1.0
 
 
 class _Manager:
-    """Calls a function's ``manage``, one call at a time, in a thread that nobody waits for."""
+    """Calls a function's ``manage`` in a daemon thread, one call at a time."""
 
     def __init__(self, function: NetworkFunction | None) -> None:
         self._function: Final = function
@@ -68,12 +68,12 @@ class _Manager:
         self._said = ""
 
     def once(self) -> None:
-        """Call it now."""
+        """Call ``manage`` now."""
         if self._function is None or not self._wanted:
             return
         try:
             self._function.manage()
-        except Exception as error:  # noqa: BLE001 - whatever it is, packets go on
+        except Exception as error:  # noqa: BLE001 - packets continue whatever fails
             said = f"{type(error).__name__}: {error}"
             if said != self._said:
                 _log.warning("%s.manage: %s", type(self._function).__name__, said)
@@ -82,23 +82,23 @@ class _Manager:
             self._said = ""
 
     def begin(self) -> None:
-        """Call it in a thread, unless it is still at it."""
+        """Call ``manage`` in a thread, unless a call is still running."""
         if self._wanted and not (self._thread and self._thread.is_alive()):
             self._thread = threading.Thread(target=self.once, name="manage", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """Wait for it, but not for long."""
+        """Wait for a running call, for a limited time."""
         if self._thread:
             self._thread.join(_MANAGED_S)
 
 
 class Workers:
-    """One worker for each core of an engine, with a function of their own or none, which forwards everything.
+    """One worker for each core of an engine. Without a function everything is forwarded.
 
-    Take turns by ``turn`` and ``drain``, or use it as a context: then each has a thread until the end.
-    ``seed`` is that of the hash, secret unless it is given; ``now`` the time, if it is not the clock's; so
-    many changes of flows are noted for each core as ``journal`` says.
+    Run turns with ``turn`` and ``drain``, or use it as a context manager: then each worker has a thread until
+    the end. ``seed`` is the seed of the hash, secret by default; ``now`` is a fixed time in seconds instead
+    of the clock; ``journal`` is the number of flow changes to record for each core, for tests. Raises
     :class:`~dios.sprayer.network_function.HandlerError` for handlers that cannot be compiled.
     """
 
@@ -122,7 +122,7 @@ class Workers:
         number = secrets.randbits(64) if seed is None else seed
         self.seed: Final = np.array([number], np.uint64)
         self._clock: Final = now is None
-        self.tell_time(int(time.monotonic()) + 1 if now is None else now)
+        self.set_time(int(time.monotonic()) + 1 if now is None else now)
         if function is not None:
             function.prepare(cores)
         self._manager: Final = _Manager(function)
@@ -131,11 +131,11 @@ class Workers:
         self._rings: Final = np.zeros(cores * cores * SPRAYER_RING, PACKET)
         self._returned: Final = np.zeros(cores * cores * SPRAYER_RING, np.int32)
         self._marks: Final = np.zeros((4, cores * cores * LINE), np.int64)
-        self._handlers: Final[list[Handler]] = []
+        self._handlers: Final[list[CompiledHandlers]] = []
         self.workers: Final = [self._worker(core) for core in range(cores)]
         self._threads: list[threading.Thread] = []
         self.handled: Final = [0] * cores
-        """Packets that each thread received or took over, once it ended."""
+        """The packets that each thread received or took over, after it has ended."""
 
     def _worker(self, core: int) -> Worker:
         function, engine, flows = self.function, self.engine, self.flows[core]
@@ -162,7 +162,7 @@ class Workers:
             row_bytes=flows.table.itemsize,
             seed=self.seed,
             now=now,
-            rules=rules(stateless=stateless),
+            rules=verdicts(stateless=stateless),
             connection=connection,
             regular=regular,
             passing=np.zeros(SPRAYER_BATCH, PACKET),
@@ -180,9 +180,9 @@ class Workers:
         )
 
     def change_engine(self, engine: Engine) -> None:
-        """Go on with the frames of another engine of as many cores, while no thread runs.
+        """Continue with another engine that has the same number of cores, while no thread runs.
 
-        What was kept of flows stays. Nothing may be left of the engine before.
+        Flow tables stay. The previous engine must have no frames left.
         """
         for core, worker in enumerate(self.workers):
             self.workers[core] = worker._replace(
@@ -193,18 +193,18 @@ class Workers:
             )
         self.engine = engine
 
-    def tell_time(self, seconds: int) -> None:
-        """What handlers read as ``flows.now`` from their next batch on."""
+    def set_time(self, seconds: int) -> None:
+        """Set ``flows.now`` of handlers from their next batch on, in seconds."""
         self.control[NOW] = seconds
 
     def turn(self, core: int, turns: int = 1) -> int:
-        """Let one core take turns in this thread; how many packets it received or took over."""
+        """Run turns of one core in this thread; return the number of packets received or taken over."""
         return work(self.workers[core], turns)
 
     def drain(self, choose: Callable[[int], int] | None = None) -> None:
-        """Take turns until nothing is left, with an engine that never waits.
+        """Run turns until nothing is left, with an engine that never waits.
 
-        ``choose`` gives the core whose turn it is, of so many; otherwise they take turns one after the other.
+        ``choose`` selects the core of the next turn, given the number of cores; by default they take turns.
         """
         idle = 0
         count = 0
@@ -216,16 +216,16 @@ class Workers:
             elif all(not self.turn(each) for each in range(self.cores)):
                 idle += 1
 
-    def tend(self, part: float = 1.0) -> None:
-        """Look for flows that are over in a part of each table, with an engine that has nothing left."""
+    def expire_flows(self, part: float = 1.0) -> None:
+        """Remove expired flows in a part of each table, with an engine that has no frames left."""
         places = self.flows[0].words.size // self.cores
         for core in range(self.cores):
             self.turn(core, -(-int(places * min(part, 1.0)) // SPRAYER_EXPIRY_STEP))
 
     def start(self) -> None:
-        """Give each core a thread, and the time to all."""
+        """Start a thread for each core."""
         if self._threads:
-            raise RuntimeError("these workers run already: stop them first")
+            raise RuntimeError("these workers are running: stop them first")
         self.control[STOP] = 0
         self._threads = [
             threading.Thread(target=self._run, args=(core,), name=f"worker {core}")
@@ -237,20 +237,20 @@ class Workers:
     def _run(self, core: int) -> None:
         self.handled[core] = work(self.workers[core], LOCAL_TURNS)
 
-    def go_first(self) -> None:
-        """Let the threads go before all ordinary ones on their processors (SCHED_FIFO). ``OSError``."""
+    def use_realtime_priority(self) -> None:
+        """Give the threads realtime priority on their processors (SCHED_FIFO). Raises ``OSError``."""
         for thread in self._threads:
             os.sched_setscheduler(thread.native_id or 0, os.SCHED_FIFO, os.sched_param(1))
 
     def tick(self) -> None:
-        """Wait for ``TICK_S``, tell workers the time, unless it was given, and begin ``manage``."""
+        """Wait for ``TICK_S``, update the time unless it is fixed, and start ``manage``."""
         time.sleep(TICK_S)
         if self._clock:
-            self.tell_time(int(time.monotonic()) + 1)
+            self.set_time(int(time.monotonic()) + 1)
         self._manager.begin()
 
     def stop(self) -> None:
-        """Let each end its turn, and wait for that."""
+        """Stop each worker after its turn, and wait for that."""
         self.control[STOP] = 1
         for thread in self._threads:
             thread.join()
@@ -271,12 +271,12 @@ class Workers:
         self.stop()
 
     def waiting(self, core: int) -> int:
-        """Packets that others handed over to a core, and that it did not take yet."""
+        """Return the number of packets that were handed over to a core and not received yet."""
         rings = (np.arange(self.cores) * self.cores + core) * LINE
         return int((self._marks[0][rings] - self._marks[1][rings]).sum())
 
     def statistics(self, core: int | None = None) -> Statistics:
-        """What one core, or all together, did until now; others may be at it."""
+        """Return the current statistics of one core, or of all together; workers may be running."""
         which = slice(None) if core is None else slice(core, core + 1)
         sums = self.counters[which].sum(axis=0).tolist()
         books = np.sum([flows.books for flows in self.flows[which]], axis=0)
@@ -291,15 +291,15 @@ class Workers:
 
 
 def make_tables(function: NetworkFunction, cores: int, seed: flow_table.Words, journal: int) -> list[Flows]:
-    """The tables of all cores, as each of them sees them."""
+    """Return the flow tables of all cores, one view for each."""
     entry = flow_table.entry_type(list(function.entry))
-    places = flow_table.places_for(1 if function.stateless else function.flows_max)
+    places = flow_table.slots_for(1 if function.stateless else function.flows_max)
     words = np.zeros(cores * places, np.uint64)
     table = np.zeros(cores * places, flow_table.table_type(entry))
     seen = np.zeros(cores * cores * places, np.uint32)
     found = []
     for core in range(cores):
-        books = np.zeros(flow_table.BOOKS, np.int64)
+        books = np.zeros(flow_table.FLOW_COUNTERS, np.int64)
         books[flow_table.PENDING] = -1
         found.append(
             Flows(

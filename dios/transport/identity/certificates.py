@@ -1,11 +1,9 @@
-"""The certificates of a cluster: making them, reading them, and the order in which they may follow.
+"""The certificates of a cluster: creating and reading them, and the order in which they may follow.
 
-Not for: whom to trust (``dios.transport.identity.trust``), or where they are kept
-(``dios.transport.identity.identity``).
-
-Three roles: the *authority*, which signs the first node and whose key exists only for that moment; *nodes*,
-each of which signs others; and *join* certificates, which a token holds and which sign nothing. Times mean
-something in join certificates alone, and only the node that signed one judges them: clocks differ.
+Three roles: the *authority* signs the first node, and its key exists only for that moment; *nodes* sign
+other nodes; *join* certificates are part of a token and sign nothing. Only join certificates expire, and only
+the node that signed one judges its time, because clocks differ. ``dios.transport.identity.trust`` has
+the trusted nodes, ``dios.transport.identity.identity`` stores the certificates.
 """
 
 from __future__ import annotations
@@ -49,8 +47,8 @@ _UNREADABLE: Final = (
 )
 
 
-class Role(enum.StrEnum):
-    """What a certificate's owner is."""
+class CertificateRole(enum.StrEnum):
+    """The role of a certificate's owner."""
 
     AUTHORITY = "authority"
     NODE = "node"
@@ -58,77 +56,77 @@ class Role(enum.StrEnum):
 
 
 class Card(NamedTuple):
-    """What one certificate says, as far as the cluster is concerned."""
+    """The content of one certificate that matters to the cluster."""
 
-    role: Role
+    role: CertificateRole
     number: int
-    """A node's id, a token's number, the authority's number."""
+    """The id of a node, or the number of a token or of the authority."""
     name: str
     key: bytes
     """SHA-256 of the public key."""
 
 
 def is_name(name: str) -> bool:
-    """Whether a node can have this name."""
+    """Return True if a node can have this name."""
     return len(name) <= limits.NODE_NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
-    """Give back a node's name, or raise InvalidError: it has letters, digits, ``.``, ``_`` and ``-``."""
+    """Return a node's name; raise InvalidError unless it has only letters, digits, ``.``, ``_`` and ``-``."""
     if not is_name(name):
         raise InvalidError(
-            f"{name[:80]!r} is no name for a node: take 1 to {limits.NODE_NAME_BYTES_MAX} letters, digits, "
-            "'.', '_' or '-', a letter or digit first"
+            f"{name[:80]!r} cannot be a node's name. Use 1 to {limits.NODE_NAME_BYTES_MAX} letters, digits, "
+            "'.', '_' or '-', and begin with a letter or digit."
         )
     return name
 
 
 def key_digest(key: Ed25519PublicKey) -> bytes:
-    """SHA-256 of a public key, as cards have it."""
+    """Return the SHA-256 of a public key, as in cards."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def public_key_of(certificate: bytes) -> Ed25519PublicKey:
-    """The key in a certificate; raises ProtocolError when it is of another kind."""
+    """Return the key of a certificate; ProtocolError if it is of another kind."""
     key = x509.load_der_x509_certificate(certificate).public_key()
     if not isinstance(key, Ed25519PublicKey):
-        raise ProtocolError("the key is not of the kind Ed25519")
+        raise ProtocolError("the key is not an Ed25519 key")
     return key
 
 
 def pem_of_key(key: Ed25519PrivateKey) -> bytes:
-    """A private key as the text that a file holds."""
+    """Return a private key as PEM text."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def key_of_pem(data: bytes) -> Ed25519PrivateKey:
-    """The private key in a file's text; raises DamagedError."""
+    """Return the private key of a PEM text; raises DamagedError."""
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:
-        raise DamagedError(f"that is no private key: {error}") from None
+        raise DamagedError(f"this is not a private key: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise DamagedError("that private key is not of the kind Ed25519")
+        raise DamagedError("this private key is not an Ed25519 key")
     return key
 
 
 def pem_of(chain: Sequence[bytes]) -> bytes:
-    """Certificates as the text that a file holds, in their order."""
+    """Return certificates as PEM text, in their order."""
     return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in chain)
 
 
 def chain_of_pem(data: bytes) -> tuple[bytes, ...]:
-    """The certificates in a file's text; raises DamagedError."""
+    """Return the certificates of a PEM text; raises DamagedError."""
     try:
         found = x509.load_pem_x509_certificates(data)
     except ValueError as error:
-        raise DamagedError(f"those are no certificates: {error}") from None
+        raise DamagedError(f"these are not certificates: {error}") from None
     return tuple(each.public_bytes(Encoding.DER) for each in found)
 
 
 @lru_cache(maxsize=_CARDS_KEPT)
 def card_of(certificate: bytes) -> Card:
-    """Read one certificate; raises ProtocolError for what no node of ours would make."""
+    """Read one certificate; raises ProtocolError if no node could have made it."""
     try:
         read = x509.load_der_x509_certificate(certificate)
         names = read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -136,20 +134,18 @@ def card_of(certificate: bytes) -> Card:
         (label,) = labels.get_values_for_type(x509.UniformResourceIdentifier)
         key = read.public_key()
     except _UNREADABLE as error:
-        raise ProtocolError(f"the certificate is none of a cluster: {error}") from None
+        raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
     found = _LABEL.fullmatch(label)
     if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
-        raise ProtocolError(
-            "the certificate is none of a cluster: it names no role, or has another kind of key"
-        )
-    card = Card(Role(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
-    if card.role is Role.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
-        raise ProtocolError("the certificate is none of a cluster: a node has another kind of id and name")
+        raise ProtocolError("the certificate is not of a cluster: it has no role, or another kind of key")
+    card = Card(CertificateRole(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
+        raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
     return card
 
 
 def signer_of(certificate: bytes) -> tuple[int, str]:
-    """Number and name of whoever is said to have signed; who signed is known when the chain is checked."""
+    """Return number and name of the stated signer; the signature is checked with the chain."""
     issuer = x509.load_der_x509_certificate(certificate).issuer
     (number,) = issuer.get_attributes_for_oid(NameOID.SERIAL_NUMBER)
     (name,) = issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -157,15 +153,19 @@ def signer_of(certificate: bytes) -> tuple[int, str]:
 
 
 def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
-    """Read a chain, the peer's certificate first and the authority last; raises ProtocolError.
+    """Read a chain, from the peer's certificate to the authority's; raises ProtocolError.
 
-    Says nothing about signatures: who calls has had them checked.
+    The caller must have checked the signatures.
     """
     if not 2 <= len(chain) <= limits.CHAIN_CERTIFICATES_MAX:
         raise ProtocolError(f"a chain of {len(chain)} certificates is too short, or too long")
     cards = tuple(card_of(each) for each in chain)
-    between = all(card.role is Role.NODE for card in cards[1:-1])
-    if cards[-1].role is not Role.AUTHORITY or not between or cards[0].role is Role.AUTHORITY:
+    between = all(card.role is CertificateRole.NODE for card in cards[1:-1])
+    if (
+        cards[-1].role is not CertificateRole.AUTHORITY
+        or not between
+        or cards[0].role is CertificateRole.AUTHORITY
+    ):
         raise ProtocolError("the roles in the chain of certificates do not follow each other")
     return cards
 
@@ -173,21 +173,20 @@ def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
 def check_signatures(chain: Sequence[bytes]) -> None:
     """Check that each certificate of the chain is signed by the next, and the last by itself.
 
-    For a chain that came in a message; those of a connection were checked when it was made. Raises
-    ProtocolError.
+    This is for a chain in a message; TLS has checked the chain of a connection. Raises ProtocolError.
     """
     try:
         read = [x509.load_der_x509_certificate(each) for each in chain]
         for each, signer in zip(read, [*read[1:], read[-1]], strict=True):
             each.verify_directly_issued_by(signer)
     except (InvalidSignature, *_UNREADABLE) as error:
-        raise ProtocolError(f"the chain of certificates does not hold: {error}") from None
+        raise ProtocolError(f"the chain of certificates is not valid: {error}") from None
 
 
 def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
-    """The certificate of a new cluster's authority, signed by itself."""
+    """Return the certificate of a new cluster's authority, signed by itself."""
     subject = _subject(name, number)
-    builder = _builder(subject, Role.AUTHORITY, number, key.public_key())
+    builder = _builder(subject, CertificateRole.AUTHORITY, number, key.public_key())
     builder = _as_signer(builder, limits.CHAIN_CERTIFICATES_MAX - 2)
     return _signed(builder, subject, key)
 
@@ -195,10 +194,10 @@ def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:
 def make_node(
     number: int, name: str, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
 ) -> bytes:
-    """A node's certificate; raises LimitError when the signer stands too far from the authority to sign."""
+    """Return a node's certificate; LimitError if the signer is too far from the authority to sign."""
     issuer, room = _signer(signer)
-    builder = _builder(_subject(name, number), Role.NODE, number, key)
-    # The last one that its chain has room for signs nobody.
+    builder = _builder(_subject(name, number), CertificateRole.NODE, number, key)
+    # The last certificate that fits the chain may sign nothing.
     builder = _as_signer(builder, room - 1) if room else _as_no_signer(builder, _FOR_EVER)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
@@ -207,31 +206,31 @@ def make_node(
 def make_join(
     number: int, expires_s: int, key: Ed25519PublicKey, signer: bytes, signer_key: Ed25519PrivateKey
 ) -> bytes:
-    """The certificate of a join token, good until ``expires_s`` (seconds since 1970, the signer's clock).
+    """Return the certificate of a join token, valid until ``expires_s`` (seconds since 1970, signer's clock).
 
-    Raises LimitError like ``make_node``: who joined with it could not be admitted.
+    Raises LimitError like ``make_node``, because a node that joined with it could not be admitted.
     """
     issuer, _ = _signer(signer)
-    builder = _builder(_subject("join", number), Role.JOIN, number, key)
+    builder = _builder(_subject("join", number), CertificateRole.JOIN, number, key)
     builder = _as_no_signer(builder, datetime.fromtimestamp(expires_s, UTC))
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     return _signed(builder.add_extension(usage, critical=False), issuer, signer_key)
 
 
 def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
-    """Who signs, and how many more may follow each other below."""
+    """Return the signer, and the number of certificates that may still follow below it."""
     read = x509.load_der_x509_certificate(certificate)
     room = read.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
     if room is None:
         raise LimitError(
             f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
-            "authority and admits no more nodes; make the token at a node that was in the cluster earlier"
+            "authority and cannot admit nodes. Make the token at a node that was in the cluster earlier."
         )
     return read, room
 
 
 def _subject(name: str, number: int) -> x509.Name:
-    # The number keeps subjects apart: a chain is built by them.
+    # The number makes subjects distinct, because chains are built by them.
     return x509.Name(
         [
             x509.NameAttribute(NameOID.COMMON_NAME, name),
@@ -240,7 +239,9 @@ def _subject(name: str, number: int) -> x509.Name:
     )
 
 
-def _builder(subject: x509.Name, role: Role, number: int, key: Ed25519PublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, role: CertificateRole, number: int, key: Ed25519PublicKey
+) -> x509.CertificateBuilder:
     label = x509.UniformResourceIdentifier(f"dios:{role}:{number:016x}")
     return (
         x509.CertificateBuilder()

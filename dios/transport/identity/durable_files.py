@@ -1,7 +1,6 @@
-"""Small files that are there completely or not at all, whatever moment the power goes.
+"""Small files that are written completely or not at all, even if the power fails.
 
-Not for: objects (``dios.store``). What stands here is written a few times in a node's life: an identity, a
-counter, a list.
+They are for data that a node writes a few times in its life: an identity, a counter, a list.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _UNFINISHED = ".unfinished-"
 
 
 def write(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``, readable by its owner alone, in place of what was there."""
+    """Replace the file at ``path`` by ``data``, readable by its owner alone."""
     fd, name = tempfile.mkstemp(prefix=f"{path.name}{_UNFINISHED}", dir=path.parent)
     try:
         with open(fd, "wb") as file:  # noqa: PTH123 - of a descriptor, not of a path
@@ -35,16 +34,16 @@ def write(path: Path, data: bytes) -> None:
 
 
 def install(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make ``folder`` with these files in it, all at once; raises ExistsError when it is there already.
+    """Create ``folder`` with these files, all at once; ExistsError if it exists.
 
-    What an interrupted call left behind is removed.
+    The remains of an interrupted call are removed.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder.parent):
         for left in folder.parent.glob(f"{folder.name}{_UNFINISHED}*"):
             shutil.rmtree(left)
         if folder.exists():
-            raise ExistsError(f"{folder} exists already; choose another data directory")
+            raise ExistsError(f"{folder} exists already. Choose another data directory.")
         unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}{_UNFINISHED}", dir=folder.parent))
         try:
             for name, data in files.items():
@@ -58,7 +57,7 @@ def install(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only process that changes what is in ``folder``, among those that ask; waits for the others."""
+    """Lock ``folder`` against other callers of this function; wait for them."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Who a node is in its cluster: id, name, key, certificate, and the secret that all nodes share.
+"""The identity of a node in its cluster: id, name, key, certificates, and the secret that all nodes share.
 
-Not for: admitting nodes over the network (``dios.transport.identity.joining``), or whom to trust
-(``dios.transport.identity.trust``). docs/joining.md specifies the files.
+``docs/joining.md`` specifies the files. ``dios.transport.identity.joining`` admits nodes over the network,
+``dios.transport.identity.trust`` has the trusted nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dios.ids import NodeId
 from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
     Card,
-    Role,
+    CertificateRole,
     card_of,
     cards_of,
     chain_of_pem,
@@ -45,27 +45,27 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """A node's identity, as it stands in its data directory. Its ``repr`` tells no secret."""
+    """A node's identity, as stored in its data directory. Its ``repr`` contains no secret."""
 
     node: NodeId
     name: str
     cluster: bytes
-    """SHA-256 of the authority's certificate: what names the cluster."""
+    """The SHA-256 of the authority's certificate, which identifies the cluster."""
     secret: bytes = field(repr=False)
-    """32 bytes that the cluster's nodes share, and nobody else has."""
+    """32 bytes that only the nodes of the cluster have."""
     chain: tuple[bytes, ...] = field(repr=False)
-    """Certificates (DER): this node's, its admitter's, and so on to the authority's."""
+    """The certificates (DER): this node's, that of its admitter, and so on to the authority's."""
     trust: Trust = field(repr=False)
     folder: Path
 
     @property
     def revoked(self) -> frozenset[NodeId]:
-        """The nodes that were revoked."""
+        """Return the revoked nodes."""
         return self.trust.revoked
 
     @property
     def card(self) -> Card:
-        """What this node's own certificate says."""
+        """Return the content of this node's own certificate."""
         return card_of(self.chain[0])
 
     def key(self) -> Ed25519PrivateKey:
@@ -74,19 +74,19 @@ class Identity:
 
     @cached_property
     def server_context(self) -> ssl.SSLContext:
-        """TLS for a listener: asks for a certificate of this cluster."""
+        """Return the TLS context of a listener, which requires a certificate of this cluster."""
         context = bare_context(ssl.PROTOCOL_TLS_SERVER, self.chain[-1])
-        # Who joins shows one certificate, signed by this node; the rest of its chain is here.
+        # A joining machine has one certificate, signed by this node; the rest of its chain is here.
         for each in self.chain[:-1]:
             context.load_verify_locations(cadata=each)
         self._load_own(context)
-        # A session that is resumed would skip the check of certificates.
+        # A resumed session would skip the check of certificates.
         context.num_tickets = 0
         return context
 
     @cached_property
     def client_context(self) -> ssl.SSLContext:
-        """TLS for dialling: shows this node's certificate, and asks for one of this cluster."""
+        """Return the TLS context to connect with this node's certificate, requiring one of the cluster."""
         context = bare_context(ssl.PROTOCOL_TLS_CLIENT, self.chain[-1])
         self._load_own(context)
         return context
@@ -96,13 +96,13 @@ class Identity:
             context.load_cert_chain(self.folder / "node.pem", self.folder / "node.key")
         except ssl.SSLError as error:
             raise DamagedError(
-                f"key and certificate in {self.folder} do not belong together: {error}; put both back "
-                "from a backup"
+                f"the key and the certificate in {self.folder} do not match: {error}. Restore both "
+                "from a backup."
             ) from None
 
 
 def bare_context(protocol: ssl._SSLMethod, authority: bytes) -> ssl.SSLContext:
-    """TLS 1.3 that trusts one authority's chains and nothing else; names of hosts mean nothing here."""
+    """Return a TLS 1.3 context that trusts one authority's chains only; host names are not checked."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.maximum_version = ssl.TLSVersion.TLSv1_3
@@ -115,8 +115,8 @@ def bare_context(protocol: ssl._SSLMethod, authority: bytes) -> ssl.SSLContext:
 
 
 def load_own(context: ssl.SSLContext, chain: Sequence[bytes], key: Ed25519PrivateKey) -> None:
-    """Show this chain, with a key that is in no file; raises ssl.SSLError when they do not fit together."""
-    # Python takes both from files alone; this one is in memory, and nobody else's.
+    """Load this chain and a key that is in no file; ssl.SSLError if they do not match."""
+    # Python loads both from files only; this file is in memory and private.
     fd = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(fd, pem_of(chain) + pem_of_key(key))
@@ -126,10 +126,10 @@ def load_own(context: ssl.SSLContext, chain: Sequence[bytes], key: Ed25519Privat
 
 
 def create_cluster(directory: Path, *, name: str) -> Identity:
-    """Make a cluster with one node, named ``name``, in the data directory; all of it or nothing.
+    """Create a cluster with one node ``name`` in the data directory, completely or not at all.
 
-    The authority signs this node, and its key is forgotten: there is none that could be stolen. Raises
-    ExistsError when the directory has an identity, InvalidError for what cannot be a name.
+    The authority signs this node, and its key is forgotten, so that it cannot be stolen. Raises ExistsError
+    if the directory has an identity, InvalidError for an invalid name.
     """
     check_name(name)
     refuse_second(directory)
@@ -148,9 +148,9 @@ def install(
     revocations: bytes = NO_REVOCATIONS,
     known: tuple[Known, ...] = (),
 ) -> Identity:
-    """Write a node's identity into its data directory, all of it or nothing, and load it.
+    """Write a node's identity into its data directory, completely or not at all, and load it.
 
-    Raises ExistsError when there is one.
+    Raises ExistsError if there is one.
     """
     refuse_second(directory)
     me = known_of(card_of(chain[0]))
@@ -170,19 +170,18 @@ def install(
 
 
 def refuse_second(directory: Path) -> None:
-    """Raise ExistsError when the data directory has an identity already."""
+    """Raise ExistsError if the data directory has an identity."""
     if (directory / FOLDER).exists():
         raise ExistsError(
-            f"{directory} belongs to a node of a cluster already; start it with `dios-node start --data "
-            f"{directory}`, or choose another directory"
+            f"{directory} belongs to a node of a cluster. Start it with `dios-node start --data "
+            f"{directory}`, or choose another directory."
         )
 
 
 def load(directory: Path) -> Identity | None:
-    """The identity in a data directory; None for a lone node's, which has none.
+    """Return the identity in a data directory; None for a single node without a cluster.
 
-    Raises DamagedError when it is incomplete or does not fit together, NotPermittedError when others may
-    read its secrets.
+    Raises DamagedError if it is incomplete or inconsistent, NotPermittedError if others may read its secrets.
     """
     folder = directory / FOLDER
     if not folder.exists():
@@ -198,15 +197,15 @@ def load(directory: Path) -> Identity | None:
         secret = (folder / "cluster.secret").read_bytes()
     except FileNotFoundError as error:
         raise DamagedError(
-            f"{error.filename} is missing; put it back from a backup, or let the node join anew in another "
-            "data directory"
+            f"{error.filename} is missing. Restore it from a backup, or let the node join again with another "
+            "data directory."
         ) from None
     try:
         card = _check_chain(chain, key.public_key())
     except ProtocolError as error:
         raise DamagedError(f"the certificates in {folder} are damaged: {error.message}") from None
     if len(secret) != SECRET_BYTES:
-        raise DamagedError(f"{folder / 'cluster.secret'} is damaged: it has not {SECRET_BYTES} bytes")
+        raise DamagedError(f"{folder / 'cluster.secret'} is damaged: it must have {SECRET_BYTES} bytes")
     return Identity(
         node=NodeId(card.number),
         name=card.name,
@@ -222,7 +221,7 @@ def _refuse_open(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise NotPermittedError(
-            f"{path} can be read by other users (mode {mode:04o}); a node does not use it like that. "
+            f"{path} can be read by other users (mode {mode:04o}), so the node does not use it. "
             f"If nobody has read it: `chmod 600 {path}`"
         )
 
@@ -230,23 +229,23 @@ def _refuse_open(path: Path) -> None:
 def _check_chain(chain: tuple[bytes, ...], key: Ed25519PublicKey) -> Card:
     card = cards_of(chain)[0]
     check_signatures(chain)
-    if card.role is not Role.NODE or card.key != key_digest(key):
-        raise ProtocolError("the certificate is no node's, or not that of this key")
+    if card.role is not CertificateRole.NODE or card.key != key_digest(key):
+        raise ProtocolError("the certificate is not that of a node with this key")
     return card
 
 
 def next_epoch(directory: Path) -> int:
-    """Count one start more of this node, durably, and say which it is: 1 for the first.
+    """Count one more start of this node durably, and return the number, 1 for the first start.
 
-    Raises DamagedError when the counter cannot be read: a node never starts twice with one epoch.
+    Raises DamagedError if the counter cannot be read: a node must never start twice with one epoch.
     """
     path = directory / FOLDER / "epoch"
     try:
         epoch = int(path.read_text(encoding="ascii")) + 1
     except (ValueError, FileNotFoundError) as error:
         raise DamagedError(
-            f"{path} does not say how often the node was started: {error}; write a number into it that is "
-            "higher than any before"
+            f"cannot read the number of starts from {path}: {error}. Write a number into it that is "
+            "higher than any before."
         ) from None
     durable_files.write(path, b"%d\n" % epoch)
     return epoch
@@ -255,10 +254,10 @@ def next_epoch(directory: Path) -> int:
 def sign_node(
     identity: Identity, name: str, key: Ed25519PublicKey, *, before: Callable[[], None] = lambda: None
 ) -> tuple[bytes, ...]:
-    """Admit a node: give its key a new id and the name, and remember it. Returns its chain.
+    """Admit a node: give its key a new id and the name, and record it. Returns its chain.
 
-    ``before`` is called when nothing else can refuse it, and may. Raises InvalidError for the name,
-    ExistsError when a node of that name is known, LimitError when this node can admit no more.
+    ``before`` is called after all other checks, and may refuse too. Raises InvalidError for the name,
+    ExistsError if a node of that name is known, LimitError if this node can admit no more.
     """
     check_name(name)
     if any(each.name == name for each in identity.trust.known):
@@ -271,17 +270,17 @@ def sign_node(
 
 
 def name_taken(name: str) -> ExistsError:
-    """The error for a name that a node of the cluster has."""
+    """Return the error for a name that a node of the cluster has."""
     return ExistsError(
-        f"the cluster has a node named {name}; choose another name with --name, or, if that node is gone for "
-        f"good, `dios node forget {name}` first"
+        f"the cluster has a node named {name}. Choose another name with --name, or, if that node is gone for "
+        f"good, `dios node forget {name}` first."
     )
 
 
 def admit_here(identity: Identity, directory: Path, *, name: str) -> Identity:
     """Admit a node whose data directory is on this machine, without a token or a connection.
 
-    Raises what ``sign_node`` and ``install`` raise.
+    Raises the errors of ``sign_node`` and ``install``.
     """
     refuse_second(directory)
     key = Ed25519PrivateKey.generate()
@@ -292,10 +291,10 @@ def admit_here(identity: Identity, directory: Path, *, name: str) -> Identity:
 
 
 def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
-    """Sign a known node's certificate anew, same id, name and key: a chain through this node.
+    """Sign a known node's certificate again, with the same id, name and key; return its new chain.
 
-    For a node whose chain has become long, or goes through nodes that are gone. Raises NotPermittedError
-    when that node is not known here, LimitError when this node can sign no more.
+    It is for a node whose chain is long, or contains nodes that are gone. Raises NotPermittedError if that
+    node is not known here, LimitError if this node can sign no more.
     """
     card = card_of(certificate)
     if known_of(card) not in identity.trust.known:
@@ -305,10 +304,10 @@ def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
 
 
 def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
-    """Take over, durably, a chain that ``renew`` made elsewhere. Raises ProtocolError for another's."""
+    """Store a chain that ``renew`` made at another node, durably; ProtocolError for another node's chain."""
     card = _check_chain(chain, identity.key().public_key())
     if card != identity.card or chain[-1] != identity.chain[-1]:
-        raise ProtocolError("the new chain is another node's, or another cluster's")
+        raise ProtocolError("the new chain is of another node or another cluster")
     durable_files.write(identity.folder / "node.pem", pem_of(chain[:-1]))
     made = load(identity.folder.parent)
     assert made is not None, "it is there"  # noqa: S101 - a broken promise of this module
@@ -316,7 +315,7 @@ def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
 
 
 def known_of(card: Card) -> Known:
-    """What the lists keep of a node."""
+    """Return the entry of a node in the lists."""
     return Known(card.number, card.name, card.key)
 
 

@@ -1,8 +1,7 @@
-"""How a machine becomes a node of a cluster: it shows a token, and is given a certificate and the secret.
+"""The admission of a machine to a cluster: it shows a token, and gets a certificate and the secret.
 
-Not for: tokens themselves (``dios.transport.identity.tokens``). docs/joining.md specifies the conversation,
-which is
-one request and one answer over a connection in which both ends are authenticated already.
+``docs/joining.md`` specifies the conversation: one request and one answer over a connection in which both
+ends are already authenticated. ``dios.transport.identity.tokens`` has the tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dios.errors import (
 )
 from dios.transport.identity import tokens
 from dios.transport.identity.certificates import (
-    Role,
+    CertificateRole,
     cards_of,
     check_name,
     check_signatures,
@@ -51,7 +50,7 @@ from dios.transport.identity.identity import (
 )
 from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known, decode_revocations
-from dios.transport.tcp.secured import Peer, Secured, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import connect, for_another
 
 _VERSION: Final = 1
@@ -61,17 +60,17 @@ _Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=_CERTIF
 _Version: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class Request(Struct, frozen=True, array_like=True, tag="join"):
-    """What a joiner asks."""
+class JoinRequest(Struct, frozen=True, array_like=True, tag="join"):
+    """The request of a joining machine."""
 
     version: _Version
     name: Annotated[str, Meta(min_length=1, max_length=limits.NODE_NAME_BYTES_MAX)]
     request: _Certificate
-    """A certificate request, signed with the key of the node to be: proof that it has it."""
+    """A certificate request, signed with the future node's key as a proof of its possession."""
 
 
 class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
-    """What makes a node: its chain, and what all nodes share."""
+    """The new node's identity: its chain, and the data that all nodes share."""
 
     chain: Annotated[tuple[_Certificate, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)]
     secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
@@ -80,25 +79,25 @@ class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
 
 
 class Refused(Struct, frozen=True, array_like=True, tag="refused"):
-    """Why not."""
+    """The reason of a refusal."""
 
     code: int
     message: Annotated[str, Meta(max_length=limits.REFUSAL_BYTES_MAX)]
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_request: Final = msgspec.msgpack.Decoder(Request)
+_request: Final = msgspec.msgpack.Decoder(JoinRequest)
 _answer: Final[msgspec.msgpack.Decoder[Admitted | Refused]] = msgspec.msgpack.Decoder(Admitted | Refused)
 
 
-# -- who joins --------------------------------------------------------------------------------------
+# -- the joining machine ----------------------------------------------------------------------------
 async def join(address: str, token: str, *, name: str, directory: Path) -> Identity:
-    """Become a node of the cluster at ``address``, "HOST:PORT", under ``name``; its identity, durable.
+    """Join the cluster at ``address``, "HOST:PORT", as a node ``name``; return its identity, stored durably.
 
-    Raises InvalidError for a token or name that is none, ExistsError when the name is taken there or the
-    directory has an identity, NotPermittedError when the token is used up, has expired or is another
-    node's, UnreachableError when nobody answers, TimeLimitError after JOIN_MS_MAX, ProtocolError for what no
-    node would answer. After an error the directory is as it was.
+    Raises InvalidError for an invalid token or name, ExistsError if the name is taken or the directory has an
+    identity, NotPermittedError if the token is used up, has expired or is for another node, UnreachableError
+    if nobody answers, TimeLimitError after JOIN_MS_MAX, ProtocolError for an answer that no node would
+    give. After an error the directory is unchanged.
     """
     held = tokens.read(token)
     check_name(name)
@@ -108,13 +107,13 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
         admitted = await _ask(address, held, name, key)
         _check(admitted, held, name, key)
         return install(directory, key, admitted.chain, admitted.secret, admitted.revocations, admitted.known)
-    raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms; try again")
+    raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms. Try again.")
 
 
 async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> Admitted:
     meant, meant_name = signer_of(token.certificate)
 
-    def check(peer: Peer) -> None:
+    def check(peer: PeerIdentity) -> None:
         if peer.node != meant:
             raise NotPermittedError(for_another(peer.name, meant_name))
 
@@ -125,14 +124,16 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
             subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
             request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm=None)
             secured.send_nowait(
-                frame_of(_encode(Request(_VERSION, name, request.public_bytes(Encoding.DER))))
+                frame_of(_encode(JoinRequest(_VERSION, name, request.public_bytes(Encoding.DER))))
             )
             await secured.flush()
             bodies = await secured.receive()
         finally:
             secured.close()
     if not bodies:
-        raise UnreachableError(f"{address} ended the connection without an answer; look into its log")
+        raise UnreachableError(
+            f"{address} closed the connection without an answer. Read the log of that node."
+        )
     try:
         answer = _answer.decode(bodies[0])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -143,34 +144,36 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
 
 
 def context_of(token: Token) -> ssl.SSLContext:
-    """TLS for whoever holds the token; raises InvalidError."""
+    """Return the TLS context of a holder of the token; raises InvalidError."""
     context = bare_context(ssl.PROTOCOL_TLS_CLIENT, token.authority)
     try:
         load_own(context, [token.certificate], token.key)
     except ssl.SSLError:
-        raise InvalidError("the join token does not hold together; make a new one") from None
+        raise InvalidError("the join token is inconsistent. Make a new one with `dios-node token`.") from None
     return context
 
 
 def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) -> None:
-    """Raise ProtocolError unless what was given is a node's identity in the token's cluster."""
+    """Raise ProtocolError unless the answer is a node's identity in the token's cluster."""
     card = cards_of(admitted.chain)[0]
     check_signatures(admitted.chain)
     decode_revocations(admitted.revocations)
-    mine = card.role is Role.NODE and card.name == name and card.key == key_digest(key.public_key())
+    mine = (
+        card.role is CertificateRole.NODE and card.name == name and card.key == key_digest(key.public_key())
+    )
     if not mine or admitted.chain[-1] != token.authority:
-        raise ProtocolError("the certificate that was given is not the one that was asked for")
+        raise ProtocolError("the certificate in the answer is not the requested one")
 
 
-# -- who admits -------------------------------------------------------------------------------------
+# -- the admitting node -----------------------------------------------------------------------------
 async def admit(
     identity: Identity, connection: Secured, *, taken: Callable[[str], bool] = lambda _name: False
 ) -> Known:
-    """Serve a connection whose peer has role JOIN, close it, and say who was admitted.
+    """Serve a connection whose peer has the role JOIN, close it, and return the admitted node.
 
-    ``taken`` says whether some node of the cluster has that name, beside those known here. A request that
-    is refused is told why, and raises that error here: NotPermittedError for the token, ExistsError or
-    InvalidError for the name, LimitError when the cluster is full, ProtocolError for what is malformed,
+    ``taken`` returns True if a node of the cluster has that name, in addition to those known here. A refused
+    peer gets the reason, which is raised here too: NotPermittedError for the token, ExistsError or
+    InvalidError for the name, LimitError if the cluster is full, ProtocolError for a malformed request,
     TimeLimitError after JOIN_MS_MAX.
     """
     try:
@@ -182,7 +185,7 @@ async def admit(
                 raise
             await _send(connection, answer)
             return node
-        raise TimeLimitError(f"the peer did not ask to join within {limits.JOIN_MS_MAX} ms")
+        raise TimeLimitError(f"the peer sent no request to join within {limits.JOIN_MS_MAX} ms")
     finally:
         connection.close()
 
@@ -191,8 +194,8 @@ async def _admitted(
     identity: Identity, connection: Secured, taken: Callable[[str], bool]
 ) -> tuple[Admitted, Known]:
     number = connection.peer.node
-    if connection.peer.role is not Role.JOIN:
-        raise NotPermittedError("who is a node already does not join")
+    if connection.peer.role is not CertificateRole.JOIN:
+        raise NotPermittedError("the peer is a node already and cannot join")
     tokens.check(identity.folder, number)
     bodies = await connection.receive()
     if len(bodies) != 1:
@@ -203,13 +206,13 @@ async def _admitted(
         raise ProtocolError(f"malformed request to join: {error}") from None
     if asked.version != _VERSION:
         raise ProtocolError(
-            f"this node speaks version {_VERSION} of joining, and was asked in {asked.version}; use the same "
-            "release on both machines"
+            f"this node speaks version {_VERSION} of the join protocol, the peer {asked.version}. Use the "
+            "same release on both machines."
         )
     key = _requested_key(asked.request)
     if taken(asked.name):
         raise name_taken(asked.name)
-    # The use is counted before anything is given for it; what fails before that costs none.
+    # The use is counted before the answer; a request that fails before that costs none.
     chain = sign_node(identity, asked.name, key, before=lambda: tokens.use(identity.folder, number))
     known = tuple(identity.trust.known)
     return Admitted(chain, identity.secret, identity.trust.encode(), known), known[-1]
@@ -223,7 +226,7 @@ def _requested_key(request: bytes) -> Ed25519PublicKey:
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise ProtocolError(f"malformed certificate request: {error}") from None
     if not valid or not isinstance(key, Ed25519PublicKey):
-        raise ProtocolError("the certificate request is not signed with a key of the kind Ed25519")
+        raise ProtocolError("the certificate request is not signed with an Ed25519 key")
     return key
 
 

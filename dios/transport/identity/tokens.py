@@ -1,10 +1,8 @@
-"""Join tokens: one line of text that lets a machine into a cluster, and the book of those given out.
+"""Join tokens: one line of text that admits a machine to a cluster, and the list of issued tokens.
 
-Not for: the conversation in which one is used (``dios.transport.identity.joining``).
-
-A token holds the authority's certificate, and a certificate of role *join* with its key: enough for a
-connection in which both ends are authenticated, and for nothing else. It works at the node that made it,
-which alone counts its uses and judges its time.
+A token has the authority's certificate, and a certificate of the role *join* with its key. That suffices for
+a connection in which both ends are authenticated, and for nothing else. It is valid at the node that issued
+it, which alone counts its uses and judges its time. ``dios.transport.identity.joining`` uses tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError, ProtocolError
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import Role, card_of, make_join
+from dios.transport.identity.certificates import CertificateRole, card_of, make_join
 from dios.transport.identity.identity import Identity
 
 _PREFIX: Final = "dios-join-1."
@@ -34,10 +32,10 @@ _BOOK: Final = "tokens"
 
 
 class Token(NamedTuple):
-    """What a token holds. Its text is a secret, and so is the key."""
+    """The content of a token. Its text is a secret, and so is the key."""
 
     authority: bytes
-    """The authority's certificate: whoever answers must be of its cluster."""
+    """The authority's certificate; the answering node must be of its cluster."""
     certificate: bytes
     key: Ed25519PrivateKey
 
@@ -46,16 +44,16 @@ class Token(NamedTuple):
 
     @property
     def number(self) -> int:
-        """What the book knows it by."""
+        """Return the number of the token in the list."""
         return card_of(self.certificate).number
 
     @property
     def cluster(self) -> bytes:
-        """SHA-256 of the authority's certificate."""
+        """Return the SHA-256 of the authority's certificate."""
         return hashlib.sha256(self.authority).digest()
 
 
-class _Content(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _TokenContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     authority: bytes
     certificate: bytes
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -68,18 +66,18 @@ class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_content: Final = msgspec.msgpack.Decoder(_Content)
+_content: Final = msgspec.msgpack.Decoder(_TokenContent)
 _book: Final = msgspec.msgpack.Decoder(tuple[_Row, ...])
 
 
 def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: float | None = None) -> str:
-    """Make a token that lets ``uses`` nodes join here within the next ``valid_s`` seconds; its text.
+    """Return the text of a new token that admits ``uses`` nodes here within the next ``valid_s`` seconds.
 
-    ``now_s`` is this machine's clock, seconds since 1970. Raises InvalidError for numbers out of bounds,
-    LimitError when TOKENS_MAX tokens are open or this node can admit nobody.
+    ``now_s`` is this machine's clock, seconds since 1970. Raises InvalidError for numbers out of range,
+    LimitError if TOKENS_MAX tokens are valid or this node can admit no node.
     """
     if not 1 <= uses <= limits.TOKEN_USES_MAX:
-        raise InvalidError(f"a token lets 1 to {limits.TOKEN_USES_MAX} nodes join, not {uses}")
+        raise InvalidError(f"a token admits 1 to {limits.TOKEN_USES_MAX} nodes, not {uses}")
     if not 1 <= valid_s <= limits.TOKEN_VALID_S_MAX:
         raise InvalidError(f"a token is valid for 1 to {limits.TOKEN_VALID_S_MAX} seconds, not {valid_s}")
     expires_s = int(time.time() if now_s is None else now_s) + valid_s
@@ -89,29 +87,31 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
     with durable_files.locked(identity.folder):
         rows = _read(identity.folder, time.time())
         if len(rows) >= limits.TOKENS_MAX:
-            raise LimitError(f"{limits.TOKENS_MAX} tokens are open at this node; wait until some expire")
+            raise LimitError(
+                f"this node has {limits.TOKENS_MAX} valid tokens, the maximum. Wait until some expire."
+            )
         _write(identity.folder, (*rows, row))
-    return _text(_Content(identity.chain[-1], certificate, key.private_bytes_raw()))
+    return _text(_TokenContent(identity.chain[-1], certificate, key.private_bytes_raw()))
 
 
-def _text(content: _Content) -> str:
+def _text(content: _TokenContent) -> str:
     body = _encode(content)
     check = hashlib.sha256(_TAG + body).digest()[:_CHECK_BYTES]
     return _PREFIX + base64.urlsafe_b64encode(check + body).rstrip(b"=").decode("ascii")
 
 
 def read(text: str) -> Token:
-    """Read a token's text; raises InvalidError when it is not exactly what ``issue`` gave."""
+    """Read a token's text; InvalidError if it is not exactly the text that ``issue`` returned."""
     text = text.strip()
     if not text.startswith(_PREFIX) or len(text) > limits.TOKEN_TEXT_CHARS_MAX:
-        raise InvalidError(f"that is no join token: one begins with {_PREFIX}")
-    damaged = InvalidError("the join token was cut or altered; copy the whole line again")
+        raise InvalidError(f"this is not a join token: a token begins with {_PREFIX}")
+    damaged = InvalidError("the join token is incomplete or changed. Copy the whole line again.")
     try:
         whole = base64.b64decode(
             text[len(_PREFIX) :] + "=" * (-(len(text) - len(_PREFIX)) % 4), b"-_", validate=True
         )
         content = _content.decode(whole[_CHECK_BYTES:])
-        # Compares the check sum, and the spare bits of the last character too.
+        # Compares the checksum, and the unused bits of the last character too.
         if _text(content) != text:
             raise damaged
         token = Token(
@@ -120,19 +120,19 @@ def read(text: str) -> Token:
         roles = card_of(token.authority).role, card_of(token.certificate).role
     except (ValueError, binascii.Error, msgspec.MsgspecError, ProtocolError):
         raise damaged from None
-    if roles != (Role.AUTHORITY, Role.JOIN):
+    if roles != (CertificateRole.AUTHORITY, CertificateRole.JOIN):
         raise damaged
     return token
 
 
 def check(folder: Path, number: int, *, now_s: float | None = None) -> None:
-    """Raise NotPermittedError unless the token is in the book with uses left, and not expired."""
+    """Raise NotPermittedError unless the token is in the list with uses left, and has not expired."""
     with durable_files.locked(folder):
         _find(_read(folder, time.time() if now_s is None else now_s), number)
 
 
 def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
-    """Count one use of a token, durably, before anything is given for it; raises NotPermittedError."""
+    """Count one use of a token durably, before the answer; raises NotPermittedError."""
     with durable_files.locked(folder):
         rows = _read(folder, time.time() if now_s is None else now_s)
         row = _find(rows, number)
@@ -143,21 +143,21 @@ def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
 def _find(rows: tuple[_Row, ...], number: int) -> _Row:
     row = next((each for each in rows if each.number == number), None)
     if row is None:
-        raise NotPermittedError("the token has expired; make a new one there with `dios-node token`")
+        raise NotPermittedError("the token has expired. Make a new one there with `dios-node token`.")
     if row.uses_left < 1:
-        raise NotPermittedError("the token is used up; make a new one there with `dios-node token`")
+        raise NotPermittedError("the token is used up. Make a new one there with `dios-node token`.")
     return row
 
 
 def _read(folder: Path, now_s: float) -> tuple[_Row, ...]:
-    """The rows that have not expired: what is not in the book is refused, so that forgetting is safe."""
+    """Return the tokens that have not expired; tokens that are not in the list are refused."""
     try:
         rows = _book.decode((folder / _BOOK).read_bytes())
     except FileNotFoundError:
         return ()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamagedError(
-            f"the book of tokens {folder / _BOOK} is damaged: {error}; remove it, and make new tokens"
+            f"the list of tokens {folder / _BOOK} is damaged: {error}. Remove it, and make new tokens."
         ) from None
     return tuple(row for row in rows if row.expires_s > now_s)
 

@@ -1,11 +1,10 @@
-"""Which nodes a node trusts: whom it knows, who was revoked, and who stays although its admitter was.
+"""The nodes that a node trusts: known nodes, revoked nodes, and nodes that stay after their admitter's end.
 
-Not for: signatures, which TLS has checked before, or telling other nodes (``dios.host.peers``).
-
-A chain of certificates counts as long as nobody in it is revoked: what a revoked node signed, before or
-later, counts no more. So that the nodes which it had admitted stay, whoever revokes it lists the nodes known
-then, with their keys; for them the chain above is not looked at. Both lists only grow, and are merged by
-union: a node that hears of them twice, or in any order, comes to the same.
+A chain of certificates is valid as long as no node in it is revoked: everything that a revoked node signed,
+before or later, becomes invalid. So that the nodes which it had admitted stay, the revocation lists the nodes
+known at that time with their keys; for them the chain above is ignored. Both lists only grow and are merged
+by union, so that repetitions and the order of messages do not matter. TLS checks the signatures, and
+``dios.host.peers`` sends the lists.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import Card, Role
+from dios.transport.identity.certificates import Card, CertificateRole
 
 _Id: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -30,7 +29,7 @@ _VERSION: Final = 1
 
 
 class Known(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A node and its key (SHA-256 of the public one)."""
+    """A node and its key (SHA-256 of the public key)."""
 
     node: _Id
     name: Annotated[str, Meta(min_length=1, max_length=limits.NODE_NAME_BYTES_MAX)]
@@ -53,19 +52,19 @@ _revocations: Final = msgspec.msgpack.Decoder(_Revocations)
 _roster: Final = msgspec.msgpack.Decoder(_Roster)
 
 NO_REVOCATIONS: Final = _encode(_Revocations(_VERSION, (), ()))
-"""The list of a new cluster, as bytes."""
+"""The encoded list of a new cluster."""
 
 
 def roster_of(nodes: Iterable[Known]) -> bytes:
-    """The file of known nodes."""
+    """Return the content of the file of known nodes."""
     return _encode(_Roster(_VERSION, tuple(sorted(nodes, key=lambda known: known.node))))
 
 
 class Trust:
-    """One node's lists, kept in its identity's folder (files ``revoked`` and ``known``)."""
+    """The lists of one node, stored in the folder of its identity (files ``revoked`` and ``known``)."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the lists; raises DamagedError when they are not what was written."""
+        """Read the lists; raises DamagedError if they are not what was written."""
         self._folder: Final = folder
         self._watchers: Final[list[Callable[[], None]]] = []
         try:
@@ -73,8 +72,8 @@ class Trust:
             roster = _roster.decode((folder / "known").read_bytes())
         except (msgspec.MsgspecError, UnicodeDecodeError, FileNotFoundError) as error:
             raise DamagedError(
-                f"the lists of nodes in {folder} cannot be read: {error}; put back the files 'revoked' and "
-                "'known' from a backup, or let the node join anew in another data directory"
+                f"cannot read the lists of nodes in {folder}: {error}. Restore the files 'revoked' and "
+                "'known' from a backup, or let the node join again with another data directory."
             ) from None
         self._revoked = frozenset(listed.revoked)
         self._kept = frozenset(listed.kept)
@@ -82,42 +81,42 @@ class Trust:
 
     @property
     def revoked(self) -> frozenset[NodeId]:
-        """The nodes that nobody speaks with any more."""
+        """Return the revoked nodes."""
         return frozenset(NodeId(node) for node in self._revoked)
 
     @property
     def known(self) -> Sequence[Known]:
-        """All nodes that this one has met or admitted, itself among them, without the revoked ones."""
+        """Return all nodes that this one has met or admitted, with itself and without the revoked ones."""
         return tuple(self._known.values())
 
     def refusal(self, chain: Sequence[Card]) -> str:
-        """Why a peer with this chain is refused; empty when it is not."""
+        """Return the reason why a peer with this chain is refused; empty if it is not."""
         peer = chain[0]
         known = self._known.get(peer.number)
-        if peer.role is Role.NODE and known is not None and known.key != peer.key:
-            return f"{peer.name} shows another key than before; it is not the node that was admitted"
+        if peer.role is CertificateRole.NODE and known is not None and known.key != peer.key:
+            return f"{peer.name} has another key than before, so it is not the node that was admitted"
         for card in chain[:-1]:
-            if card.number in self._revoked and card.role is Role.NODE:
+            if card.number in self._revoked and card.role is CertificateRole.NODE:
                 if card is peer:
                     return f"{peer.name} was revoked"
                 return (
-                    f"{peer.name} was admitted by {card.name}, which was revoked; join it anew with a token"
+                    f"{peer.name} was admitted by {card.name}, which was revoked. Join it again with a token."
                 )
             if (card.number, card.key) in self._kept:
                 return ""
         return ""
 
     def check_room(self) -> None:
-        """Raise LimitError when as many nodes are known as a cluster may have."""
+        """Raise LimitError if the maximum number of nodes of a cluster is known."""
         if len(self._known) >= limits.NODES_MAX:
             raise LimitError(
-                f"a cluster has at most {limits.NODES_MAX} nodes; `dios node forget` those that are gone"
+                f"a cluster has at most {limits.NODES_MAX} nodes. `dios node forget` those that are gone."
             )
 
     def note(self, node: Known) -> None:
-        """Remember a node, durably. One that is known under this id stays as it was.
+        """Record a node durably. A node that is known under this id stays unchanged.
 
-        Raises LimitError when NODES_MAX nodes are known.
+        Raises LimitError if NODES_MAX nodes are known.
         """
         if node.node in self._known or node.node in self._revoked:
             return
@@ -126,9 +125,9 @@ class Trust:
         self._write_roster()
 
     def revoke(self, node: NodeId) -> None:
-        """Refuse this node, and all that it admitted and we do not know, from now on and durably.
+        """Refuse this node, and all unknown nodes that it admitted, from now on and durably.
 
-        Raises LimitError when NODES_FORGOTTEN_MAX nodes were revoked in the cluster's life.
+        Raises LimitError if NODES_FORGOTTEN_MAX nodes were revoked in the cluster's life.
         """
         if node in self._revoked:
             return
@@ -136,18 +135,18 @@ class Trust:
         self._grow(self._revoked | {int(node)}, self._kept | kept)
 
     def encode(self) -> bytes:
-        """What was revoked, for ``merge`` at another node; at most TRUST_BYTES_MAX."""
+        """Return the revocations for ``merge`` at another node; at most TRUST_BYTES_MAX."""
         return _encode(_Revocations(_VERSION, tuple(sorted(self._revoked)), tuple(sorted(self._kept))))
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what ``encode`` gives: equal where the lists are."""
+        """Return the SHA-256 of ``encode``, which is equal for equal lists."""
         return hashlib.sha256(self.encode()).digest()
 
     def merge(self, data: bytes) -> bool:
-        """Take over what a trusted node says was revoked; whether anything was new.
+        """Add the revocations of a trusted node; return True if any was new.
 
-        Raises ProtocolError when it is malformed, LimitError when both lists together are too long.
+        Raises ProtocolError if they are malformed, LimitError if both lists together are too long.
         """
         listed = decode_revocations(data)
         revoked = self._revoked | set(listed.revoked)
@@ -160,7 +159,7 @@ class Trust:
             return False
         if max(len(revoked), len(kept)) > limits.NODES_FORGOTTEN_MAX:
             raise LimitError(
-                f"more than {limits.NODES_FORGOTTEN_MAX} nodes were revoked in this cluster; make a new one"
+                f"more than {limits.NODES_FORGOTTEN_MAX} nodes were revoked in this cluster. Create a new one"
             )
         listed = _Revocations(_VERSION, tuple(sorted(revoked)), tuple(sorted(kept)))
         durable_files.write(self._folder / "revoked", _encode(listed))
@@ -170,21 +169,21 @@ class Trust:
             del self._known[node]
         if gone:
             self._write_roster()
-        for told in tuple(self._watchers):
-            told()
+        for notify in tuple(self._watchers):
+            notify()
         return True
 
     def _write_roster(self) -> None:
         durable_files.write(self._folder / "known", roster_of(self._known.values()))
 
-    def watch(self, told: Callable[[], None]) -> Callable[[], None]:
-        """Call ``told`` whenever somebody was revoked; what is returned ends that."""
-        self._watchers.append(told)
-        return lambda: self._watchers.remove(told) if told in self._watchers else None
+    def watch(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call ``notify`` after each revocation; call the returned function to end that."""
+        self._watchers.append(notify)
+        return lambda: self._watchers.remove(notify) if notify in self._watchers else None
 
 
 def decode_revocations(data: bytes) -> _Revocations:
-    """Read what ``Trust.encode`` wrote; raises ProtocolError."""
+    """Read the result of ``Trust.encode``; raises ProtocolError."""
     if len(data) > limits.TRUST_BYTES_MAX:
         raise ProtocolError(f"a list of revocations of {len(data)} bytes is over {limits.TRUST_BYTES_MAX}")
     try:

@@ -1,16 +1,12 @@
-"""Anonymous shared memory: made, sealed, copied inside the system, handed on for reading only.
+"""Anonymous shared memory: creation, seals, copies inside the kernel, and read-only descriptors.
 
-Not for: deciding which memory an object's content is (``dios.host``), or rings
-(``dios.transport.rings.waiting``).
+The seals. A read-only descriptor alone is no protection, because its receiver can open it again through
+/proc. A seal on the memory protects it: WRITE, once nobody maps it for writing (an immutable version), or
+FUTURE_WRITE, where the node has the only writable mapping. In addition, every memory created here has a
+fixed size (SHRINK and GROW), so that truncation cannot make a reader fault; it cannot be executed; and it has
+mode 0400, so that opening it again for writing needs a capability that no task has.
 
-What a seal is worth. A descriptor opened for reading only is no boundary by itself: its receiver can
-re-open it through /proc. What holds is a seal on the memory: WRITE, once nobody maps it for writing (an
-immutable version), or FUTURE_WRITE, where the node keeps the one writable mapping there will ever be.
-Beside it every memory made here has a fixed size (SHRINK and GROW), so that no reader can be made to fault
-by cutting it short, cannot be executed, and has mode 0400, so that re-opening for writing needs a
-capability that no task has.
-
-A receiver of a writable descriptor may add seals itself. That can only make ``seal_forever`` answer False.
+A receiver of a writable descriptor may add seals itself. Then ``seal_forever`` returns False, no more.
 """
 
 from __future__ import annotations
@@ -42,11 +38,11 @@ _OWNER_READS: Final = 0o400
 
 
 def create_memory(size: int, label: str = "") -> int:
-    """Make ``size`` bytes of zeroed memory and return its descriptor, for writing; its owner closes it.
+    """Create ``size`` bytes of zeroed memory; return its writable descriptor, which the caller closes.
 
-    Its size is fixed, it cannot be executed where the system can hold that, and it does not survive exec.
-    ``label`` is seen in /proc by this user: never a name. Raises OutOfMemoryError when there are no
-    descriptors or memory.
+    The size is fixed, the memory cannot be executed where the kernel supports that, and the descriptor is
+    closed on exec. ``label`` is visible in /proc for this user, so it must not be a name. Raises
+    OutOfMemoryError if there are no descriptors or no memory.
     """
     text = f"dios {label}"[:_LABEL_BYTES_MAX]
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
@@ -56,7 +52,7 @@ def create_memory(size: int, label: str = "") -> int:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            # A system before 6.3 does not know the flag.
+            # A kernel before 6.3 does not know the flag.
             fd = os.memfd_create(text, flags)
     except OSError as error:
         raise OutOfMemoryError(f"no memory for a buffer of {size} bytes: {error.strerror}") from error
@@ -71,7 +67,7 @@ def create_memory(size: int, label: str = "") -> int:
 
 
 def sealed_memory(data: bytes | bytearray | memoryview, label: str = "") -> int:
-    """Make an immutable memory that holds ``data``; its owner closes the descriptor."""
+    """Create an immutable memory with the bytes ``data``; the caller closes the descriptor."""
     fd = create_memory(len(data), label)
     try:
         write_all(fd, data)
@@ -83,20 +79,20 @@ def sealed_memory(data: bytes | bytearray | memoryview, label: str = "") -> int:
 
 
 def seal(fd: int, seals: int) -> None:
-    """Add seals; OSError when the system refuses."""
+    """Add seals; OSError if the kernel refuses."""
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 
 
 def seals_of(fd: int) -> int:
-    """The seals that a memory has."""
+    """Return the seals of a memory."""
     return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
 
 
 def seal_forever(fd: int) -> bool:
-    """Make the memory immutable; True when it is from now on, whoever holds what.
+    """Make the memory immutable; return True if it is from now on, for all of its holders.
 
-    False when somebody still maps it for writing, or when a holder has forbidden further seals: then its
-    bytes must be copied to become a version.
+    False if it is still mapped for writing, or a holder has forbidden further seals: then its bytes must be
+    copied to become a version.
     """
     try:
         seal(fd, SEAL_FOREVER)
@@ -110,26 +106,26 @@ def seal_forever(fd: int) -> bool:
 
 
 def seal_future_write(fd: int) -> None:
-    """Forbid every new way of writing, while mappings made earlier go on writing: do it before handing on."""
+    """Forbid new ways of writing; earlier mappings still write. Call it before sharing the memory."""
     seal(fd, SEAL_FUTURE_WRITE | SEAL_SIZE | fcntl.F_SEAL_SEAL)
 
 
 def reopen_read_only(fd: int) -> int:
-    """An open file of its own on the same memory, that cannot be written through; its owner closes it.
+    """Open the memory again for reading only; the caller closes the descriptor.
 
-    A copy of a descriptor shares position and flags with the first, in both directions: whoever gets one gets
-    a way to talk to everybody else who has. So each receiver is given an open file of its own. A boundary
-    against writing only together with a seal, or for receivers without capabilities (the memory's mode is
-    0400). Raises OSError without descriptors.
+    A copy of a descriptor shares position and flags with the original, in both directions, so its receivers
+    could communicate through it. Each receiver therefore gets an open file of its own. It protects against
+    writing only together with a seal, or from receivers without capabilities (the mode is 0400). Raises
+    OSError if there are no descriptors.
     """
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def reopen_for_writing(fd: int) -> int:
-    """An open file of its own for one who may write; its owner closes it. Raises OSError without descriptors.
+    """Open the memory again for a writer; the caller closes the descriptor. OSError without descriptors.
 
-    The memory's mode lets only root open it again. Otherwise it is a copy: those who write one memory can
-    talk through it anyway.
+    The mode of the memory lets only root open it again. Otherwise this is a copy: writers of one memory can
+    communicate through it anyway.
     """
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
@@ -138,11 +134,11 @@ def reopen_for_writing(fd: int) -> int:
 
 
 def copies_of(fds: Iterable[int]) -> list[int]:
-    """A copy of each descriptor; their owner closes them. Raises OSError, and then there is none."""
+    """Return a copy of each descriptor, which the caller closes; OSError if one cannot be copied."""
     copies: list[int] = []
     try:
         for fd in fds:
-            copies.append(os.dup(fd))  # noqa: PERF401 - what was made before a failure must be known
+            copies.append(os.dup(fd))  # noqa: PERF401 - the copies before a failure must be known
     except OSError:
         close_all(copies)
         raise
@@ -150,14 +146,15 @@ def copies_of(fds: Iterable[int]) -> list[int]:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close every one."""
+    """Close all of them."""
     for fd in fds:
         os.close(fd)
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int = 0) -> None:
-    """Write all of ``data`` at ``offset``, faster than through a fresh mapping; NoSpaceError when it does
-    not fit.
+    """Write all of ``data`` at ``offset``; NoSpaceError if it does not fit.
+
+    This is faster than a new mapping.
     """
     rest = memoryview(data)
     while rest:
@@ -172,12 +169,11 @@ def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int = 0) ->
 
 
 def copy_bytes(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, length: int) -> None:
-    """Copy between memories or files inside the system, without the interpreter lock (bytes, offsets in
-    bytes).
+    """Copy bytes between memories or files inside the kernel, without the interpreter lock.
 
-    Moves neither descriptor's position. Raises InvalidError when the source ends early, NoSpaceError when the
-    destination has no room. 64 MiB take about 13 ms onto pages that exist, and about 32 ms onto fresh ones.
-    What is not there in a large source costs nothing, and is not there in the destination either.
+    Moves no position of a descriptor. Raises InvalidError if the source ends early, NoSpaceError if the
+    destination has no room. 64 MiB take about 13 ms to existing pages and about 32 ms to new ones. Holes of
+    a large source are not copied, and are holes of the destination.
     """
     if length < limits.SPARSE_COPY_BYTES_MIN:
         _copy_whole(src_fd, src_offset, dst_fd, dst_offset, length)
@@ -192,13 +188,13 @@ def copy_bytes(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, lengt
 
 
 def data_ranges(fd: int, offset: int, length: int) -> Iterator[tuple[int, int]]:
-    """Where in this part of a memory or file there is anything: offsets and lengths, in order.
+    """Yield the offsets and lengths of the parts that have data, in order; the rest reads as zeros.
 
-    The rest reads as zeros. Short holes are not told apart. Raises InvalidError when the file ends early,
-    OSError without descriptors.
+    Short holes are part of the data. Raises InvalidError if the file ends early, OSError without
+    descriptors.
     """
     end = offset + length
-    # Looking moves a position, and that of ``fd`` may be somebody else's too.
+    # Seeking moves a position, which others may share with ``fd``.
     own = reopen_read_only(fd)
     try:
         missing = end - os.fstat(own).st_size
@@ -217,7 +213,7 @@ def data_ranges(fd: int, offset: int, length: int) -> Iterator[tuple[int, int]]:
 
 
 def _place(fd: int, offset: int, whence: int, end: int) -> int:
-    """The next beginning of bytes or of a hole; ``end`` where there is none before it."""
+    """Return the next beginning of data or of a hole; ``end`` if there is none before it."""
     if offset >= end:
         return end
     try:
@@ -229,14 +225,14 @@ def _place(fd: int, offset: int, whence: int, end: int) -> int:
 
 
 def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Make bytes zero and give their pages back; NoSpaceError or OSError when the system refuses."""
+    """Zero bytes and free their pages; NoSpaceError or OSError if the kernel refuses."""
     if length <= 0:
         return
     if _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, offset, length):
         number = ctypes.get_errno()
         if number not in _NO_COPY_HERE:
             raise OSError(number, os.strerror(number))
-        # A file system without holes.
+        # The file system has no holes.
         zeros = bytes(min(length, limits.COPY_BLOCK_BYTES))
         for done in range(0, length, len(zeros)):
             write_all(fd, memoryview(zeros)[: length - done], offset + done)
@@ -261,7 +257,7 @@ def _copy_whole(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, leng
 
 
 def _copy_through(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, length: int) -> None:
-    """Copy between different kinds of file by a block that stays in the processor's cache."""
+    """Copy between different kinds of files through a block that stays in the processor's cache."""
     block = memoryview(bytearray(min(length, limits.COPY_BLOCK_BYTES)))
     while length:
         done = os.preadv(src_fd, [block[: min(length, len(block))]], src_offset)
@@ -274,10 +270,10 @@ def _copy_through(src_fd: int, src_offset: int, dst_fd: int, dst_offset: int, le
 
 
 def read_into(fd: int, offset: int, view: memoryview) -> None:
-    """Fill ``view`` from a memory or file, without the interpreter lock; InvalidError when it ends early.
+    """Fill ``view`` from a memory or file, without the interpreter lock; InvalidError if it ends early.
 
-    Onto pages that exist, 64 MiB take about 7 ms: this is how a pooled memory gets its new bytes. Two threads
-    share a large one, because it is the looking up of pages that takes the time, not the memory.
+    64 MiB take about 7 ms to existing pages; a pooled memory gets its new bytes in this way. Two threads
+    share a large copy, because the page lookups take the time and not the memory.
     """
     if len(view) < limits.COPY_SPLIT_BYTES_MIN:
         _read_part(fd, offset, view)

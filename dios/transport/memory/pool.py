@@ -1,15 +1,14 @@
-"""Memories that only the node writes, kept for the next version instead of being given back to the system.
+"""A pool of memories that only the node writes; they are re-used for the next version.
 
-Not for: memory that a task writes: it stays writable for whoever mapped it, and is sealed or dropped, never
-re-used.
+New pages are much slower than the copy itself (1 to 2 GB/s, compared with 7 to 16 on existing pages), so a
+version that replaces another should use old pages. That is safe only if nobody else can read them any more.
+A memory of this pool is sealed (FUTURE_WRITE) with the node's mapping as the only writable one, so nobody
+else has ever written it. But a reader may keep its mapping, the node cannot know, and its bytes must not
+change. Hence the rule: **a memory whose descriptor was given away is re-used only after the node reports that
+all its receivers have ended** (``holders_ended``). The node knows that of sandboxed tasks, and never of the
+processes of users.
 
-Fresh pages cost far more than the copy itself (1 to 2 GB/s against 7 to 16 on pages that exist), so that a
-version which replaces another one should land on old pages. That is safe only where nobody else can see
-them any more. A memory of this pool is sealed (FUTURE_WRITE) with the node's own mapping as the only
-writable one, so nobody else could ever have written it; but a reader keeps its mapping as long as it likes,
-the node cannot see whether it did, and what a reader holds must stay what it was. Hence the rule: **a
-memory whose descriptor was handed out is re-used only after the node says that everybody who got it has
-ended** (``holders_ended``), which it can say of sandboxed tasks, and never of people's processes.
+Memory that a task writes is not pooled: it is sealed or dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 class PooledMemory:
-    """One memory with the node's writable view of it; ``length`` bytes are used, the rest of its pages is
-    zero.
-    """
+    """One memory with the node's writable view of it; ``length`` bytes are used, the rest is zero."""
 
     __slots__ = ("_mapping", "capacity", "fd", "fresh", "handed_out", "length", "view")
 
@@ -45,23 +42,23 @@ class PooledMemory:
         self.length = 0
         self.handed_out = False
         self.fresh = True
-        """Whether its bytes are zero where nobody has written since it was made."""
+        """True if its bytes are zero except where they were written since it was created."""
 
     def hand_out(self) -> int:
-        """An open file for one reader, who closes it: from now on the memory is somebody else's too.
+        """Return an open file for one reader, which closes it; the memory is shared from now on.
 
-        Raises OSError without descriptors.
+        Raises OSError if there are no descriptors.
         """
         fd = reopen_read_only(self.fd)
         self.handed_out = True
         return fd
 
     def holders_ended(self) -> None:
-        """The node knows that every process which got the descriptor has ended."""
+        """Record that every process with a descriptor has ended."""
         self.handed_out = False
 
     def close(self) -> None:
-        """Give the node's descriptor and mapping back; readers keep theirs."""
+        """Release the node's descriptor and mapping; readers keep theirs."""
         if self.fd >= 0:
             self.view.release()
             self._mapping.close()
@@ -70,7 +67,7 @@ class PooledMemory:
 
 
 class MemoryPool:
-    """Free memories by their size in whole pages, the longest unused given back first; for one thread."""
+    """Free memories by their size in whole pages; the longest unused is closed first. For one thread."""
 
     def __init__(self, bytes_max: int = limits.MEMORY_POOL_BYTES_MAX) -> None:
         self._bytes_max: Final = bytes_max
@@ -79,10 +76,10 @@ class MemoryPool:
         self.reused = 0
 
     def take(self, length: int) -> PooledMemory:
-        """A memory for ``length`` bytes, more than 0, **all of which the caller must write** before handing
-        it out.
+        """Return a memory for ``length`` bytes, more than 0; the caller must write **all of them** before
+        sharing it.
 
-        Bytes of an earlier version may stand there until then; those behind ``length`` are zero. Raises
+        They may be bytes of an earlier version until then; the bytes after ``length`` are zero. Raises
         OutOfMemoryError.
         """
         capacity = -(-length // _PAGE) * _PAGE
@@ -100,7 +97,7 @@ class MemoryPool:
         return memory
 
     def give_back(self, memory: PooledMemory) -> None:
-        """Nobody in the node needs the memory any more: keep it for re-use if that is safe, else close it."""
+        """Take back an unused memory: keep it for re-use if that is safe, else close it."""
         if memory.handed_out or memory.capacity > self._bytes_max:
             memory.close()
             return
@@ -113,7 +110,7 @@ class MemoryPool:
             oldest.close()
 
     def close(self) -> None:
-        """Give everything back to the system."""
+        """Close every free memory."""
         while self._free:
             self._free.popitem()[1].close()
         self.free_bytes = 0

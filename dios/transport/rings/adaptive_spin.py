@@ -1,10 +1,10 @@
-"""Looking for a moment before sleeping, where that has paid lately.
+"""A short spin before a blocking wait, where spins were successful lately.
 
-Not for: waiting. Waking a sleeping processor costs both ends more than most answers take to come; but where
-both ends share one processor, or the other end takes its time, looking only costs. So a look is short, and
-after one in vain the next waits are slept through, twice as many each time.
+Waking a sleeping processor takes longer than most answers; but a spin only costs time where both ends share
+a processor or the other end is slow. So a spin is short, and after a failed one the next waits block at once,
+twice as many after each failure.
 
-It never yields the processor: the system takes that as a wish to stand behind everybody, for milliseconds.
+A spin never yields the processor: the system would run every other process first, for milliseconds.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic_ns
 
-from dios.limits import LOOK_NS, WAITS_ASLEEP_MAX, WAITS_ASLEEP_MIN
+from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN, SPIN_NS_MAX
 
 
-class Looking:
-    """One waiting end's memory of whether looking has paid."""
+class AdaptiveSpin:
+    """The spin of one waiting end, with the results of its earlier spins."""
 
     __slots__ = ("_asleep", "_next")
 
     def __init__(self) -> None:
         self._asleep = 0
-        self._next = WAITS_ASLEEP_MIN
+        self._next = SPIN_BACKOFF_WAITS_MIN
 
     def pays(self, ready: Callable[[], object]) -> bool:
-        """Call ``ready`` until it gives something true, for LOOK_NS at most; whether it did."""
+        """Spin until ``ready`` returns something true, for SPIN_NS_MAX at most; return True if it did."""
         if self._asleep:
             self._asleep -= 1
             return False
-        until = monotonic_ns() + LOOK_NS
+        until = monotonic_ns() + SPIN_NS_MAX
         while not ready():
             if monotonic_ns() > until:
                 self._asleep = self._next
-                self._next = min(2 * self._next, WAITS_ASLEEP_MAX)
+                self._next = min(2 * self._next, SPIN_BACKOFF_WAITS_MAX)
                 return False
-        self._next = WAITS_ASLEEP_MIN
+        self._next = SPIN_BACKOFF_WAITS_MIN
         return True

@@ -1,12 +1,11 @@
-"""What both ends of a ring have in common: mappings, control words, sleeping and waking.
+"""The common part of both ends of a ring: mappings, control words, waiting and waking.
 
-Not for: moving data (``dios.transport.rings.writer``, ``dios.transport.rings.reader``).
+``dios.transport.rings.writer`` and ``reader`` move the data.
 
-Nobody spins: an end with nothing to do looks for a moment where that has paid lately
-(``dios.transport.rings.adaptive_spin``); then it numbers its wait, looks once more, and sleeps on its event
-counter;
-the other one, having published, looks for a wait that it has not yet rung for. Between a store and the look
-that decides about sleeping or ringing stands a full fence, on both sides.
+An end with nothing to do spins briefly if that was successful lately (``adaptive_spin``). Then it numbers its
+wait, checks once more, and sleeps on its event counter. The other end publishes its data, then checks for a
+wait that it has not signalled yet. On both sides there is a full fence between the store and the load that
+decides about sleeping or signalling.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from mmap import PROT_READ, mmap
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dios.errors import ProtocolError, TimeLimitError
-from dios.transport.rings.adaptive_spin import Looking
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.rings.layout import CLOSED, COMMITS, CONTROL_BYTES, STATE, WAITING, ring_event
 
 T = TypeVar("T")
 E = TypeVar("E", bound="RingEnd")
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Steps: TypeAlias = Generator[bool, None, T]
-"""Work that yields where it must sleep: True where giving up leaves the stream as it was."""
+"""A generator that yields where it must sleep: True where giving up leaves the stream unchanged."""
 
 CLOSED_BIT: Final = 1 << 32
 _WAIT_MASK: Final = CLOSED_BIT - 1
 
-# An uncontended lock taken and given back is a full fence on x86. Where loads and stores are ordered less,
-# two pairs are: the release of the first is ordered before the acquisition of the second.
+# Taking and releasing an uncontended lock is a full fence on x86. Processors with a weaker order need two
+# pairs: the release of the first is ordered before the acquisition of the second.
 _lock: Final = threading.Lock()
 acquire_lock: Final = _lock.acquire
 release_lock: Final = _lock.release
@@ -44,7 +43,7 @@ ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686"}
 
 
 def fence() -> None:
-    """Let every earlier store be seen before any later load."""
+    """Make every earlier store visible before any later load."""
     acquire_lock()
     release_lock()
     if not ORDERED:
@@ -53,7 +52,7 @@ def fence() -> None:
 
 
 class RingEnd(ABC):
-    """What both ends have in common: mappings, control words, sleeping and waking."""
+    """The common part of both ends: mappings, control words, waiting and waking."""
 
     def __init__(self, fds: Sequence[int], ring_bytes: int, own_bytes: int, peer_bytes: int) -> None:
         own_fd, peer_fd, self._wait_fd, self._ring_fd = fds
@@ -65,13 +64,13 @@ class RingEnd(ABC):
             self._peer_map: Final = mmap(peer_fd, peer_bytes, prot=PROT_READ)
         except (OSError, ValueError) as error:
             self._close_fds()
-            raise ProtocolError(f"these descriptors are no end of a ring: {error}") from None
+            raise ProtocolError(f"these descriptors are not an end of a ring: {error}") from None
         self._own: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("Q")
         self._own_halves: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("I")
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
         self._wait_number = 0
         self._rung_for = 0
-        self._look: Final = Looking().pays
+        self._look: Final = AdaptiveSpin().pays
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
@@ -79,20 +78,20 @@ class RingEnd(ABC):
         self._poll.register(self._wait_fd, select.POLLIN)
 
     def fileno(self) -> int:
-        """What to poll for reading between ``arm`` and ``disarm``."""
+        """Return the descriptor to poll for reading between ``arm`` and ``disarm``."""
         return self._wait_fd
 
     @property
     def peer_closed(self) -> bool:
-        """Whether the other end is closed."""
+        """Return True if the other end is closed."""
         return self._peer[STATE] >= CLOSED_BIT
 
     @abstractmethod
     def _changed(self) -> bool:
-        """Whether what this end waits for has come."""
+        """Return True if the data or space that this end waits for has come."""
 
     def arm(self) -> bool:
-        """Announce a wait: True when there is nothing yet, and ``fileno`` will tell; then call ``disarm``."""
+        """Announce a wait; True if it is needed: poll ``fileno``, then call ``disarm``."""
         if self._changed() or self.peer_closed:
             return False
         self._wait_number = self._wait_number % _WAIT_MASK + 1
@@ -104,7 +103,7 @@ class RingEnd(ABC):
         return True
 
     def disarm(self) -> None:
-        """The wait is over."""
+        """End the wait."""
         if self.closed:
             return
         self._own_halves[WAITING] = 0
@@ -112,7 +111,7 @@ class RingEnd(ABC):
             os.eventfd_read(self._wait_fd)
 
     def _asleep(self, harmless: bool) -> Steps[None]:  # noqa: FBT001 - handed on as it is
-        """Sleep once, unless there is something after all."""
+        """Sleep once, unless there is something to do."""
         if self._look(self._changed) or not self.arm():
             return
         try:
@@ -121,7 +120,7 @@ class RingEnd(ABC):
             self.disarm()
 
     def _notify(self, state: int) -> None:
-        """Ring for the peer's present wait, once."""
+        """Signal the peer's present wait, once."""
         number = state & _WAIT_MASK
         if number and number != self._rung_for:
             self._rung_for = number
@@ -153,14 +152,14 @@ class RingEnd(ABC):
             os.close(fd)
 
     def close(self) -> None:
-        """Tell the other end, and let go of memory and descriptors; again, it does nothing."""
+        """Close this end, and release memory and descriptors; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
         self._own_halves[CLOSED] = 1
         fence()
         ring_event(self._ring_fd)
-        # A view that somebody made of a borrowed view keeps the memory until it goes itself.
+        # A view of a borrowed view keeps the memory until it is released itself.
         with suppress(BufferError):
             self._give_back()
         for view in (self._own, self._own_halves, self._peer):

@@ -1,17 +1,15 @@
-"""The memory of a SHMEM_STREAM: its layout, and the node's part in it, which is making and ending it.
+"""The memory of a SHMEM_STREAM: its layout, and its creation and end by the node.
 
-Not for: moving data (``dios.transport.rings.waiting``): the node is on no stream's data path (thesis §4.7.4).
-
-Two memories, so that each end can write only what is its own: a page of control words each, and behind
-the writer's page the ring. Each end maps the other's memory for reading only, and believes nothing it reads
-there.
+Two memories, so that each end can write only its own: a page of control words each, and the ring after the
+writer's page. Each end maps the other's memory read-only and trusts no value in it. The node is not on the
+data path (thesis §4.7.4); ``dios.transport.rings.waiting`` describes the transfer of data.
 
     writer's memory: tail, state, v_w; then ``ring_bytes`` of data
     reader's memory: head, state, v_r
 
-Head and tail count bytes since the beginning and never wrap. A state word holds in its low half the number
-of the present wait (0: the end is awake) and in its high half whether the end is closed, so that one load
-tells the other end both. Each word stands in a cache line of its own.
+Head and tail count bytes from the beginning and never wrap. The low half of a state word is the number of
+the present wait (0: the end is awake), the high half is 1 if the end is closed, so that one load reads both.
+Each word has a cache line of its own.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ from dios.wire.types import Mode
 
 CONTROL_BYTES: Final = mmap.PAGESIZE
 
-# Places of the control words, in units of eight bytes.
+# The indexes of the control words, in units of eight bytes.
 COUNT: Final = 0
 STATE: Final = 8
 COMMITS: Final = 16
 
 BROKEN: Final = 2**64 - 1
-"""A count of the writer that says: what came before is not all there was, and nothing more comes."""
+"""A count of the writer with the meaning: data are missing at the end, and nothing more comes."""
 
-# Places of the halves of the state word, in units of four bytes: the numbers of a wait, and closed.
+# The indexes of the halves of the state word, in units of four bytes: the number of a wait, and closed.
 WAITING: Final = STATE * 2
 CLOSED: Final = STATE * 2 + 1
 
@@ -50,13 +48,13 @@ _EVENT_FLAGS: Final = os.EFD_CLOEXEC | os.EFD_NONBLOCK
 
 
 def ring_event(fd: int) -> None:
-    """Add to an event counter; one that is full is readable anyway."""
+    """Add to an event counter; a full counter is readable anyway."""
     with suppress(BlockingIOError):
         os.eventfd_write(fd, 1)
 
 
 class RingDescriptors:
-    """The node's hold on one ring: the descriptors for both ends, and the right to end either."""
+    """The node's side of one ring: the descriptors of both ends, and the means to close either."""
 
     def __init__(self, ring_bytes: int) -> None:
         self.ring_bytes: Final = ring_bytes
@@ -85,17 +83,17 @@ class RingDescriptors:
         return fd
 
     def end(self, mode: Mode) -> tuple[int, int, int, int]:
-        """The four descriptors of the end that writes or reads, in the order of an ``Attached`` reply.
+        """Return the four descriptors of the end that writes or reads, in the order of an ``Attached`` reply.
 
-        They stay the node's own.
+        The node still owns them.
         """
         return self._ends[mode]
 
     def hand_out(self, mode: Mode) -> tuple[int, int, int, int]:
-        """As ``end``, for a receiver: open files of its own, which the caller closes. Raises OSError.
+        """Return the descriptors of ``end`` as open files of the receiver's own. Raises OSError.
 
-        The two event counters cannot be opened again; whoever has an end can wake the other one, and what
-        else their copies share is between the ends of one stream.
+        The caller closes them. The two event counters cannot be opened again: each end can wake the other
+        anyway, and their copies share state only between the ends of one stream.
         """
         own, peers, *events = self._ends[mode]
         made: list[int] = []
@@ -109,23 +107,23 @@ class RingDescriptors:
         return made[0], made[1], sleeps, wakes
 
     def mark_closed(self, mode: Mode) -> None:
-        """Say on behalf of an end that is gone that it is, and wake the other one."""
+        """Mark an end that is gone as closed, and wake the other end."""
         with memoryview(self._mappings[mode]) as view, view.cast("I") as words:
             words[CLOSED] = 1
         ring_event(self._ends[mode][3])
 
     def is_closed(self, mode: Mode) -> bool:
-        """Whether that end said, or somebody said for it, that it is closed."""
+        """Return True if that end is closed, by itself or by the node."""
         with memoryview(self._mappings[mode]) as view, view.cast("I") as words:
             return bool(words[CLOSED])
 
     def commits(self, mode: Mode) -> int:
-        """The writes (v_w) or reads (v_r) so far, as that end claims."""
+        """Return the number of writes (v_w) or reads (v_r) so far, as that end claims."""
         with memoryview(self._mappings[mode]) as view, view.cast("Q") as words:
             return words[COMMITS]
 
     def close(self) -> None:
-        """Let go; ends that are open go on with each other."""
+        """Close the node's descriptors; attached ends continue with each other."""
         for mapping in self._mappings.values():
             mapping.close()
         self._mappings.clear()
@@ -134,13 +132,13 @@ class RingDescriptors:
 
 
 def create_ring(ring_bytes: int = limits.STREAM_RING_BYTES_DEFAULT) -> RingDescriptors:
-    """Make a ring that holds at least ``ring_bytes`` bytes, in whole pages; its owner closes it.
+    """Create a ring of at least ``ring_bytes`` bytes, in whole pages; its owner closes it.
 
-    Raises InvalidError outside STREAM_RING_BYTES_MIN to STREAM_RING_BYTES_MAX, OutOfMemoryError.
+    Raises InvalidError outside STREAM_RING_BYTES_MIN to STREAM_RING_BYTES_MAX, and OutOfMemoryError.
     """
     if not limits.STREAM_RING_BYTES_MIN <= ring_bytes <= limits.STREAM_RING_BYTES_MAX:
         raise InvalidError(
-            f"a ring of {ring_bytes} bytes is not between {limits.STREAM_RING_BYTES_MIN} "
-            f"and {limits.STREAM_RING_BYTES_MAX}"
+            f"cannot create a ring of {ring_bytes} bytes: its size must be {limits.STREAM_RING_BYTES_MIN} "
+            f"to {limits.STREAM_RING_BYTES_MAX} bytes"
         )
     return RingDescriptors(-(-ring_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)

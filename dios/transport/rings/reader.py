@@ -1,7 +1,4 @@
-"""The reading end of a SHMEM_STREAM.
-
-Not for: the rules of the ring, which ``dios.transport.rings.waiting`` tells.
-"""
+"""The reading end of a SHMEM_STREAM; ``dios.transport.rings.waiting`` describes the rules of the ring."""
 
 from __future__ import annotations
 
@@ -43,11 +40,11 @@ class RingReader(RingEnd):
         return self._peer[COUNT] != self._tail
 
     def _refresh(self) -> int:
-        """Look at the writer's tail, and return how many bytes can be read."""
+        """Read the writer's tail, and return the number of readable bytes."""
         tail = self._peer[COUNT]
         if tail < self._tail or tail - self._head > self.ring_bytes:
             if tail == BROKEN:
-                raise UnreachableError("the stream broke off: its other end is on a node out of reach")
+                raise UnreachableError("the stream ended early: the node of its other end is unreachable")
             raise ProtocolError(f"the writer's counter went from {self._tail} to {tail} of {self._head}")
         if not ORDERED:
             fence()
@@ -55,14 +52,14 @@ class RingReader(RingEnd):
         return tail - self._head
 
     def readable(self) -> bool:
-        """Whether something can be read, or the end be told, without waiting."""
+        """Return True if a byte, or the end of the stream, can be read without waiting."""
         if self.closed or self._tail > self._head or self._refresh():
             return True
         self._publish()
         return self.peer_closed
 
     def _publish(self) -> None:
-        """Tell the writer how much was read."""
+        """Publish the number of bytes that were read."""
         if self._told == self._head:
             return
         self._told = self._head
@@ -80,10 +77,10 @@ class RingReader(RingEnd):
             self._notify(state)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message; waits for it.
+        """Wait for the next message and return it.
 
-        Raises EndOfStreamError when the writer is gone and everything was read, TimeLimitError when none
-        began within ``timeout_s`` seconds, ProtocolError when the writer broke the ring or left within a
+        Raises EndOfStreamError if the writer is closed and everything was read, TimeLimitError if no message
+        began within ``timeout_s`` seconds, ProtocolError if the writer broke the ring or closed within a
         message.
         """
         head = self._head
@@ -106,8 +103,10 @@ class RingReader(RingEnd):
     def receive_many(
         self, count_max: int = limits.STREAM_BATCH_MAX, timeout_s: float | None = None
     ) -> list[bytes]:
-        """The messages that are here: at least one, at most ``count_max``, and no further one once they have
-        STREAM_BATCH_BYTES together, for a list of more costs fresh memory each time. Errors as ``receive``.
+        """Return the messages that are here: at least one, at most ``count_max``.
+
+        It stops when they have STREAM_BATCH_BYTES together, because a longer list costs fresh memory each
+        time. Raises the errors of ``receive``.
         """
         messages = [self.receive(timeout_s)]
         room = limits.STREAM_BATCH_BYTES - len(messages[0])
@@ -139,16 +138,16 @@ class RingReader(RingEnd):
         return messages
 
     def receive_into(self, buffer: bytearray | memoryview, timeout_s: float | None = None) -> int:
-        """Read the next message into ``buffer`` and return its length, for who uses a buffer again and again.
+        """Read the next message into ``buffer`` and return its length; for callers that re-use a buffer.
 
-        Raises TooLargeError, and leaves the message where it is, when it does not fit. Errors as of
-        ``receive``.
+        Raises TooLargeError if the message does not fit, and leaves it in the stream. Raises the errors of
+        ``receive``, too.
         """
         with memoryview(buffer) as view, view.cast("B") as target:
             return self._run(self.receive_into_steps(target), timeout_s)
 
     def _until_here(self, need: int, *, harmless: bool) -> Steps[int]:
-        """Wait for ``need`` bytes; fewer only when the writer is gone."""
+        """Wait for ``need`` bytes and return the number of bytes here; fewer only if the writer is closed."""
         if self.closed:
             raise ClosedError("this end of the stream was closed")
         while True:
@@ -157,13 +156,13 @@ class RingReader(RingEnd):
                 return here
             self._publish()
             if self.peer_closed:
-                # What it wrote last, it wrote before it closed.
+                # The writer wrote its last bytes before it closed.
                 fence()
                 return self._refresh()
             yield from self._asleep(harmless)
 
     def _get(self, size: int) -> bytes:
-        """Take bytes that are here."""
+        """Take ``size`` bytes, which are here."""
         place = self._place if self._place < self._stop else CONTROL_BYTES
         end = place + size
         if end <= self._stop:
@@ -191,20 +190,20 @@ class RingReader(RingEnd):
         return int(size)
 
     def _cut(self, here: int) -> ProtocolError:
-        return ProtocolError(f"truncated: the writer left within a message, after {here} bytes of it")
+        return ProtocolError(f"truncated: the writer closed within a message, after {here} bytes of it")
 
     def receive_steps(self) -> Steps[bytes]:
-        """The work of ``receive``, for who sleeps otherwise: between two steps poll ``fileno``."""
+        """Do the work of ``receive`` for a caller that sleeps itself: poll ``fileno`` between two steps."""
         size = yield from self._prefix_steps()
         if size + _PREFIX <= self.ring_bytes // 2:
-            # One copy, as soon as it is here entirely.
+            # One copy, as soon as the message is here completely.
             here = yield from self._until_here(size + _PREFIX, harmless=True)
             if here < size + _PREFIX:
                 raise self._cut(here)
             self._get(_PREFIX)
             data = self._get(size)
         else:
-            # BytesIO hands its one buffer over as the result, where joined pieces would be copied twice.
+            # BytesIO returns its one buffer as the result; joining pieces would copy them twice.
             with BytesIO() as whole:
                 yield from self._long_steps(size, whole.write)
                 data = whole.getvalue()
@@ -214,7 +213,7 @@ class RingReader(RingEnd):
         return data
 
     def _long_steps(self, left: int, store: Callable[[memoryview], object]) -> Steps[None]:
-        """Take prefix and message, piece by piece, so that writer and reader copy at the same time."""
+        """Take prefix and message piece by piece, so that writer and reader copy at the same time."""
         self._get(_PREFIX)
         with memoryview(self._peer_map) as ring:
             while left:
@@ -234,10 +233,10 @@ class RingReader(RingEnd):
                 left -= here
 
     def receive_into_steps(self, target: memoryview) -> Steps[int]:
-        """The work of ``receive_into``, for who sleeps otherwise."""
+        """Do the work of ``receive_into`` for a caller that sleeps itself."""
         size = yield from self._prefix_steps()
         if size > len(target):
-            raise TooLargeError(f"the message has {size} bytes, the buffer {len(target)}; give a larger one")
+            raise TooLargeError(f"the message has {size} bytes, the buffer {len(target)}. Use a larger one.")
         done = 0
 
         def store(piece: memoryview) -> None:
@@ -252,13 +251,14 @@ class RingReader(RingEnd):
         return size
 
     def read(self, size_max: int = 0, timeout_s: float | None = None) -> bytes:
-        """The next bytes, whatever messages they are of: at least one, at most ``size_max`` (0: all that are
-        here); waits for them. Errors as of ``receive``.
+        """Wait for bytes of any message and return them: at least one, at most ``size_max`` (0: all here).
+
+        Raises the errors of ``receive``.
         """
         return self._run(self.read_steps(size_max), timeout_s)
 
     def read_steps(self, size_max: int = 0) -> Steps[bytes]:
-        """The work of ``read``, for who sleeps otherwise."""
+        """Do the work of ``read`` for a caller that sleeps itself."""
         here = yield from self._until_here(1, harmless=True)
         if not here:
             raise EndOfStreamError("the writer is gone and everything was read")
@@ -269,12 +269,14 @@ class RingReader(RingEnd):
         return data
 
     def acquire_read(self, size: int = 0, timeout_s: float | None = None) -> memoryview:
-        """A read-only view of the next ``size`` bytes (§4.7), fewer only at the end of the stream; 0 for
-        what is here without a wrap. In the ring itself unless it would wrap there. Valid until
-        ``commit_read``; errors as of ``receive``. The writer could change what is seen here.
+        """Return a read-only view of the next ``size`` bytes (§4.7); 0 means what is here without a wrap.
+
+        It has fewer bytes only at the end of the stream. It is in the ring itself unless it would wrap
+        there, and is valid until ``commit_read``. The writer could change its bytes. Raises the errors of
+        ``receive``.
         """
         if not 0 <= size <= self.ring_bytes or self._borrowed is not None:
-            raise InvalidError(f"one read of at most {self.ring_bytes} bytes at a time, not {size}")
+            raise InvalidError(f"cannot acquire {size} bytes: one read of at most {self.ring_bytes}")
         here = self._run(self._until_here(max(size, 1), harmless=True), timeout_s)
         if not here:
             raise EndOfStreamError("the writer is gone and everything was read")
@@ -291,7 +293,7 @@ class RingReader(RingEnd):
         return self._borrowed
 
     def commit_read(self, size: int | None = None) -> None:
-        """Take the first ``size`` bytes of the view (None: all) out of the stream, and take the view back."""
+        """Take the first ``size`` bytes of the view (None: all) out of the stream, and release the view."""
         if self._borrowed is None or self.closed:
             raise InvalidError("there is no acquired read to commit")
         length = len(self._borrowed)
@@ -308,6 +310,6 @@ class RingReader(RingEnd):
             self._publish()
 
     def close(self) -> None:
-        """Tell the writer that nobody reads any more; what is unread is lost."""
+        """Close the reading end; unread bytes are lost."""
         self._tail = self._head
         super().close()

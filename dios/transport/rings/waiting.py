@@ -1,21 +1,17 @@
-"""SHMEM_STREAM: bytes and messages through a ring in shared memory, with no daemon on the way (thesis
-§4.7.4).
+"""SHMEM_STREAM: bytes and messages through a ring in shared memory, without a daemon (thesis §4.7.4).
 
-Not for: waiting on trio (``dios.transport.rings.waiting_trio``), or other kinds of stream.
+The node creates a ring (``create_ring``) and gives each end its four descriptors. Each end is one object,
+used by one thread. An end with nothing to do sleeps on its event counter and is woken once for each wait.
+``dios.transport.rings.waiting_trio`` waits on trio.
 
-The node makes a ring (``create_ring``) and hands each end its four descriptors; each end is one object,
-used by one thread. Nobody spins: an end with nothing to do sleeps on its event counter, and is woken once
-for each wait.
+The reader publishes the space it freed only every quarter of the ring and when it has read everything: a
+writer may find up to a quarter less room than there is. Every read of the peer's counters is checked: they
+never go backwards or beyond the ring. A peer that breaks this ends the stream with ProtocolError. A writer
+can change bytes while they are read; ``receive`` therefore copies them first.
 
-The reader tells of the space it made only every quarter of the ring and whenever it has read all there was: a
-writer may find up to a quarter less room than there is. What the peer wrote into its counters is checked at
-each look (never backwards, never beyond the ring), and a peer that breaks this costs the stream:
-ProtocolError. A writer can change bytes while they are read; who cares copies them first, as ``receive``
-does.
-
-Messages are bytes with a length of four bytes before them. One longer than half the ring streams through
-it, and a wait given up in its middle (an interrupt) leaves the stream unusable; before its beginning, as it
-was.
+A message is a length of four bytes and its bytes. A message longer than half the ring is streamed through
+it. If a wait within such a message is interrupted, the stream becomes unusable; a wait before its beginning
+can be interrupted without harm.
 """
 
 from __future__ import annotations
@@ -35,13 +31,13 @@ __all__ = ["RingDescriptors", "RingEnd", "RingReader", "RingWriter", "create_rin
 
 
 def is_ready(end: RingEnd) -> bool:
-    """Whether the end can move a byte, or learn of its peer's end, without waiting."""
+    """Return True if the end can move a byte, or learn that its peer closed, without waiting."""
     try:
         return (
             end.readable() if isinstance(end, RingReader) else isinstance(end, RingWriter) and end.writable()
         )
     except UnreachableError:
-        return True  # whoever uses it is told at once
+        return True  # the next use of the end raises the error
 
 
 def wait_any(

@@ -1,7 +1,4 @@
-"""The writing end of a SHMEM_STREAM.
-
-Not for: the rules of the ring, which ``dios.transport.rings.waiting`` tells.
-"""
+"""The writing end of a SHMEM_STREAM; ``dios.transport.rings.waiting`` describes the rules of the ring."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class RingWriter(RingEnd):
         super().__init__(fds, ring_bytes, CONTROL_BYTES + ring_bytes, CONTROL_BYTES)
         self._stop: Final = CONTROL_BYTES + ring_bytes
         self._fast_max: Final = ring_bytes // 2
-        # A longer message is told at once, so that the reader copies it while the next one is written.
+        # A longer message is published at once, so that the reader copies it while the next one is written.
         self._together_max: Final = ring_bytes // 64
         self._tail = self._own[COUNT]
         self._head = 0
@@ -49,7 +46,7 @@ class RingWriter(RingEnd):
         return self._peer[COUNT] != self._head
 
     def _refresh(self) -> int:
-        """Look at the reader's head, and return how many bytes are free."""
+        """Read the reader's head, and return the number of free bytes."""
         head = self._peer[COUNT]
         if not self._head <= head <= self._tail or self._tail - head > self.ring_bytes:
             raise ProtocolError(f"the reader's counter went from {self._head} to {head} of {self._tail}")
@@ -60,14 +57,14 @@ class RingWriter(RingEnd):
         return self._limit - self._tail
 
     def writable(self) -> bool:
-        """Whether a byte can be written, or the reader's end be told, without waiting."""
+        """Return True if a byte can be written, or the reader's end be noticed, without waiting."""
         if self.closed or self._limit > self._tail:
             return True
         return self._refresh() > 0 or self.peer_closed
 
     @property
     def room(self) -> int:
-        """How many bytes could be written now."""
+        """Return the number of bytes that can be written now."""
         return self._refresh()
 
     def _publish(self) -> None:
@@ -85,10 +82,10 @@ class RingWriter(RingEnd):
             self._notify(state)
 
     def send(self, data: Bytes, timeout_s: float | None = None) -> None:
-        """Write one message; waits while there is no room.
+        """Write one message; wait while there is no room.
 
-        Raises ClosedError when the reader is gone, TooLargeError above STREAM_MESSAGE_BYTES_MAX, and
-        TimeLimitError when there was no room for its beginning within ``timeout_s`` seconds: then nothing
+        Raises ClosedError if the reader is closed, TooLargeError above STREAM_MESSAGE_BYTES_MAX, and
+        TimeLimitError if there was no room for its beginning within ``timeout_s`` seconds; then nothing
         was sent.
         """
         size = len(data) + _PREFIX
@@ -96,7 +93,7 @@ class RingWriter(RingEnd):
         place = self._place
         end = place + size
         slowly = tail > self._limit or end > self._stop or size > self._fast_max or type(data) is not bytes
-        # Looked at before storing, too: who left may have kept the memory mapped, and must learn no more.
+        # Checked before storing, too: a closed reader may still map the memory, and must learn nothing more.
         if slowly or self._peer[STATE] >= CLOSED_BIT:
             self._run(self.send_steps(data), timeout_s)
             return
@@ -122,7 +119,7 @@ class RingWriter(RingEnd):
             self._notify(state)
 
     def send_many(self, messages: Iterable[bytes], timeout_s: float | None = None) -> None:
-        """Write messages one after the other, told to the reader together; errors as of ``send``."""
+        """Write messages one after the other and publish them together; raises the errors of ``send``."""
         self._check_open()
         place = self._place
         stop = self._stop
@@ -143,7 +140,7 @@ class RingWriter(RingEnd):
                     self._commits += 1
                     room -= size
                 else:
-                    # It may have to wait for a reader that has not been told of the ones before.
+                    # It may have to wait for a reader that does not know of the messages before it.
                     self._publish()
                     self.send(data, timeout_s)
                     place = self._place
@@ -168,7 +165,7 @@ class RingWriter(RingEnd):
             yield from self._asleep(harmless)
 
     def _put(self, data: memoryview) -> None:
-        """Store bytes for which there is room; they are not told to the reader yet."""
+        """Store bytes that fit, without publishing them."""
         size = len(data)
         place = self._place if self._place < self._stop else CONTROL_BYTES
         first = min(size, self._stop - place)
@@ -181,12 +178,12 @@ class RingWriter(RingEnd):
         self._tail += size
 
     def send_steps(self, data: Bytes) -> Steps[None]:
-        """The work of ``send``, for who sleeps otherwise: between two steps poll ``fileno``."""
+        """Do the work of ``send`` for a caller that sleeps itself: poll ``fileno`` between two steps."""
         with memoryview(data) as view, view.cast("B") as rest:
             size = len(rest)
             if size > limits.STREAM_MESSAGE_BYTES_MAX:
                 raise TooLargeError(f"a message of {size} bytes is over {limits.STREAM_MESSAGE_BYTES_MAX}")
-            # What fits is stored at once or not at all; a longer message goes piece by piece.
+            # A short message is stored completely or not at all; a longer message is stored in pieces.
             whole = size + _PREFIX <= self.ring_bytes // 2
             yield from self._until_free(size + _PREFIX if whole else _PREFIX, harmless=True)
             self._put(memoryview(_pack(size)))
@@ -204,13 +201,14 @@ class RingWriter(RingEnd):
         self._publish()
 
     def write(self, data: Bytes, timeout_s: float | None = None) -> None:
-        """Write bytes without a message around them; waits while there is no room. Errors as of ``send``, but
-        when the time is over some of the bytes may have been written.
+        """Write bytes that are not a message; wait while there is no room.
+
+        Raises the errors of ``send``, but after TimeLimitError some of the bytes may have been written.
         """
         self._run(self.write_steps(data), timeout_s)
 
     def write_steps(self, data: Bytes) -> Steps[None]:
-        """The work of ``write``, for who sleeps otherwise."""
+        """Do the work of ``write`` for a caller that sleeps itself."""
         with memoryview(data) as view, view.cast("B") as rest:
             size, done = len(rest), 0
             while done < size:
@@ -223,16 +221,17 @@ class RingWriter(RingEnd):
         self._check_open()
 
     def acquire_room(self, size_max: int) -> memoryview:
-        """As ``acquire_write``, for what can be written now without a wrap; InvalidError for nothing."""
+        """Do ``acquire_write`` for the bytes that fit now without a wrap; InvalidError if none do."""
         place = self._place if self._place < self._stop else CONTROL_BYTES
         return self.acquire_write(min(self._refresh(), self._stop - place, size_max))
 
     def acquire_write(self, size: int, timeout_s: float | None = None) -> memoryview:
-        """A view of ``size`` bytes to be filled (§4.7), at most ``ring_bytes``; in the ring itself unless
-        it would wrap there. Valid until ``commit_write``; errors as of ``send``.
+        """Return a view of ``size`` bytes to fill (§4.7), 1 to ``ring_bytes``; valid until ``commit_write``.
+
+        It is in the ring itself unless it would wrap there. Raises the errors of ``send``.
         """
         if not 0 < size <= self.ring_bytes or self._borrowed is not None:
-            raise InvalidError(f"one write of 1 to {self.ring_bytes} bytes at a time, not {size}")
+            raise InvalidError(f"cannot acquire {size} bytes: one write of 1 to {self.ring_bytes} at a time")
         self._run(self._until_free(size, harmless=True), timeout_s)
         place = self._place if self._place < self._stop else CONTROL_BYTES
         self._place = place
@@ -244,7 +243,7 @@ class RingWriter(RingEnd):
         return self._borrowed
 
     def commit_write(self, size: int | None = None) -> None:
-        """Send the first ``size`` bytes of the view (None: all), and take the view back."""
+        """Send the first ``size`` bytes of the view (None: all), and release the view."""
         if self._borrowed is None or self.closed:
             raise InvalidError("there is no acquired write to commit")
         length = len(self._borrowed)
@@ -263,12 +262,12 @@ class RingWriter(RingEnd):
         self._publish()
 
     def break_off(self) -> None:
-        """Close, and let the reader know that what was sent is not all: UnreachableError for it."""
+        """Close, and mark the data as incomplete: the reader gets UnreachableError."""
         if not self.closed:
             self._own[COUNT] = BROKEN
             self.close()
 
     def close(self) -> None:
-        """Tell the reader that nothing more comes; it still reads what was sent."""
+        """Close the writing end; the reader can still read everything that was sent."""
         self._limit = -1
         super().close()

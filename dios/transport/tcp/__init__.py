@@ -1,0 +1,5 @@
+"""Connections between nodes: TLS 1.3 with certificates of one cluster at both ends.
+
+``tls`` listens and connects, ``secured`` is a connection with frames in both directions, ``bulk`` sends
+many bytes on a detached connection in a thread, ``announce`` announces nodes on the local network.
+"""

@@ -1,13 +1,13 @@
-"""Saying on the local network that this node is here, and hearing it from others: a hint where to dial.
+"""Announcements of nodes on the local network, and the reception of other nodes' announcements.
 
-Not for: trust. A datagram proves only that somebody who knows the cluster's secret made it at some time;
-whoever hears one may dial that address, and TLS then says who is there (``dios.transport.tcp.tls``).
+An announcement is a hint where to connect, and proves only that a holder of the cluster's secret made it at
+some time. The TLS handshake then proves who answers (``dios.transport.tcp.tls``).
 
-No time stands in it. Clocks may be an hour off, so a window would have to be hours wide and would hold off
-nobody; and a datagram that is repeated later costs its hearer one dial to where a node of the cluster once
-was. Nothing is ever answered, so this port tells strangers nothing and amplifies nothing; whatever is not of
-this cluster is left out without a word. A flood only makes this node deaf here: it reads one datagram in
-ANNOUNCE_PAUSE_MS, and the rest of the cluster comes by gossip as ever.
+It has no time. Clocks may differ by an hour, so a window would be hours wide and would exclude nobody; and
+a datagram that is repeated later costs one connection to a former address of a node. Announcements are
+never answered, so this port reveals nothing to strangers and amplifies nothing; datagrams of other clusters
+are ignored. A flood only stops the reception here: one datagram is read per ANNOUNCE_PAUSE_MS, and gossip
+still finds the nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONTEXT: Final = "dios 2026 announcements of nodes on a local network"
 _CLUSTER_BYTES: Final = 8
 _MAC_BYTES: Final = 16
 GROUP: Final = "239.255.68.105"
-"""Where announcements go: a multicast address of the site's own (RFC 2365), one hop far."""
+"""The destination of announcements: a site-local multicast address (RFC 2365), one hop away."""
 
 
 class _Body(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Body)
 
 
 class Voice(NamedTuple):
-    """Who speaks: a node of a cluster, where it is reached, and the secret that only its cluster knows."""
+    """The announced node: its cluster, its address, and the secret of the cluster."""
 
     cluster: bytes
     """SHA-256 of the authority's certificate."""
@@ -58,15 +58,15 @@ class Voice(NamedTuple):
         return f"Voice({self.node:016x}, {self.address!r})"
 
 
-class Heard(NamedTuple):
-    """A node that said it is there."""
+class ReceivedAnnouncement(NamedTuple):
+    """A node that announced itself."""
 
     node: NodeId
     address: str
 
 
-class Place(NamedTuple):
-    """The network to speak on: a multicast group, its port, and this machine's address there if chosen."""
+class MulticastNetwork(NamedTuple):
+    """The network for announcements: a multicast group, its port, and optionally this machine's address."""
 
     group: str = GROUP
     port: int = limits.ANNOUNCE_PORT
@@ -74,13 +74,13 @@ class Place(NamedTuple):
 
 
 def encode(voice: Voice) -> bytes:
-    """The datagram that announces this node; at most ANNOUNCE_BYTES_MAX bytes."""
+    """Return the datagram that announces this node; at most ANNOUNCE_BYTES_MAX bytes."""
     signed = _MAGIC + voice.cluster[:_CLUSTER_BYTES] + _encoder.encode(_Body(voice.node, voice.address))
     return signed + _seal(voice.secret, signed)
 
 
-def decode(datagram: bytes, cluster: bytes, secret: bytes) -> Heard | None:
-    """What a datagram says, None when it is not of this cluster, was altered, or is none at all."""
+def decode(datagram: bytes, cluster: bytes, secret: bytes) -> ReceivedAnnouncement | None:
+    """Return the announcement in a datagram; None if it is malformed, altered, or of another cluster."""
     start = _MAGIC + cluster[:_CLUSTER_BYTES]
     if len(datagram) > limits.ANNOUNCE_BYTES_MAX or not datagram.startswith(start):
         return None
@@ -91,7 +91,7 @@ def decode(datagram: bytes, cluster: bytes, secret: bytes) -> Heard | None:
         body = _decoder.decode(signed[len(start) :])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
         return None
-    return Heard(NodeId(body.node), body.address)
+    return ReceivedAnnouncement(NodeId(body.node), body.address)
 
 
 def _seal(secret: bytes, signed: bytes) -> bytes:
@@ -99,16 +99,18 @@ def _seal(secret: bytes, signed: bytes) -> bytes:
     return blake3(signed, key=key).digest(_MAC_BYTES)
 
 
-async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | None = None) -> None:
-    """Announce this node every ANNOUNCE_MS, and call ``heard`` for each announcement of another.
+async def announce(
+    voice: Voice, heard: Callable[[ReceivedAnnouncement], None], place: MulticastNetwork | None = None
+) -> None:
+    """Announce this node every ANNOUNCE_PERIOD_MS, and call ``heard`` for each announcement of another.
 
-    Runs until cancelled. The same node is heard again and again: what to do about it is the caller's, which
-    must bound how often it dials. Raises OSError where the system has no multicast on that network; a
-    network that is gone for a while is tried again.
+    Runs until cancelled. The same node is reported again and again; the caller must bound the number of its
+    connections. Raises OSError if there is no multicast on that network; a network that disappears for a
+    while is tried again.
     """
-    place = place or Place()
+    place = place or MulticastNetwork()
     with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        # Several nodes of one machine hear the same port.
+        # Several nodes of one machine receive at the same port.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
@@ -116,14 +118,14 @@ async def announce(voice: Voice, heard: Callable[[Heard], None], place: Place | 
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
         joined = socket.inet_aton(place.group) + here
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
-        # Bound to the group's address, so that nothing that was sent to this machine alone comes in.
+        # Bound to the group's address, so that no unicast datagrams are received.
         await sock.bind((place.group, place.port))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_speak, sock, voice, place)
             await _listen(sock, voice, heard)
 
 
-async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> None:
+async def _speak(sock: trio.socket.SocketType, voice: Voice, place: MulticastNetwork) -> None:
     datagram = encode(voice)
     failed = False
     while True:
@@ -134,11 +136,13 @@ async def _speak(sock: trio.socket.SocketType, voice: Voice, place: Place) -> No
             if not failed:
                 _log.warning("this node cannot announce itself", extra={"why": str(error)})
             failed = True
-        # Nodes that were started together shall not speak together for ever.
-        await trio.sleep(limits.ANNOUNCE_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
+        # A random period, so that nodes that were started together do not announce together for ever.
+        await trio.sleep(limits.ANNOUNCE_PERIOD_MS / 1000 * (0.5 + random()))  # noqa: S311 - no secret
 
 
-async def _listen(sock: trio.socket.SocketType, voice: Voice, heard: Callable[[Heard], None]) -> None:
+async def _listen(
+    sock: trio.socket.SocketType, voice: Voice, heard: Callable[[ReceivedAnnouncement], None]
+) -> None:
     while True:
         try:
             datagram = await sock.recv(limits.ANNOUNCE_BYTES_MAX + 1)
@@ -148,5 +152,5 @@ async def _listen(sock: trio.socket.SocketType, voice: Voice, heard: Callable[[H
             found = decode(datagram, voice.cluster, voice.secret)
             if found is not None and found.node != voice.node:
                 heard(found)
-        # Who floods this port gets a share of this process that does not grow.
+        # A flood of this port gets a constant share of this process.
         await trio.sleep(limits.ANNOUNCE_PAUSE_MS / 1000)

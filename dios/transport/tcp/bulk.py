@@ -1,7 +1,7 @@
-"""Many bytes over a connection between nodes, in a thread: reading and writing what ``Secured.detach`` gives.
+"""Bulk bytes over a connection between nodes, in a thread: send and receive on a detached connection.
 
-Not for: the event loop, or saying what the bytes are. TLS encrypts while other threads run. One thread has
-the connection: reading and writing one from two threads at a time is not safe.
+``Secured.detach`` gives the connection to one thread; two threads must not read and write it at the same
+time. TLS encrypts while other threads run.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from dios.errors import UnreachableError
 def send_all(sock: ssl.SSLSocket, parts: Iterable[memoryview]) -> None:
     """Send the bytes of all parts, in order, DATA_PIECE_BYTES at a time.
 
-    Raises UnreachableError when the peer is gone, or the connection was cut
-    (``dios.transport.tcp.secured.cut``):
-    it must then be closed.
+    Raises UnreachableError if the peer is gone, or the connection was cut
+    (``dios.transport.tcp.secured.cut``); then it must be closed.
     """
     try:
         for part in parts:
             with part.cast("B") as view:
                 for start in range(0, len(view), limits.DATA_PIECE_BYTES):
-                    # Whole: a blocking TLS socket writes all that it is given.
+                    # A blocking TLS socket writes everything.
                     sock.write(view[start : start + limits.DATA_PIECE_BYTES])
     except (OSError, ValueError) as error:
         raise UnreachableError(f"the peer is gone in the middle of a transfer: {error}") from None
 
 
 def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
-    """Fill ``target`` with what comes.
+    """Fill ``target`` with the received bytes.
 
-    Raises UnreachableError when the peer is gone, or the connection was cut.
+    Raises UnreachableError if the peer is gone, or the connection was cut.
     """
     try:
         with target.cast("B") as view:
@@ -42,7 +41,7 @@ def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
             while start < size:
                 got = sock.recv_into(view[start : start + limits.DATA_PIECE_BYTES])
                 if not got:
-                    raise UnreachableError(f"the peer left after {start} of {size} bytes")
+                    raise UnreachableError(f"the peer closed after {start} of {size} bytes")
                 start += got
     except (OSError, ValueError) as error:
         raise UnreachableError(f"the peer is gone in the middle of a transfer: {error}") from None

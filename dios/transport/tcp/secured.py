@@ -1,10 +1,10 @@
 """One connection between two nodes: TLS 1.3 over TCP, both ends authenticated, frames in both directions.
 
-Not for: making it (``dios.transport.tcp.tls``), or what frames mean (``dios.wire``).
+``dios.transport.tcp.tls`` makes connections; ``dios.wire`` has the frames.
 
-The socket does not block and belongs to the event loop: one read brings what one TLS record holds, and a
-frame is encrypted and sent at once when nothing waits before it. Many bytes would hold the loop up:
-they travel on connections of their own, which ``detach`` gives to a thread (``dios.transport.tcp.bulk``).
+The socket does not block and belongs to the event loop. One read returns the content of one TLS record; a
+frame is encrypted and sent at once if nothing is queued before it. Bulk bytes would block the loop: they have
+connections of their own, which ``detach`` gives to a thread (``dios.transport.tcp.bulk``).
 """
 
 from __future__ import annotations
@@ -23,41 +23,45 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Card, Role
+from dios.transport.identity.certificates import Card, CertificateRole
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Peer(NamedTuple):
-    """Who is at the other end, as its certificates say."""
+class PeerIdentity(NamedTuple):
+    """The identity of the peer in its certificates."""
 
-    role: Role
+    role: CertificateRole
     node: NodeId
-    """The node's id; of role JOIN the token's number."""
+    """The node's id; for the role JOIN the number of the token."""
     name: str
     chain: tuple[Card, ...]
 
 
 def frame_of(body: bytes) -> bytes:
-    """A body as ``send_nowait`` takes it: its length first."""
+    """Return a body with its length, as ``send_nowait`` takes it."""
     return _LENGTH.pack(len(body)) + body
 
 
 class Secured:
-    """A connection to ``peer``; ``nursery`` runs what sends what the peer did not take at once.
+    """A connection to ``peer``; a task in ``nursery`` sends the bytes that the peer did not accept at once.
 
-    Whoever has it closes it. It closes itself as soon as ``trust`` refuses the peer; without one the
-    peer is judged by its certificates alone.
+    Its owner closes it. It closes itself when ``trust`` refuses the peer; without a ``trust`` only the
+    peer's certificates count.
     """
 
-    def __init__(self, sock: ssl.SSLSocket, peer: Peer, nursery: trio.Nursery, trust: Trust | None) -> None:
+    def __init__(
+        self, sock: ssl.SSLSocket, peer: PeerIdentity, nursery: trio.Nursery, trust: Trust | None
+    ) -> None:
         self.peer: Final = peer
         self._trust: Final = trust
         self._sock: Final = sock
         self._nursery: Final = nursery
-        limit = limits.DCP_FRAME_BYTES_MAX if peer.role is Role.NODE else limits.JOIN_FRAME_BYTES_MAX
+        limit = (
+            limits.DCP_FRAME_BYTES_MAX if peer.role is CertificateRole.NODE else limits.JOIN_FRAME_BYTES_MAX
+        )
         self._splitter: Final = FrameSplitter(limit)
         self._readable: Final = select.poll()
         self._readable.register(sock, select.POLLIN)
@@ -71,19 +75,19 @@ class Secured:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the peer to read."""
+        """Return the number of bytes that wait for the peer to read."""
         return self._queued_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether this end was closed, or given away."""
+        """Return True if this end was closed or detached."""
         return self._closed
 
     async def receive(self) -> list[bytes]:
-        """Wait for the next frames, and return the bodies of all that are there; none means the end.
+        """Wait for the next frames; return the bodies of all that are here, or an empty list at the end.
 
-        The end is the peer's, the network's or our own closing. Raises ProtocolError for a frame over the
-        limit and for bytes that are not TLS: the connection must then be closed.
+        The peer, the network or this node ended the connection. Raises ProtocolError for a frame over the
+        limit and for bytes that are not TLS; then the connection must be closed.
         """
         ready = self._readable.poll
         bodies: list[bytes] = []
@@ -92,19 +96,21 @@ class Secured:
         while not self._closed:
             try:
                 if not ready(0):
-                    # One read brings one record; what has come meanwhile is taken in the same turn.
+                    # One read returns one record; records that came meanwhile are read in the same pass.
                     if bodies:
                         return bodies
                     await trio.lowlevel.wait_readable(self._sock)
                 elif not waited:
-                    # Something is here already: the others get their turn all the same.
+                    # Data is here already; let the other tasks run nevertheless.
                     await trio.lowlevel.checkpoint()
                 waited = True
                 data = self._sock.read(limits.RECEIVE_BYTES)
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLError as error:
-                raise ProtocolError(f"{self.peer.name} sent what is not TLS: {_reason(error)}") from None
+                raise ProtocolError(
+                    f"{self.peer.name} sent bytes that are not TLS: {_reason(error)}"
+                ) from None
             except (trio.ClosedResourceError, OSError, ValueError):
                 return bodies
             if not data:
@@ -116,24 +122,23 @@ class Secured:
         return []
 
     def stay(self) -> None:
-        """Never give this connection away: ``receive`` then takes all records that have come, not one.
+        """Never detach this connection: ``receive`` then reads all received records, not one.
 
-        Where it may be given away, what comes behind a frame need not be frames and is left where it is.
+        If it may be detached, bytes after a frame need not be frames and are not read.
         """
         self._stays = True
 
     def send_nowait(self, frame: bytes) -> None:
-        """Send one whole frame, length included. Never waits.
+        """Send one whole frame with its length. Never waits.
 
-        A frame to a peer that is gone is dropped: ``receive`` is what tells of the end. Raises
-        WouldBlockError when more than DCP_QUEUE_BYTES_MAX would wait for the peer to read: the connection
-        must then be closed.
+        A frame to a peer that is gone is dropped; ``receive`` reports the end. Raises WouldBlockError if
+        more than DCP_QUEUE_BYTES_MAX bytes would wait for the peer: then the connection must be closed.
         """
         if self._queue:
             self._enqueue(frame)
             return
         try:
-            # All of it, or none yet: TLS wants a frame that it could not finish once more, the same.
+            # All of it or nothing: TLS needs the same frame again if it could not finish it.
             self._sock.write(frame)
         except ssl.SSLWantWriteError:
             self._enqueue(frame)
@@ -146,7 +151,7 @@ class Secured:
         size = len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
         if self._queued_bytes + size > limits.DCP_QUEUE_BYTES_MAX:
             raise WouldBlockError(
-                f"{self._queued_bytes} bytes wait for {self.peer.name}, which does not read"
+                f"{self._queued_bytes} bytes wait for {self.peer.name}, which does not read them"
             )
         self._queue.append(frame)
         self._queued_bytes += size
@@ -169,7 +174,7 @@ class Secured:
             self._drop_queue()
 
     def _sever(self) -> None:
-        """Let ``receive`` find the end: what could not be written leaves TLS unable to go on."""
+        """Make ``receive`` find the end: after an interrupted write, TLS cannot continue."""
         self._drop_queue()
         if not self._closed:
             cut(self._sock)
@@ -184,11 +189,11 @@ class Secured:
         self._drained.set()
 
     async def flush(self) -> None:
-        """Wait until the peer has been sent all that was queued, or is gone."""
+        """Wait until all queued bytes were sent to the peer, or the peer is gone."""
         await self._drained.wait()
 
     def close(self) -> None:
-        """Close at once; what is queued is lost, and who waits in ``receive`` gets the end."""
+        """Close at once; queued bytes are lost, and ``receive`` returns the end."""
         if self._closed:
             return
         self._closed = True
@@ -199,24 +204,24 @@ class Secured:
         close_socket(self._sock, say_so=not unfinished)
 
     def detach(self) -> ssl.SSLSocket:
-        """Give the connection away, as a socket that blocks, for one thread to read or write.
+        """Return the connection as a blocking socket for one thread to read or write.
 
-        Whoever takes it closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
-        the peer. Raises ProtocolError when frames are on their way in or out, or the connection stays.
+        The receiver closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
+        the peer. Raises ProtocolError if frames are unfinished in either direction, or after ``stay``.
         """
         if self._closed or self._stays or self._queue or self._splitter.pending:
-            raise ProtocolError("a connection with unfinished frames cannot be given away")
+            raise ProtocolError("cannot detach a connection with unfinished frames")
         self._closed = True
         self._unwatch()
         trio.lowlevel.notify_closing(self._sock)
-        # A time limit would cost every read a system call and a turn of the interpreter's lock more.
+        # A timeout would add a system call and an acquisition of the interpreter lock to every read.
         self._sock.settimeout(None)
         if self._trust:
             _watch_detached(self._sock, self.peer, self._trust)
         return self._sock
 
 
-def _watch_detached(sock: ssl.SSLSocket, peer: Peer, trust: Trust) -> None:
+def _watch_detached(sock: ssl.SSLSocket, peer: PeerIdentity, trust: Trust) -> None:
     held = weakref.ref(sock)
 
     def reconsider() -> None:
@@ -228,19 +233,19 @@ def _watch_detached(sock: ssl.SSLSocket, peer: Peer, trust: Trust) -> None:
 
 
 def cut(sock: ssl.SSLSocket) -> None:
-    """End a connection from outside of whoever reads or writes it, also in another thread.
+    """End a connection that another thread may read or write.
 
     Closing would not wake that thread; it still has to close the socket.
     """
-    # Not SSLSocket's own, which would take TLS away from under a thread that is in it.
+    # Not SSLSocket's own method, which would remove TLS while a thread uses it.
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def close_socket(sock: ssl.SSLSocket, *, say_so: bool = True) -> None:
-    """Close without waiting; ``say_so`` tells the peer that nothing was cut off."""
+    """Close without waiting; with ``say_so`` the peer learns that nothing is missing."""
     if say_so:
-        # It would then wait for the peer's own goodbye, which nobody needs.
+        # With a timeout it would wait for the peer's closing message, which is not needed.
         with contextlib.suppress(OSError, ValueError):
             sock.unwrap()
     sock.close()

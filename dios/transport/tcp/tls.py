@@ -1,12 +1,11 @@
-"""Making connections between nodes: listening, dialling, and the handshake that comes before any byte counts.
+"""Connections between nodes: listening, connecting, and the handshake before any byte counts.
 
-Not for: the connection itself (``dios.transport.tcp.secured``), or who may join
-(``dios.transport.identity.joining``).
+``dios.transport.tcp.secured`` is the connection itself; ``dios.transport.identity.joining`` admits nodes.
 
-Every connection is TLS 1.3 with certificates of one cluster at both ends; there is no port, and no moment, at
-which a stranger is served. Who listens says after its checks that it accepts the peer, or why not: TLS 1.3 by
-itself leaves the dialling end in doubt. Strangers can hold a handshake for HANDSHAKE_MS_MAX, and the oldest
-of HANDSHAKES_AT_ONCE_MAX gives way to the next, so that they never keep a node out.
+Every connection is TLS 1.3 with certificates of one cluster at both ends; no port ever serves a stranger.
+After its checks, the listening node sends its acceptance or the reason of its refusal, because TLS 1.3 alone
+leaves the connecting node in doubt. A stranger can hold a handshake for HANDSHAKE_MS_MAX, and the oldest of
+HANDSHAKES_AT_ONCE_MAX is ended for the next, so that strangers never keep a node out.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Role, cards_of
+from dios.transport.identity.certificates import CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of
 from dios.transport.identity.trust import Trust
-from dios.transport.tcp.secured import Peer, Secured, close_socket, frame_of
+from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
 from dios.wire.codec import FrameSplitter
 
 _BACKLOG: Final = 128
@@ -41,14 +40,14 @@ _RETRY_ACCEPT_S: Final = 0.05
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Refused = Callable[[str, str], None]
-"""Is told of every connection that was not accepted: from where, and why."""
+"""Called for every refused connection, with its address and the reason."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[IPV6]:PORT"; raises InvalidError."""
+    """Return host and port of "HOST:PORT" or "[IPV6]:PORT"; raises InvalidError."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        raise InvalidError(f"{address!r} is no address: write HOST:PORT, or [ADDRESS]:PORT for IPv6")
+        raise InvalidError(f"{address!r} is not an address. Write HOST:PORT, or [ADDRESS]:PORT for IPv6.")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -66,14 +65,14 @@ class Listener:
         self, sockets: Sequence[socket.socket], identity: Identity, nursery: trio.Nursery, refused: Refused
     ) -> None:
         self.address: Final = _address_of(sockets[0])
-        """Where it listens, "HOST:PORT"; of port 0 the one that the system chose."""
+        """The address "HOST:PORT"; for port 0 with the port that the system chose."""
         self._sockets: Final = tuple(sockets)
         self._identity = identity
         self._context = identity.server_context
         self._nursery: Final = nursery
         self._refused: Final = refused
-        # One step of one handshake for each pass of the loop, so that strangers do not hold up whoever else
-        # uses it; and the next one is accepted in its turn, so that nobody gives way before his own step.
+        # One step of one handshake per pass of the loop, so that strangers do not block other users of the
+        # loop; and one accept per turn, so that no handshake is ended before its first step.
         self._turn: Final = trio.Lock()
         self._shaking: Final[dict[trio.CancelScope, None]] = {}
         self._ready_in, self._ready_out = trio.open_memory_channel[Secured](0)
@@ -82,16 +81,16 @@ class Listener:
             nursery.start_soon(self._listen, sock, name=f"listen at {self.address}")
 
     async def accept(self) -> Secured:
-        """Wait for the next peer that has passed; raises trio.EndOfChannel once the listener is closed."""
+        """Wait for the next peer that has passed; raises trio.EndOfChannel after the listener was closed."""
         return await self._ready_out.receive()
 
     def adopt(self, identity: Identity) -> None:
-        """Show this identity from now on: its chain was renewed. Raises DamagedError."""
+        """Use this identity from now on, after its chain was renewed. Raises DamagedError."""
         self._context = identity.server_context
         self._identity = identity
 
     def close(self) -> None:
-        """Stop listening and end the handshakes under way; connections that were accepted stay."""
+        """Stop listening and end open handshakes; accepted connections stay."""
         if self._closed:
             return
         self._closed = True
@@ -115,7 +114,7 @@ class Listener:
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
                     await trio.sleep(_RETRY_ACCEPT_S)
-                # Else the peer was gone before it was accepted.
+                # Otherwise the peer was gone before it was accepted.
                 continue
             if len(self._shaking) >= limits.HANDSHAKES_AT_ONCE_MAX:
                 next(iter(self._shaking)).cancel()
@@ -156,12 +155,12 @@ class Listener:
             raise
 
 
-def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
-    """Who is there, after saying that this node accepts him; else why not, to him and as an error."""
+def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
+    """Send the acceptance and return the peer's identity; else send the reason and raise it."""
     try:
         peer = _peer_of(tls, identity.cluster)
         refusal = identity.trust.refusal(peer.chain)
-        if peer.role is Role.JOIN and peer.chain[1].number != identity.node:
+        if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
         if not refusal:
             _note(identity.trust, peer)
@@ -174,16 +173,16 @@ def _accepted(tls: ssl.SSLSocket, identity: Identity) -> Peer:
 
 
 def for_another(name: str, meant: str) -> str:
-    """What is said to who shows a token at the wrong node."""
-    return f"this is {name}, and the token is for {meant}: join at the address of {meant}"
+    """Return the error for a token that is used at the wrong node."""
+    return f"this is {name}, and the token is for {meant}. Join at the address of {meant}."
 
 
 async def listen(
     address: str, identity: Identity, nursery: trio.Nursery, *, refused: Refused = lambda _where, _why: None
 ) -> Listener:
-    """Listen at "HOST:PORT" (all addresses of the host; none: of this machine) for nodes of the cluster.
+    """Listen at "HOST:PORT" for nodes of the cluster; a host name means all its addresses, none this machine.
 
-    What it does runs in ``nursery``. Raises InvalidError for the address, OSError when it cannot be had.
+    The listener runs in ``nursery``. Raises InvalidError for the address, OSError if it cannot be used.
     """
     host, port = split_address(address)
     found = await trio.socket.getaddrinfo(
@@ -198,7 +197,7 @@ async def listen(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # Port 0 is chosen once, for all addresses.
+            # The port for 0 is chosen once, for all addresses.
             chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
             sock.bind((where[0], chosen, *where[2:]))
             sock.listen(_BACKLOG)
@@ -206,7 +205,7 @@ async def listen(
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise OSError(error.errno, f"nobody can listen at {address}: {error.strerror}") from None
+        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
     except BaseException:
         for sock in sockets:
             sock.close()
@@ -217,18 +216,18 @@ async def listen(
 async def dial(
     address: str, identity: Identity, nursery: trio.Nursery, *, expect: NodeId | None = None
 ) -> Secured:
-    """Connect to the node at "HOST:PORT", which must be ``expect`` when that is given.
+    """Connect to the node at "HOST:PORT", which must be ``expect`` if that is given.
 
-    Raises UnreachableError when nobody answers there within DIAL_MS_MAX, NotPermittedError when it is not a
-    node of this cluster, is another one, is refused here or refuses us, InvalidError when it is this node
-    itself, ProtocolError when it does not speak TLS 1.3. The error says which, and what to do.
+    Raises UnreachableError if nobody answers within PEER_CONNECT_MS_MAX, NotPermittedError if the peer is not
+    a node of this cluster, is another node, is refused here or refuses this node, InvalidError if it is this
+    node itself, ProtocolError if it does not speak TLS 1.3. The message has the reason and the remedy.
     """
 
-    def check(peer: Peer) -> None:
+    def check(peer: PeerIdentity) -> None:
         if peer.node == identity.node:
-            raise InvalidError("that is this node itself")
+            raise InvalidError("this is the address of this node itself")
         if expect is not None and peer.node != expect:
-            raise NotPermittedError(f"{peer.name} answers, not the node that was expected there")
+            raise NotPermittedError(f"{peer.name} answers, which is not the expected node")
         refusal = identity.trust.refusal(peer.chain)
         if refusal:
             raise NotPermittedError(refusal)
@@ -239,11 +238,11 @@ async def dial(
 
 
 async def connect(
-    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[Peer], None]
-) -> tuple[Peer, ssl.SSLSocket]:
-    """Connect and shake hands; who is there, and the socket. Raises what ``dial`` and ``check`` raise."""
+    address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[PeerIdentity], None]
+) -> tuple[PeerIdentity, ssl.SSLSocket]:
+    """Connect and shake hands; return peer and socket. Raises the errors of ``dial`` and ``check``."""
     host, port = split_address(address)
-    with trio.move_on_after(limits.DIAL_MS_MAX / 1000):
+    with trio.move_on_after(limits.PEER_CONNECT_MS_MAX / 1000):
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
@@ -259,17 +258,17 @@ async def connect(
         except ssl.SSLCertVerificationError as error:
             close_socket(tls)
             raise NotPermittedError(
-                f"who answers at {address} is no node of this cluster: {error.verify_message}"
+                f"the peer at {address} is not a node of this cluster: {error.verify_message}"
             ) from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             close_socket(tls)
-            raise UnreachableError(f"{address} ended the connection before it began") from None
+            raise UnreachableError(f"{address} closed the connection during the handshake") from None
         except ssl.SSLError as error:
             close_socket(tls)
             raise _refused_by_tls(address, error) from None
         except OSError as error:
             close_socket(tls)
-            raise UnreachableError(f"{address} ended the connection: {_os_reason(error)}") from None
+            raise UnreachableError(f"{address} closed the connection: {_os_reason(error)}") from None
         except DiosError as error:
             close_socket(tls)
             raise type(error)(f"{address}: {error.message}") from None
@@ -277,7 +276,7 @@ async def connect(
             close_socket(tls)
             raise
         return peer, tls
-    raise UnreachableError(f"nobody answers at {address} within {limits.DIAL_MS_MAX} ms")
+    raise UnreachableError(f"nobody answers at {address} within {limits.PEER_CONNECT_MS_MAX} ms")
 
 
 def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
@@ -285,17 +284,17 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
     if "ALERT" in reason:
         why = _reason(error)
         hint = (
-            "the token has expired: make a new one there with `dios-node token`"
+            "the token has expired. Make a new one there with `dios-node token`."
             if "EXPIRED" in reason
             else "this node may be of another cluster"
         )
-        return NotPermittedError(f"{address} refuses us: {why}; {hint}")
-    return ProtocolError(f"{address} does not speak TLS 1.3 as nodes do: {_reason(error)}")
+        return NotPermittedError(f"{address} refuses this node: {why}; {hint}")
+    return ProtocolError(f"{address} does not speak TLS 1.3 like a node: {_reason(error)}")
 
 
-def _check_node(peer: Peer) -> None:
-    if peer.role is not Role.NODE:
-        raise NotPermittedError("who answers is no node")
+def _check_node(peer: PeerIdentity) -> None:
+    if peer.role is not CertificateRole.NODE:
+        raise NotPermittedError("the peer is not a node")
 
 
 async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
@@ -312,7 +311,7 @@ async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
         if not bodies:
             continue
         if len(bodies) > 1 or splitter.pending or tls.pending():
-            raise ProtocolError("more was said than that the connection is accepted")
+            raise ProtocolError("the node sent more than its acceptance")
         if bodies[0]:
             raise NotPermittedError(bodies[0].decode("utf-8", "replace"))
         return
@@ -323,12 +322,12 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A machine that says nothing any more is gone some time, whether we send or wait.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.SILENCE_MS_MAX)
+        # A silent machine is given up after a while, whether this node sends or waits.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.TCP_USER_TIMEOUT_MS)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.SILENCE_MS_MAX // 3_000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.SILENCE_MS_MAX // 3_000)
-        # A peer that has reset the connection already is met here: within wrap_socket that leaves it open.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_USER_TIMEOUT_MS // 3_000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_USER_TIMEOUT_MS // 3_000)
+        # Fails here if the peer has already reset the connection: within wrap_socket it would stay open.
         sock.getpeername()
         return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
     except BaseException:
@@ -373,20 +372,20 @@ def _os_reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> Peer:
-    """Who is there, from the chain of certificates that TLS has verified."""
+def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
+    """Return the peer's identity from the chain of certificates that TLS has verified."""
     if sys.version_info >= (3, 13):
         chain = tls.get_verified_chain()
     else:
-        # Public from Python 3.13 on, and nothing else says through whom the peer was admitted.
+        # Public from Python 3.13 on; nothing else has the node that admitted the peer.
         inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
         chain = [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inside.get_verified_chain()]
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
-        raise NotPermittedError("the certificate is another cluster's")
-    return Peer(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+        raise NotPermittedError("the certificate is of another cluster")
+    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
 
 
-def _note(trust: Trust, peer: Peer) -> None:
-    if peer.role is Role.NODE:
+def _note(trust: Trust, peer: PeerIdentity) -> None:
+    if peer.role is CertificateRole.NODE:
         trust.note(known_of(peer.chain[0]))

@@ -1,10 +1,8 @@
-"""A task's or a person's end of the socket to the node: one blocking face, one that waits on trio.
+"""The client's end of the socket to the node, for blocking callers; ``client_trio`` is its trio counterpart.
 
-Not for: what frames mean, or matching replies to requests (``dios.client.session``). Neither face is safe to
-share between threads; trio's is safe for one sender and one receiver at a time.
+``dios.client.session`` matches replies to requests. A channel must not be shared between threads.
 
-Descriptors: a receiving call returns each frame's own. They close themselves on exec, and from then on belong
-to the caller, who closes them.
+A receiving call returns the descriptors of each frame. They are closed on exec, and the caller owns them.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
-from dios.transport.rings.adaptive_spin import Looking
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.unix.path import socket_address
 
 Received: TypeAlias = tuple[bytes, tuple[int, ...]]
-"""One frame's body, and the descriptors that came beside it."""
+"""The body of one frame, and the descriptors that were sent with it."""
 
 _LENGTH: Final = struct.Struct("<I")
 _unpack_length: Final = _LENGTH.unpack_from
@@ -41,7 +39,7 @@ _Ancillary: TypeAlias = list[tuple[int, int, bytes]]
 
 
 def descriptors_of(ancillary: _Ancillary) -> tuple[int, ...]:
-    """The descriptors in what ``recvmsg`` gave beside the bytes."""
+    """Return the descriptors in the ancillary data of ``recvmsg``."""
     found = array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -50,10 +48,10 @@ def descriptors_of(ancillary: _Ancillary) -> tuple[int, ...]:
 
 
 class FrameAssembler:
-    """Cuts what was received into frames, each with its descriptors; no I/O of its own.
+    """Cuts received bytes into frames with their descriptors; does no I/O.
 
-    A stream socket ends a ``recvmsg`` after the bytes that carried descriptors, so that those of one call
-    belong to the frame which holds the last byte it returned.
+    On a stream socket, a ``recvmsg`` ends after the bytes that carried descriptors. So the descriptors of one
+    call belong to the frame that contains its last byte.
     """
 
     def __init__(self, limit: int = limits.REPLY_BYTES_MAX) -> None:
@@ -64,19 +62,19 @@ class FrameAssembler:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that has begun and not ended."""
+        """Return the number of bytes of the unfinished frame."""
         return len(self._buffer)
 
     @property
     def missing(self) -> int:
-        """Bytes by which the unfinished frame is known to be short; 0 when not even its length is known."""
+        """Return the number of missing bytes of the unfinished frame; 0 if its length is not known yet."""
         if len(self._buffer) < 4:
             return 0
         (length,) = _unpack_length(self._buffer)
         return int(length) + 4 - len(self._buffer)
 
     def feed(self, data: bytes, fds: tuple[int, ...]) -> None:
-        """Take what one ``recvmsg`` returned; whole frames go to ``ready``. ProtocolError above the limit."""
+        """Add the result of one ``recvmsg``; complete frames go to ``ready``. ProtocolError if too long."""
         buffer = self._buffer
         if not buffer and len(data) >= 4:
             (length,) = _unpack_length(data)
@@ -93,7 +91,7 @@ class FrameAssembler:
             end = start + 4 + length
             if len(buffer) < end:
                 break
-            # The new descriptors belong to the frame that holds the last byte.
+            # New descriptors belong to the frame with the last byte.
             own = self._fds + fds if end == len(buffer) else self._fds
             if end == len(buffer):
                 fds = ()
@@ -105,7 +103,7 @@ class FrameAssembler:
         self._fds += fds
 
     def close(self) -> None:
-        """Close every descriptor that nobody has taken."""
+        """Close every descriptor that was not taken."""
         for _, fds in self.ready:
             close_all(fds)
         self.ready.clear()
@@ -113,25 +111,25 @@ class FrameAssembler:
         self._fds = ()
 
     def end_of_stream(self) -> ClosedError | ProtocolError:
-        """The error that fits the peer's leaving now."""
+        """Return the error for the end of the connection at this point."""
         if self._buffer:
             return ProtocolError(
-                f"truncated: the node left after {self.pending} bytes of an unfinished frame"
+                f"truncated: the node closed after {self.pending} bytes of an unfinished frame"
             )
         return ClosedError("the node closed the connection")
 
 
 def close_all(fds: tuple[int, ...]) -> None:
-    """Close descriptors that nobody wants."""
+    """Close descriptors, ignoring errors."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
 
 
 def connect(path: Path) -> socket.socket:
-    """Connect to the node's socket at ``path``, which may be of any length.
+    """Connect to the node's socket at ``path``, which may have any length.
 
-    Raises UnreachableError when no node listens there, NotPermittedError when its file refuses this user.
+    Raises UnreachableError if no node listens there, NotPermittedError if its file refuses this user.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -140,19 +138,19 @@ def connect(path: Path) -> socket.socket:
     except PermissionError as error:
         sock.close()
         raise NotPermittedError(
-            f"this user may not connect to the node at {path}; whoever runs it lets others in with "
-            "its setting allowed_uids"
+            f"this user may not connect to the node at {path}. Ask its operator to add the user to the "
+            "setting allowed_uids."
         ) from error
     except OSError as error:
         sock.close()
         raise UnreachableError(
-            f"no node listens at {path} ({error.strerror}); start one with `dios-node start`"
+            f"no node listens at {path} ({error.strerror}). Start one with `dios-node start`."
         ) from error
     return sock
 
 
 class ClientChannel:
-    """Frames over a blocking socket, which it owns."""
+    """Frames over a blocking socket, which the channel owns."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -162,21 +160,21 @@ class ClientChannel:
         self._assembler: Final = FrameAssembler()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._look: Final = Looking().pays
+        self._look: Final = AdaptiveSpin().pays
 
     def fileno(self) -> int:
-        """The socket's descriptor, to poll for ``receive``; -1 once closed."""
+        """Return the descriptor of the socket, to poll for ``receive``; -1 after closing."""
         return self._sock.fileno()
 
     @property
     def has_received(self) -> bool:
-        """Whether a whole frame is here already, of which no poll would tell."""
+        """Return True if a complete frame has been received, which no poll would report."""
         return bool(self._assembler.ready)
 
     def call(self, frame: bytes) -> Received:
         """Send one whole frame and wait for the next one from the node.
 
-        With several requests outstanding that is not always this one's reply. Errors as of ``receive``.
+        With several open requests that may be another one's reply. Raises the errors of ``receive``.
         """
         self.send(frame)
         self._look(self._here)
@@ -186,9 +184,9 @@ class ClientChannel:
         return self._poll.poll(0)
 
     def send(self, frame: bytes) -> None:
-        """Send one whole frame, length included; waits while the node is slow.
+        """Send one whole frame with its length; wait while the node is slow.
 
-        A node that is gone is not reported here but by the next ``receive``, after its last words.
+        The end of the node is not reported here: the next ``receive`` reports it, after the last frames.
         """
         try:
             sent = self._send(frame)
@@ -200,10 +198,10 @@ class ClientChannel:
             raise ClosedError(f"the connection to the node is closed ({error.strerror})") from error
 
     def receive(self, timeout_s: float | None = None) -> Received:
-        """Wait for one frame: its body and its descriptors, which the caller owns from then on.
+        """Wait for one frame; return its body and its descriptors, which the caller owns.
 
-        Raises TimeLimitError after ``timeout_s`` seconds (None: never), ClosedError when the node is gone,
-        ProtocolError when it sent what is no frame; after the last two the channel is of no more use.
+        Raises TimeLimitError after ``timeout_s`` seconds (None: never), ClosedError if the node is gone,
+        ProtocolError if it sent bytes that are not a frame; after the last two the channel is unusable.
         """
         ready = self._assembler.ready
         while not ready:
@@ -225,18 +223,18 @@ class ClientChannel:
         take(assembler, data, fds, flags)
 
     def close(self) -> None:
-        """Close the socket and every descriptor that nobody has taken."""
+        """Close the socket and every descriptor that was not taken."""
         self._assembler.close()
         self._sock.close()
 
 
 def take(assembler: FrameAssembler, data: bytes, fds: tuple[int, ...], flags: int) -> None:
-    """Give one ``recvmsg``'s outcome to ``assembler``, or raise what it means."""
+    """Pass the result of one ``recvmsg`` to ``assembler``, or raise its error."""
     if flags & socket.MSG_CTRUNC:
         close_all(fds)
         raise ProtocolError(
             f"descriptors were lost: a frame had more than {limits.DESCRIPTORS_PER_FRAME_MAX}, "
-            "or this process has no free ones; raise its limit of open files"
+            "or this process has no free descriptors. Raise its limit of open files."
         )
     if not data:
         close_all(fds)

@@ -1,6 +1,6 @@
-"""The client's end of the socket to the node, waiting on trio; its blocking twin is ``unix_client``.
+"""The client's end of the socket to the node on trio; ``client`` is its blocking counterpart.
 
-Not for: anything that starts without trio: a task imports the blocking face alone, and starts faster.
+A task without trio never imports this module, and starts faster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dios.transport.unix.client import ANCILLARY_BYTES, FrameAssembler, Received
 
 
 class AsyncClientChannel:
-    """Frames over a socket that does not block, which it owns; one sender and one receiver at a time."""
+    """Frames over a non-blocking socket, which it owns; for one sender and one receiver at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -24,23 +24,23 @@ class AsyncClientChannel:
         self._assembler: Final = FrameAssembler()
 
     def fileno(self) -> int:
-        """The socket's descriptor; -1 once closed."""
+        """Return the descriptor of the socket; -1 after closing."""
         return self._sock.fileno()
 
     @property
     def has_received(self) -> bool:
-        """Whether a whole frame is here already."""
+        """Return True if a complete frame has been received."""
         return bool(self._assembler.ready)
 
     async def call(self, frame: bytes) -> Received:
-        """Send one whole frame and wait for the next one from the node; errors as of ``receive``."""
+        """Send one whole frame and wait for the next one from the node; raises the errors of ``receive``."""
         await self.send(frame)
         return await self.receive()
 
     async def send(self, frame: bytes) -> None:
-        """Send one whole frame, length included; a node that is gone is reported by ``receive``.
+        """Send one whole frame with its length; ``receive`` reports the end of the node.
 
-        Cancelled in the middle of a frame, it leaves the stream unusable: close the channel then.
+        If it is cancelled within a frame, the stream is unusable: close the channel then.
         """
         rest: bytes | memoryview = frame
         while rest:
@@ -56,10 +56,10 @@ class AsyncClientChannel:
             rest = memoryview(rest)[sent:]
 
     async def receive(self) -> Received:
-        """Wait for one frame: its body and its descriptors, which the caller owns from then on.
+        """Wait for one frame; return its body and its descriptors, which the caller owns.
 
-        Raises ClosedError when the node is gone and ProtocolError when it sent what is no frame; after
-        them the channel is of no more use. Use trio's time limits.
+        Raises ClosedError if the node is gone, ProtocolError if it sent bytes that are not a frame; then
+        the channel is unusable. Use trio's timeouts.
         """
         assembler = self._assembler
         ready = assembler.ready
@@ -91,7 +91,7 @@ class AsyncClientChannel:
             raise ClosedError("this channel was closed") from error
 
     def close(self) -> None:
-        """Close the socket and every descriptor that nobody has taken; who waits gets ClosedError."""
+        """Close the socket and every descriptor that was not taken; waiting callers get ClosedError."""
         self._assembler.close()
         if self._sock.fileno() >= 0:
             trio.lowlevel.notify_closing(self._sock)

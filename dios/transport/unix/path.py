@@ -1,7 +1,4 @@
-"""Paths of Unix sockets that are longer than a socket address holds.
-
-Not for: choosing where a node's socket lies (``dios.client``, ``dios.node``).
-"""
+"""Addresses of Unix sockets whose path is longer than a socket address."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from dios.limits import SOCKET_PATH_BYTES_MAX
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """Give an address for the socket at ``path``, which is valid inside the ``with`` only.
+    """Yield an address of the socket at ``path`` that is valid inside the ``with`` only.
 
-    A socket address holds 107 bytes. A longer path is reached through a descriptor of its folder, whose
-    name below /proc is short; only the socket's own file name must then fit. Raises OSError
-    when the folder does not exist.
+    A socket address has at most 107 bytes. A longer path is replaced by a descriptor of its folder, whose
+    name in /proc is short; only the file name of the socket must then fit. Raises OSError if the folder
+    does not exist.
     """
     text = os.fspath(path)
     if len(os.fsencode(text)) <= SOCKET_PATH_BYTES_MAX:

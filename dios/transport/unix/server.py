@@ -1,11 +1,10 @@
-"""The node's end of Unix sockets: the listener for people's processes, and one channel for each peer.
+"""The node's end of Unix sockets: the listener for users' processes, and a channel for each peer.
 
-Not for: what frames mean (``dios.wire.codec``), or who may do what. A node never takes descriptors from a
-peer: it reads with plain ``recv``, so that the system drops whatever was sent beside the bytes.
+A node never takes descriptors from a peer: it reads with plain ``recv``, so that the kernel drops them.
 
-One call of a task costs one pass through here, so the way is short: wait until readable, one ``recv``, the
-bodies; and one ``send`` that does not wait. Only what the peer's socket does not take at once is
-queued, within a bound, and carried on by a task of its own.
+Each call of a task passes through here once, so the path is short: wait until readable, one ``recv``, the
+bodies; and one ``send`` that does not wait. Only bytes that the peer's socket does not accept at once are
+queued, within a bound, and sent by a trio task.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS,
 _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ESHUTDOWN})
 
 _looking = 0
-"""How many channels of this process are between two looks; a process has one loop."""
+"""The number of channels of this process that spin; a process has one loop."""
 
 
-class Peer(NamedTuple):
-    """Who is at the other end, as the system attests it for the moment of connecting."""
+class PeerCredentials(NamedTuple):
+    """The identity of the peer, as the kernel recorded it when the peer connected."""
 
     pid: int
     uid: int
@@ -51,15 +50,15 @@ class Peer(NamedTuple):
 def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
     """Listen at ``path``, whose permission bits are ``mode`` from the first moment on.
 
-    The path may be of any length. A socket file that nobody listens at any more is replaced. Raises
-    ExistsError when somebody does, or when something else has that path.
+    The path may have any length. A socket file without a listener is replaced. Raises ExistsError if
+    somebody listens there, or the path is another kind of file.
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.setblocking(False)
-        # The new file takes its permissions from the socket, less the umask, so that there is no moment in
-        # which others could connect; what the umask took is given back afterwards.
+        # The new file gets the permissions of the socket, less the umask, so that others can never connect in
+        # between; the bits that the umask removed are added afterwards.
         os.fchmod(listener.fileno(), mode)
         with socket_address(path) as address:
             listener.bind(address)
@@ -67,7 +66,7 @@ def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"no socket can be made there: {error.strerror}", str(path)) from None
+        raise OSError(error.errno, f"cannot create a socket there: {error.strerror}", str(path)) from None
     except BaseException:
         listener.close()
         raise
@@ -80,7 +79,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ExistsError(f"{path} exists and is no socket; move it away or choose another place")
+        raise ExistsError(f"{path} exists and is not a socket. Move it away, or choose another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, socket_address(path) as address:
         probe.setblocking(False)
         try:
@@ -92,20 +91,20 @@ def _remove_stale(path: Path) -> None:
             return
         except BlockingIOError:
             pass
-    raise ExistsError(f"somebody listens at {path} already; stop that node first")
+    raise ExistsError(f"a node already listens at {path}. Stop that node first.")
 
 
-def peer_of(sock: socket.socket) -> Peer:
-    """Ask the system who is at the other end of ``sock`` (SO_PEERCRED)."""
+def peer_of(sock: socket.socket) -> PeerCredentials:
+    """Return the identity of the peer of ``sock`` from the kernel (SO_PEERCRED)."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Peer(*_CREDENTIALS.unpack(raw))
+    return PeerCredentials(*_CREDENTIALS.unpack(raw))
 
 
-async def accept(listener: socket.socket) -> tuple[socket.socket, Peer]:
+async def accept(listener: socket.socket) -> tuple[socket.socket, PeerCredentials]:
     """Wait for the next peer of ``listener``; its socket does not block.
 
-    Out of descriptors, it waits and tries again; raises trio.ClosedResourceError once the listener was
-    closed by ``close_listener``.
+    Without free descriptors it waits and tries again. Raises trio.ClosedResourceError after
+    ``close_listener``.
     """
     while True:
         await trio.lowlevel.wait_readable(listener)
@@ -125,7 +124,7 @@ async def accept(listener: socket.socket) -> tuple[socket.socket, Peer]:
 
 
 def close_listener(listener: socket.socket, path: Path | None = None) -> None:
-    """Stop listening, wake who waits in ``accept``, and remove the socket's file."""
+    """Stop listening, wake callers of ``accept``, and remove the socket's file."""
     if listener.fileno() >= 0:
         trio.lowlevel.notify_closing(listener)
         listener.close()
@@ -134,7 +133,7 @@ def close_listener(listener: socket.socket, path: Path | None = None) -> None:
 
 
 class _Unsent:
-    """One frame, or the rest of one, with the descriptors that its first byte will carry."""
+    """An unsent frame, or the rest of one, with the descriptors that its first byte will carry."""
 
     __slots__ = ("data", "fds")
 
@@ -152,10 +151,10 @@ def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
 
 
 class TaskChannel:
-    """One peer's stream of frames, at the node's end.
+    """The node's end of one peer's stream of frames.
 
-    ``nursery`` is where the task runs that sends what the peer did not take at once; it exists only while
-    there is something queued. Whoever makes the channel closes it.
+    A task in ``nursery`` sends the bytes that the peer did not accept at once; it runs only while bytes are
+    queued. The creator of the channel closes it.
     """
 
     def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
@@ -177,18 +176,18 @@ class TaskChannel:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the peer to read."""
+        """Return the number of bytes that wait for the peer to read."""
         return self._queued_bytes
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 once closed."""
+        """Return the descriptor of the socket, -1 after closing."""
         return self._sock.fileno()
 
     async def receive(self) -> list[bytes]:
-        """Wait for the next frames, and return the bodies of all that are there; none means the end.
+        """Wait for the next frames; return the bodies of all that are here, or an empty list at the end.
 
-        The end is the peer's or our own closing. Raises ProtocolError for a frame over the limit and
-        for one that the end cut short: after it the channel must be closed.
+        The peer or this node may have closed. Raises ProtocolError for a frame over the limit and for a
+        truncated frame; then the channel must be closed.
         """
         try:
             data = await self._look()
@@ -207,16 +206,16 @@ class TaskChannel:
             return []
         if self._splitter.pending and not self._closed:
             pending = self._splitter.pending
-            raise ProtocolError(f"truncated: the peer left after {pending} bytes of an unfinished frame")
+            raise ProtocolError(f"truncated: the peer closed after {pending} bytes of an unfinished frame")
         return []
 
     async def _look(self) -> bytes | None:
-        """Look a few times, a pass of the scheduler before each, and only then sleep.
+        """Try to receive a few times, with a pass of the trio scheduler before each, and only then sleep.
 
-        Everybody else gets a turn, and a peer that answers at once is met awake: on two processors that takes
-        a third off a round trip, because a processor that sleeps is slow to wake. Only a peer that answered
-        shortly after the last look is looked for more than once, and only while no other channel is looked
-        at: an idle node sleeps, and a busy one does not spend its time on looking.
+        Other channels get their turn, and a fast answer finds this process awake. On two processors that
+        saves a third of a round trip, because a sleeping processor is slow to wake. Only a peer that answered
+        shortly after the last try gets more than one, and only while no other channel spins: an idle node
+        sleeps, and a busy one does not waste time.
         """
         global _looking
         _looking += 1
@@ -232,8 +231,8 @@ class TaskChannel:
             _looking -= 1
         asleep = monotonic_ns()
         await trio.lowlevel.wait_readable(self._sock)
-        near = monotonic_ns() - asleep < limits.RECEIVE_NEAR_NS
-        self._looks = limits.RECEIVE_LOOKS_MAX if near else 1
+        near = monotonic_ns() - asleep < limits.RECEIVE_SHORT_WAIT_NS
+        self._looks = limits.RECEIVE_SPINS_MAX if near else 1
         return self._try_receive()
 
     def _try_receive(self) -> bytes | None:
@@ -243,12 +242,12 @@ class TaskChannel:
             return None
 
     def send_nowait(self, frame: bytes, fds: Sequence[int] = ()) -> None:
-        """Send one whole frame, length included, with up to DESCRIPTORS_PER_FRAME_MAX descriptors beside it.
+        """Send one whole frame with its length and up to DESCRIPTORS_PER_FRAME_MAX descriptors.
 
-        Never waits. The descriptors may be closed as soon as it returns. A frame to a peer that is gone
-        is dropped: ``receive`` is what tells of the end. Raises WouldBlockError when more than
-        SEND_QUEUE_BYTES_MAX (or DESCRIPTORS_QUEUED_MAX) would wait for the peer to read: the channel must
-        then be closed; InvalidError for too many descriptors.
+        Never waits. The descriptors may be closed when it returns. A frame to a peer that is gone is
+        dropped; ``receive`` reports the end. Raises WouldBlockError if more than SEND_QUEUE_BYTES_MAX bytes
+        (or DESCRIPTORS_QUEUED_MAX descriptors) would wait for the peer: then the channel must be closed.
+        Raises InvalidError for too many descriptors.
         """
         if self._queue:
             self._enqueue(memoryview(frame), fds)
@@ -257,7 +256,7 @@ class TaskChannel:
             if fds:
                 if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
                     raise InvalidError(
-                        f"{len(fds)} descriptors in one frame are over {limits.DESCRIPTORS_PER_FRAME_MAX}"
+                        f"cannot send {len(fds)} descriptors at once; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
                     )
                 sent = self._sock.sendmsg([frame], _ancillary(fds))
                 fds = ()
@@ -273,7 +272,7 @@ class TaskChannel:
 
     def _lost(self, error: OSError) -> None:
         if error.errno not in _GONE:
-            raise WouldBlockError(f"the peer's socket takes nothing more: {error}") from None
+            raise WouldBlockError(f"the peer's socket accepts no more bytes: {error}") from None
         self._gone = True
         self._drop_queue()
 
@@ -282,9 +281,9 @@ class TaskChannel:
             return
         if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
             raise InvalidError(
-                f"{len(fds)} descriptors in one frame are over {limits.DESCRIPTORS_PER_FRAME_MAX}"
+                f"cannot send {len(fds)} descriptors at once; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
             )
-        # Every entry costs memory beside its bytes, so that tiny frames count for more than they hold.
+        # Every entry takes memory in addition to its bytes, so that tiny frames count more than their size.
         size = len(data) + limits.SEND_QUEUE_ENTRY_BYTES
         if (
             self._queued_bytes + size > limits.SEND_QUEUE_BYTES_MAX
@@ -321,7 +320,7 @@ class TaskChannel:
                 sent = self._send(entry.data)
         except BlockingIOError:
             return
-        # The first byte has carried them.
+        # The first byte has carried the descriptors.
         self._queued_fds -= len(entry.fds)
         entry.close()
         self._queued_bytes -= sent
@@ -338,11 +337,11 @@ class TaskChannel:
         self._drained.set()
 
     async def flush(self) -> None:
-        """Wait until the peer has been sent all that was queued, or is gone."""
+        """Wait until all queued bytes were sent to the peer, or the peer is gone."""
         await self._drained.wait()
 
     def close(self) -> None:
-        """Close at once; what is queued is lost, and who waits in ``receive`` gets the end."""
+        """Close at once; queued bytes are lost, and ``receive`` returns the end."""
         if self._closed:
             return
         self._closed = True

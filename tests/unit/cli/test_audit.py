@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from dios.cli.main import app
 from dios.cli.nodes.audit import entry_line
 from dios.core.effects import Audit
-from dios.host.audit.log import AuditLog, Record, segments
-from dios.host.audit.reader import Entry
+from dios.host.audit.log import AuditLog, AuditRecord, segments
+from dios.host.audit.reader import AuditEntry
 
 DONE = (
     Audit(1, "create", "ok", "uid:1000", "aaaa00000000", "0b0b00000001", ""),
@@ -44,7 +44,7 @@ def typed(data: Path, line: str, status: int = 0) -> list[int]:
 
 def test_a_record_is_one_line() -> None:
     """A detail of several lines, or with control characters, cannot break the table or garble it."""
-    record = Record(
+    record = AuditRecord(
         now=0,
         action="ended",
         outcome="exception",
@@ -53,7 +53,7 @@ def test_a_record_is_one_line() -> None:
         subject="00aa11bb22cc",
         detail="ValueError: \x1b[31m\nLast lines:\nmore",
     )
-    line = entry_line(Entry(3, "00000001.audit", 0, b"", record))
+    line = entry_line(AuditEntry(3, "00000001.audit", 0, b"", record))
     assert line.endswith(r"ValueError: \x1b[31m")
     assert "\x1b" not in line
 

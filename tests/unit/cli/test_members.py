@@ -102,7 +102,7 @@ def test_a_member_keeps_its_name_and_listens(tmp_path: Path) -> None:
     """A start under another name, and one without an address, are refused with what to change."""
     typed("init", "--data", str(tmp_path), *LISTEN, "--name", "n1")
     start = ("start", "--data", str(tmp_path), "--detach")
-    assert "cannot be called n2" in " ".join(typed(*start, "--name", "n2", status=1).output.split())
+    assert "it cannot be n2" in " ".join(typed(*start, "--name", "n2", status=1).output.split())
     assert "must listen" in " ".join(typed(*start, "--listen", "", status=1).output.split())
 
 

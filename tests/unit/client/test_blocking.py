@@ -296,11 +296,12 @@ def test_small_bytes_are_written_in_one_message() -> None:
 
 
 def test_not_admitted_is_busy() -> None:
-    """An acquire that is not admitted raises Busy, which is a Conflict too."""
+    """An acquire that is not admitted raises Busy, which is not a failed commit."""
     with FakeNode(lambda _: messages.Failure(int(Code.EBUSY), "1 writer is active")) as fake:
         node = fake.connect()
-        with pytest.raises(Busy):
+        with pytest.raises(Busy) as refused:
             blob(node).write(4, Semantics.EXCL)
+    assert not isinstance(refused.value, Conflict)
 
 
 class BrokenOff(ClientChannel):

@@ -244,8 +244,8 @@ def test_a_question_is_answered_by_who_attends(yard: Yard) -> None:
 def test_long_questions_wait_only_as_far_as_there_is_room(yard: Yard) -> None:
     """All that wait are bounded together; one more is refused, and the others are still answered."""
     yard.board()
-    long = messages.AskScheduler(bytes(limits.QUESTION_BYTES_MAX))
-    many = limits.BOARD_QUESTION_BYTES_MAX // limits.QUESTION_BYTES_MAX
+    long = messages.AskScheduler(bytes(limits.SCHEDULER_QUESTION_BYTES_MAX))
+    many = limits.BOARD_QUESTION_BYTES_MAX // limits.SCHEDULER_QUESTION_BYTES_MAX
     waiting = [yard.caller.send(long) for _ in range(many)]
     yard.cluster.settle()
     assert yard.caller.refused(messages.AskScheduler(b"?")) == Code.EDQUOT

@@ -89,7 +89,7 @@ def test_generations_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) ->
         task, generations = child, generations + 1
         assert generations < limits.TASK_GENERATIONS_MAX
     assert generations > 1
-    assert task.refused(ordered(program(task))) == Code.ENOMEM
+    assert task.refused(ordered(program(task))) == Code.EDQUOT
     session.run()
 
 

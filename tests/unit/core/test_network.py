@@ -122,12 +122,12 @@ def test_only_network_streams_have_an_address(node: Node) -> None:
 
 
 def test_no_vector_waits_for_a_socket(network: Network) -> None:
-    """Inside a vector nothing waits, so a network stream is refused there."""
+    """A network stream waits until it is open, so it is not created in a vector."""
     answer = network.owner.ask(effects.AnswerVector, messages.Vector((creation(),)))
     (part,) = answer.parts
     assert isinstance(part, effects.Answer)
     assert isinstance(part.result, messages.Failure)
-    assert part.result.code == Code.EAGAIN
+    assert part.result.code == Code.EINVAL
 
 
 # -- opening ------------------------------------------------------------------------------------------

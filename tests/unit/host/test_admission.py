@@ -13,7 +13,7 @@ from dios.core.calls.dispatch import _HANDLERS
 from dios.core.effects import Audit
 from dios.errors import NoSpaceError
 from dios.host.audit.admission import _ALWAYS, _LEAVE_NO_RECORD, _MAKE_ROOM, refusal
-from dios.host.audit.log import AuditLog, Pressure
+from dios.host.audit.log import AuditLog, BacklogLevel
 from dios.host.audit.reader import read, verify
 from dios.wire import messages
 from dios.wire.messages import AnyCall
@@ -50,7 +50,7 @@ def append(log: AuditLog, size: int) -> int:
     return log.records
 
 
-def pressure_at(log: AuditLog, size: int) -> Pressure:
+def pressure_at(log: AuditLog, size: int) -> BacklogLevel:
     """The pressure when so many bytes stand in memory."""
     append(log, size)
     return log.pressure
@@ -65,9 +65,9 @@ def test_pressure_grows_with_what_stands_in_memory(log: AuditLog, tmp_path: Path
     """A full disk alone refuses nothing; a full buffer what leaves a record; a long backlog nearly all."""
     calls = (READ, LOOKUP, HELLO, DELETE, CREATE, LET_GO)
     seen = [pressure_at(log, 1), pressure_at(log, limits.AUDIT_BUFFER_BYTES_MAX)]
-    assert seen == [Pressure.NONE, Pressure.SOME]
+    assert seen == [BacklogLevel.NONE, BacklogLevel.SOME]
     assert refused(log, *calls) == [False, False, False, False, True, False]
-    assert pressure_at(log, limits.AUDIT_BACKLOG_BYTES_MAX) is Pressure.HIGH
+    assert pressure_at(log, limits.AUDIT_BACKLOG_BYTES_MAX) is BacklogLevel.HIGH
     assert refused(log, *calls) == [True, True, True, True, True, False]
     why = refusal(log, READ)
     assert why is not None
@@ -92,7 +92,7 @@ def test_no_record_is_lost_when_there_is_room_again(tmp_path: Path) -> None:
     os.dup2(own, log._fd)
     os.close(own)
     log.flush()
-    assert log.pressure is Pressure.NONE
+    assert log.pressure is BacklogLevel.NONE
     log.close()
     assert verify(tmp_path).records == count == len(list(read(tmp_path)))
 

@@ -207,7 +207,7 @@ def test_a_segment_torn_in_its_header_is_begun_again(tmp_path: Path, size: int) 
 def test_a_foreign_file_is_not_written_to(tmp_path: Path) -> None:
     """A segment with other magic bytes or a newer version is refused with what to do."""
     (tmp_path / "00000001.audit").write_bytes(b"something else entirely" * 5)
-    with pytest.raises(DamagedError, match="move it away"):
+    with pytest.raises(DamagedError, match="Move this file away"):
         AuditLog(tmp_path)
     assert "magic" in verify(tmp_path).problem
     with pytest.raises(DamagedError, match="magic"):

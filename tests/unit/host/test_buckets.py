@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.host.bandwidth.token_bucket import Bucket
+from dios.host.bandwidth.token_bucket import TokenBucket
 
 S = 1_000_000_000
 PIECE = limits.DATA_PIECE_BYTES
@@ -23,7 +23,7 @@ rates = st.integers(min_value=limits.RATE_BYTES_S_MIN, max_value=10**11)
 )
 def test_what_goes_is_never_over_the_rate(bytes_s: int, began: int, wants: list[tuple[int, int]]) -> None:
     """Whatever is asked for when: over any stretch goes what the rate gives, a burst and one piece."""
-    bucket = Bucket(bytes_s, began)
+    bucket = TokenBucket(bytes_s, began)
     now, went = began, [(began, 0)]
     for size, pause in wants:
         now += pause
@@ -42,7 +42,7 @@ def test_what_goes_is_never_over_the_rate(bytes_s: int, began: int, wants: list[
 @given(rates, st.integers(1, PIECE), st.integers(1, 300))
 def test_who_always_wants_gets_the_whole_rate(bytes_s: int, size: int, times: int) -> None:
     """Pieces that are taken as soon as they may go take no longer than the rate asks for."""
-    bucket, now = Bucket(bytes_s, 0), 0
+    bucket, now = TokenBucket(bytes_s, 0), 0
     for _ in range(times):
         now += bucket.wait_ns(now)
         bucket.take(size, now)
@@ -54,7 +54,7 @@ def test_who_always_wants_gets_the_whole_rate(bytes_s: int, size: int, times: in
 @given(rates, rates)
 def test_a_debt_is_paid_at_the_rate_that_holds(first: int, second: int) -> None:
     """Who took a piece and is given another rate waits as that one says."""
-    bucket = Bucket(first, 0)
+    bucket = TokenBucket(first, 0)
     bucket.take(PIECE, 0)
     bucket.set_rate(second, 0)
     wait = bucket.wait_ns(0)
@@ -63,7 +63,7 @@ def test_a_debt_is_paid_at_the_rate_that_holds(first: int, second: int) -> None:
 
 def test_time_that_runs_back_gives_nothing() -> None:
     """A thread that comes late with its time neither gives bytes twice nor takes them away."""
-    bucket = Bucket(1_000_000, 0)
+    bucket = TokenBucket(1_000_000, 0)
     bucket.take(500_000, 100)
     wait = bucket.wait_ns(1_000)
     assert bucket.wait_ns(0) == wait

@@ -2,13 +2,13 @@ import trio
 import trio.testing
 
 from dios import limits
-from dios.host.content.consoles import Console, Consoles
+from dios.host.content.consoles import Consoles, TaskConsole
 from dios.ids import TaskId
 
 
 def test_positions_are_absolute() -> None:
     """Bytes are found at the place in the stream where they arrived."""
-    console = Console()
+    console = TaskConsole()
     console.append(b"hello ")
     console.append(b"world")
     assert console.read(6, 5) == b"world"
@@ -18,7 +18,7 @@ def test_positions_are_absolute() -> None:
 
 def test_only_the_tail_is_kept() -> None:
     """What is older than the bound is forgotten, and a read of it gives what is left of its range."""
-    console = Console()
+    console = TaskConsole()
     console.append(b"a" * limits.CONSOLE_TAIL_BYTES)
     console.append(b"bc")
     assert len(console) == limits.CONSOLE_TAIL_BYTES
@@ -29,7 +29,7 @@ def test_only_the_tail_is_kept() -> None:
 
 async def test_printing_waits_for_who_reads_along() -> None:
     """While a reader comes on there is room only for what it will not miss."""
-    console = Console()
+    console = TaskConsole()
     chunk = b"x" * limits.CONSOLE_READ_BYTES
     seen = 0
     with trio.fail_after(30):
@@ -37,7 +37,7 @@ async def test_printing_waits_for_who_reads_along() -> None:
 
             async def write() -> None:
                 for _ in range(40):
-                    await console.room()
+                    await console.wait_for_room()
                     console.append(chunk)
 
             nursery.start_soon(write)
@@ -51,21 +51,21 @@ async def test_printing_waits_for_who_reads_along() -> None:
 
 async def test_nobody_who_went_away_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     """A reader that stays away is waited for once, and again only after it has read again."""
-    console = Console()
+    console = TaskConsole()
     began = trio.current_time()
     for _ in range(100):
-        await console.room()
+        await console.wait_for_room()
         console.append(b"x" * limits.CONSOLE_READ_BYTES)
-    assert trio.current_time() - began == limits.CONSOLE_PATIENCE_MS / 1000
+    assert trio.current_time() - began == limits.CONSOLE_READER_TIMEOUT_MS / 1000
     assert len(console) == limits.CONSOLE_TAIL_BYTES
 
 
 def test_last_lines() -> None:
     """The last lines are text without blank ones, whatever the bytes are."""
-    console = Console()
+    console = TaskConsole()
     console.append(b"one\n\n  \ntwo\xff\nthree\n")
     assert console.last_lines(2) == ["two\N{REPLACEMENT CHARACTER}", "three"]
-    assert Console().last_lines() == []
+    assert TaskConsole().last_lines() == []
 
 
 def test_ended_consoles_are_bounded() -> None:

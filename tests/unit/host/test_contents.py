@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dios import limits
 from dios.errors import DamagedError
 from dios.host.content.contents import Contents, Source, compose_bytes, compose_memory, new_size
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import ObjectId
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import InlinePayload, Put
@@ -109,7 +109,7 @@ def test_raw_memory_keeps_its_bytes_and_grows(contents: Contents) -> None:
 
 def test_missing_bytes_are_damage(contents: Contents) -> None:
     """Reading more than there is says so."""
-    made = Memory.version(100, contents.pool).filled(b"x" * 100)
+    made = ContentMemory.version(100, contents.pool).filled(b"x" * 100)
     with pytest.raises(DamagedError):
         made.read(4090, 10)
     made.release()
@@ -117,7 +117,7 @@ def test_missing_bytes_are_damage(contents: Contents) -> None:
 
 def test_adopted_shadow_is_frozen(contents: Contents) -> None:
     """A shadow that nobody maps any more becomes immutable; one of another length does not."""
-    shadow = Memory.shadow(100)
+    shadow = ContentMemory.shadow(100)
     assert not shadow.adopt(50)
     assert shadow.adopt(100)
     with pytest.raises(OSError, match=r"permitted"):
@@ -127,10 +127,10 @@ def test_adopted_shadow_is_frozen(contents: Contents) -> None:
 
 def test_versions_are_recycled_only_when_unseen(contents: Contents) -> None:
     """A version's pages serve again only if its descriptor was never handed out."""
-    unseen = Memory.version(LARGE, contents.pool)
+    unseen = ContentMemory.version(LARGE, contents.pool)
     unseen.release()
     assert contents.pool.free_bytes > 0
-    seen = Memory.version(LARGE, contents.pool)
+    seen = ContentMemory.version(LARGE, contents.pool)
     os.close(seen.reader_fd())
     seen.release()
     assert contents.pool.free_bytes == 0
@@ -157,7 +157,7 @@ def test_compositions_agree(base: bytes, data: bytes, place: int, replace: bool)
     assert total == len(wanted)
     if not total:
         return
-    target, under = Memory.shadow(total), Memory.shadow(max(len(base), 1)).filled(base)
+    target, under = ContentMemory.shadow(total), ContentMemory.shadow(max(len(base), 1)).filled(base)
     under.size = len(base)
     try:
         compose_memory(target, under, offset, Source(data, 0, len(data)), replace=replace)
@@ -172,10 +172,10 @@ def test_a_version_of_holes_is_zero(contents: Contents, used: bool) -> None:  # 
     """A composed version has zeros where its base has holes and behind it, also on pages used before."""
     total = 3 * limits.MIB
     if used:
-        Memory.version(total, contents.pool).filled(b"\xff" * total).release()
-    base = Memory.shadow(2 * limits.MIB)
+        ContentMemory.version(total, contents.pool).filled(b"\xff" * total).release()
+    base = ContentMemory.shadow(2 * limits.MIB)
     base.fill(limits.MIB, b"x" * 9, 0, 9)
-    made = Memory.version(total, contents.pool)
+    made = ContentMemory.version(total, contents.pool)
     assert (contents.pool.reused == 1) is used
     compose_memory(made, base, total - 3, Source(b"new", 0, 3), replace=False)
     expected = bytearray(total)

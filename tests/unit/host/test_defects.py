@@ -16,7 +16,7 @@ from host_rig import WAIT_S, RecordingChannel, Rig, rig
 
 from dios.core.events import Called, Disconnected, SessionOpened
 from dios.host.audit.reader import AuditReader
-from dios.host.process.people_server import PeopleServer, principal_of
+from dios.host.process.session_server import SessionServer, principal_of
 from dios.host.process.task_host import DEFECT
 from dios.ids import TaskId
 from dios.transport.unix.server import TaskChannel, close_listener, open_listener
@@ -59,7 +59,7 @@ async def test_a_defect_of_a_channel_ends_its_session(
     async with rig(tmp_path) as host:
         with caplog.at_level(logging.ERROR):
             await serve(host, ZeroDivisionError("nobody thought of it"))
-        assert "a defect ended a connection" in caplog.text
+        assert "an internal error ended a connection" in caplog.text
         assert "nobody thought of it" in caplog.text
         assert [event.reason for event in host.core.seen(Disconnected)] == [DEFECT]
         assert host.host.tasks.sessions == 0
@@ -89,7 +89,7 @@ async def _served(host: Rig, folder: Path) -> str:
     """Connect to a server twice; what the audit log says of a denial."""
     path = folder / "socket"
     listener = open_listener(path)
-    server = PeopleServer(
+    server = SessionServer(
         listener, host.host.tasks, denied=host.host.denied_connection, broken=host.host.broken_connection
     )
     async with trio.open_nursery() as nursery:

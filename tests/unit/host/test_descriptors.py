@@ -27,7 +27,7 @@ from dios.core.effects import (
 from dios.core.events import Called, EffectFailed, Persisted, PersistFailed
 from dios.errors import Code
 from dios.host.content.contents import Contents
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.host.loop.outbox import Outbox
 from dios.ids import ObjectId, TaskId
 from dios.wire.messages import (
@@ -66,7 +66,7 @@ def no_descriptors(spare: int = 0) -> Iterator[None]:
 
 def _with_contents(host: Rig) -> Contents:
     contents = host.host.contents
-    contents.set(BLOB, Memory.version(LARGE, contents.pool).filled(b"x" * LARGE))
+    contents.set(BLOB, ContentMemory.version(LARGE, contents.pool).filled(b"x" * LARGE))
     contents.raw(RAW, LARGE)
     return contents
 
@@ -194,7 +194,7 @@ def test_waiting_descriptors_are_all_or_none() -> None:
     with no_descriptors(1), pytest.raises(OSError, match="open files"):
         outbox.reply(TaskId(1), 0, Done(1), mine)
     assert open_descriptors() == before
-    outbox.hand_over(TaskId(1), 0, Done(1), mine)
+    outbox.reply_and_close(TaskId(1), 0, Done(1), mine)
     assert open_descriptors() == before
     outbox.close(TaskId(1))
     assert open_descriptors() == before - 2

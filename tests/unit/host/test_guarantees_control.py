@@ -12,8 +12,8 @@ import pytest
 from dios import limits
 from dios.host.bandwidth.accounts import Account, TaskAccount
 from dios.host.bandwidth.guarantees import LocalController
-from dios.host.bandwidth.meters import Flow
-from dios.host.bandwidth.token_bucket import Bucket
+from dios.host.bandwidth.meters import TrafficFlow
+from dios.host.bandwidth.token_bucket import TokenBucket
 from dios.ids import TaskId
 from dios.wire.messages import Guarantee
 
@@ -35,7 +35,7 @@ class Play:
         self.control.set(told, LEASE_S * S, 0)
         self.moved: dict[Account, list[tuple[int, int]]] = defaultdict(list)
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
-        self._flows: dict[Account, Flow] = defaultdict(Flow)
+        self._flows: dict[Account, TrafficFlow] = defaultdict(TrafficFlow)
         self._number = 0
 
     def at(self, when: int, do: Callable[[int], None]) -> None:
@@ -46,20 +46,20 @@ class Play:
     def wants(self, account: Account, size: int, begin_s: float = 0.0, bytes_s: int = ALWAYS) -> None:
         """So many bytes from then on, which the taker takes at ``bytes_s`` at most."""
         flow = self._flows[account]
-        asleep = False
+        waiting_threads = False
         left = size
 
         def go(now: int) -> None:
-            nonlocal asleep, left
+            nonlocal waiting_threads, left
             if not left:
                 return
             sender = self.control.sender(account, flow, now)
-            sender.asleep -= asleep
-            asleep = False
+            sender.waiting_threads -= waiting_threads
+            waiting_threads = False
             wait_ns = sender.bucket.wait_ns(now)
             if wait_ns:
-                wait_ns = min(wait_ns, self.control.hold_up(sender, now))
-                sender.asleep, asleep = sender.asleep + 1, True
+                wait_ns = min(wait_ns, self.control.note_delay(sender, now))
+                sender.waiting_threads, waiting_threads = sender.waiting_threads + 1, True
                 self.at(now + wait_ns, go)
                 return
             piece = min(self.control.piece(account), left)
@@ -67,7 +67,7 @@ class Play:
             left -= piece
             flow.waiting -= piece
             if not flow.waiting:
-                self.control.soon()
+                self.control.request_division()
             self.moved[account].append((now, piece))
             self.at(now + piece * S // bytes_s, go)
 
@@ -228,7 +228,7 @@ def test_who_goes_on_after_a_moment_has_its_guarantee_at_once() -> None:
 
 def test_nobody_waits_long_for_what_it_sent_while_it_had_more() -> None:
     """A debt of ten seconds at the new rate is one of a tenth; one that is short is paid off."""
-    bucket = Bucket(10 * MB, 0, debt_ns=100 * MS)
+    bucket = TokenBucket(10 * MB, 0, debt_ns=100 * MS)
     bucket.take(10 * MB, 0)
     bucket.set_rate(MB, 0)
     assert bucket.wait_ns(0) == 100 * MS

@@ -18,9 +18,9 @@ from dios.core import effects as fx
 from dios.core.effects import SetRates
 from dios.core.events import Received
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.content.memories import Memory
-from dios.host.content.stored_bytes import Stored
-from dios.host.loop.fair_queue import Owners
+from dios.host.content.memories import ContentMemory
+from dios.host.content.stored_bytes import StoredBytes
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import BufferId, TaskId
 from dios.transport.unix.server import TaskChannel
 from dios.wire import dcp
@@ -68,7 +68,7 @@ class Readers:
         self.here, self.there, self.size = here, there, size
         self.came: list[int] = []
         self._principals = principals
-        made = Memory.shadow(size).filled(bytes(size))
+        made = ContentMemory.shadow(size).filled(bytes(size))
         assert made.adopt(size)
         there.blob(made)
         for task, principal in principals.items():
@@ -258,7 +258,7 @@ def test_who_is_held_up_goes_on_when_guarantees_are_lifted() -> None:
 @pytest.mark.parametrize("call", [WriteOnce(1, b"x"), Stat(1)], ids=["stores", "stores nothing"])
 async def test_who_writes_small_pieces_to_afar_is_held_up_at_its_own_node(call: WriteOnce | Stat) -> None:
     """Its next call that stores waits until what went inside messages is paid; other calls do not."""
-    rates, owners = Rates((10**9, 10**9, 0)), Owners()
+    rates, owners = Rates((10**9, 10**9, 0)), TaskPrincipals()
     owners.add(TaskId(7), WHO)
     rates.set(SetRates((Rate(WHO, Traffic.OUT, 1),), 60_000, guarantees=(edge(1),)))
     rates.spend_inline(WHO, 10**6)
@@ -268,7 +268,7 @@ async def test_who_writes_small_pieces_to_afar_is_held_up_at_its_own_node(call: 
 
         async def ask() -> None:
             nonlocal passed
-            await Stored(rates, owners).wait_off(TaskId(7), call, cast("TaskChannel", near))
+            await StoredBytes(rates, owners).wait_for_credit(TaskId(7), call, cast("TaskChannel", near))
             passed = True
 
         async with trio.open_nursery() as nursery:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dios.host.bandwidth.accounts import Account, TaskAccount
-from dios.host.loop.fair_queue import Turns
+from dios.host.loop.fair_queue import FairQueue
 from dios.ids import TaskId
 
 
@@ -24,7 +24,7 @@ def is_promised(account: Account) -> bool:
 
 def made(begun: list[int], promised_most: int) -> Callable[[int], None]:
     """Turns in which all are paced, three at most of those without a promise; what asks for one."""
-    turns = Turns(
+    turns = FairQueue(
         Tasks(),
         at_once=2,
         at_most=3,
@@ -32,7 +32,7 @@ def made(begun: list[int], promised_most: int) -> Callable[[int], None]:
         promised=is_promised,
         promised_most=promised_most,
     )
-    return lambda task: turns.ask(TaskId(task), lambda: begun.append(task))
+    return lambda task: turns.request_turn(TaskId(task), lambda: begun.append(task))
 
 
 def test_who_has_a_promise_takes_nobodys_turn_and_waits_for_none() -> None:

@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from dios.host.process.last_exception import exception_told
+from dios.host.process.last_exception import exception_line
 
 
 def printed(error: BaseException) -> str:
@@ -40,17 +40,17 @@ def with_note(error: BaseException) -> BaseException:
 )
 def test_the_line_that_names_an_exception_is_found(error: BaseException, told: str) -> None:
     """Notes, further lines of the message and the members of a group do not hide it."""
-    assert exception_told(printed(error)) == told
+    assert exception_line(printed(error)) == told
 
 
 def test_the_last_of_a_chain_counts() -> None:
     """An exception raised while another was handled is the one that ended the program."""
     error = ValueError("second")
     error.__context__ = TypeError("first")
-    assert exception_told(printed(error)) == "ValueError: second"
+    assert exception_line(printed(error)) == "ValueError: second"
 
 
 @pytest.mark.parametrize("text", ["", "hello\nworld", "Traceback (most recent call last):\n  File", "x: y"])
 def test_other_output_tells_of_no_exception(text: str) -> None:
     """Without a traceback that came to its end there is nothing to tell."""
-    assert not exception_told(text)
+    assert not exception_line(text)

@@ -9,7 +9,7 @@ from peer_rig import BLOB, CALLER, DEPUTY, PeerHost, connected, two_hosts, until
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerUp, Received
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce
@@ -34,12 +34,12 @@ def pattern(size: int) -> bytes:
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
-def content(size: int) -> bytes | Memory:
+def content(size: int) -> bytes | ContentMemory:
     """An object's content of so many bytes."""
     data = pattern(size)
     if size <= limits.INLINE_BYTES_MAX:
         return data
-    made = Memory.shadow(size).filled(data)
+    made = ContentMemory.shadow(size).filled(data)
     assert made.adopt(size)
     return made
 

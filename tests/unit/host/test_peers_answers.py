@@ -11,7 +11,7 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
 from dios.errors import Code, NoSpaceError
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce
@@ -21,9 +21,9 @@ OTHER_BLOB = ObjectId(50)
 LARGE = 400_000
 
 
-def sealed(data: bytes) -> Memory:
+def sealed(data: bytes) -> ContentMemory:
     """A version with these bytes."""
-    made = Memory.shadow(len(data)).filled(data)
+    made = ContentMemory.shadow(len(data)).filled(data)
     assert made.adopt(len(data))
     return made
 
@@ -82,7 +82,7 @@ async def test_memory_that_writers_change_is_sent_again(tmp_path: Path) -> None:
     """A task elsewhere has no mapping that would change: it is sent the bytes as they are, each time."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        raw = Memory.own(LARGE)
+        raw = ContentMemory.own(LARGE)
         other.blob(raw)
         other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
         other.do(read(1, BLOB, LARGE, buffer=9))
@@ -136,7 +136,7 @@ async def test_a_commit_is_sent_from_the_buffer(tmp_path: Path) -> None:
         one.do(fx.AnswerReceived(TASK, 1, Buffer(9, LARGE, 0, 0), PayloadId(0), LARGE, writable=True))
         opened = one.host.buffers.get(BufferId(9))
         assert opened is not None
-        assert isinstance(opened.content, Memory)
+        assert isinstance(opened.content, ContentMemory)
         opened.content.fill(5, b"written", 0, 7)
         one.ask(other, dcp.Forward(CALLER, ReadOnce(1)), fx.WriteSource(buffer=BufferId(9), length=LARGE - 1))
         (event,) = await replies(other, 1)
@@ -150,7 +150,7 @@ async def test_an_answer_over_what_is_taken_in(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
         size = limits.DCP_RECEIVING_BYTES_MAX + 1
-        other.blob(Memory.shadow(size))
+        other.blob(ContentMemory.shadow(size))
         other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"), read(1, BLOB, size))
         (event,) = await replies(one, 1)
         assert isinstance(event.message, dcp.Reply)

@@ -288,14 +288,14 @@ async def test_a_peer_that_does_not_read_loses_its_connection(tmp_path: Path) ->
     """
     async with stage(tmp_path) as (villain, target, _):
         line = await villain.control()
-        standing = target.links.standing_of(villain.node)
+        standing = target.links.session_of(villain.node)
         assert standing is not None
         large, small = (dcp.Gossip(bytes(size)) for size in (limits.DCP_INLINE_BYTES_MAX, 3_000))
         with trio.fail_after(10):
             for _ in range(500):
                 target.links.send(villain.node, large)
                 await trio.lowlevel.checkpoint()
-            assert standing.line.queued_bytes < 2 * limits.DCP_CROWDED_BYTES
+            assert standing.line.queued_bytes < 2 * limits.DCP_QUEUE_HIGH_WATER_BYTES
             assert target.links.counts["transfers_sent"] > 0
             while target.links.is_up(villain.node):
                 target.links.send(villain.node, small)

@@ -13,7 +13,7 @@ from peer_rig import PeerHost, connected, identities, peer_host, two_hosts, unti
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerDown, PeerUp, Received
-from dios.host.peers.connection_protocols import Line
+from dios.host.peers.connection_protocols import PeerConnection
 from dios.ids import NodeId
 from dios.transport.identity import identity
 from dios.transport.identity.identity import Identity
@@ -36,7 +36,7 @@ async def test_a_connection_that_breaks_is_made_anew(tmp_path: Path) -> None:
     """Both cores are told that it broke, not that the other is gone, and soon that it stands again."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        standing = one.links.standing_of(other.node)
+        standing = one.links.session_of(other.node)
         assert standing is not None
         standing.line.close()
         for host in (one, other):
@@ -108,10 +108,10 @@ async def test_a_revoked_node_is_told_why_nobody_answers(
             await until(lambda: not bad.links.is_up(one.node), "it is let go")
         async with peer_host(second) as again, trio.open_nursery() as nursery:
             nursery.start_soon(again.links.seek, one.address)
-            await until(lambda: "a node refuses this one" in caplog.text, "it is told")
+            await until(lambda: "a node refuses this node" in caplog.text, "it is told")
             before = audited(one, first).count("was revoked")
             await until(lambda: audited(one, first).count("was revoked") > before, "it is refused again")
-            assert caplog.text.count("a node refuses this one") == 1
+            assert caplog.text.count("a node refuses this node") == 1
             nursery.cancel_scope.cancel()
 
 
@@ -128,7 +128,7 @@ class Hanging:
         self.begun = 0
         self.given_up = 0
 
-    async def dial(self, address: str, *, expect: NodeId | None = None) -> Line:
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
         """Wait until cancelled."""
         self.begun += 1
         try:

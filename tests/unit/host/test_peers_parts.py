@@ -17,14 +17,22 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerUp, Received
 from dios.errors import Code, UnreachableError, WouldBlockError
-from dios.host.audit.log import Pressure
+from dios.host.audit.log import BacklogLevel
 from dios.host.bandwidth.rates import Charge, Rates
-from dios.host.content.memories import Memory
-from dios.host.loop.fair_queue import Owners
+from dios.host.content.memories import ContentMemory
+from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.peers import handshake
-from dios.host.peers.bulk import Allowance, Arrival, Arrived, DataReceiver, DataSender, Piece, Transfer
-from dios.host.peers.connection_protocols import Myself
-from dios.host.peers.sending import Sending
+from dios.host.peers.bulk import (
+    DataReceiver,
+    DataSender,
+    FileRange,
+    IncomingTransfer,
+    ReceiveAllowance,
+    ReceivedTransfer,
+    Transfer,
+)
+from dios.host.peers.connection_protocols import NodeDescription
+from dios.host.peers.sending import TransferQueue
 from dios.ids import BufferId, PayloadId, TaskId
 from dios.transport.memory.memfd import create_memory, write_all
 from dios.wire import dcp
@@ -46,7 +54,7 @@ async def test_every_transfer_is_over_once() -> None:
         raise AssertionError
 
     async with trio.open_nursery() as nursery:
-        sending = Sending(nursery, Owners(), Rates(), never)
+        sending = TransferQueue(nursery, TaskPrincipals(), Rates(), never)
         for number in range(limits.DCP_TRANSFERS_QUEUED_MAX):
             done = over.append
             sending.send(TaskId(number % 7 + 1), Transfer(b"", (), lambda n=number, d=done: d(n)))  # type: ignore[misc] # bound early
@@ -72,7 +80,7 @@ async def test_a_node_that_cannot_be_reached_with_bytes() -> None:
 
     async with trio.open_nursery() as nursery:
         rates = Rates()
-        sending = Sending(nursery, Owners(), rates, refuse)
+        sending = TransferQueue(nursery, TaskPrincipals(), rates, refuse)
         for number in range(3):
             sending.send(TaskId(1), Transfer(b"m", (), lambda n=number: over.append(n)))  # type: ignore[misc] # bound early
         with trio.fail_after(WAIT_S):
@@ -92,9 +100,9 @@ class Wire:
     def __init__(self) -> None:
         here, there = socket.socketpair()
         self.sent: list[bool] = []
-        self.arrived: list[Arrived] = []
+        self.arrived: list[ReceivedTransfer] = []
         self.ended: list[Exception | None] = []
-        self.allowance = Allowance(1_000_000)
+        self.allowance = ReceiveAllowance(1_000_000)
         self.sender = DataSender(
             here, sent=lambda _, __, whole: self.sent.append(whole), ended=self.ended.append
         )
@@ -102,7 +110,7 @@ class Wire:
         self.receiver = DataReceiver(
             there,
             self.allowance,
-            incoming=lambda _, __, size: Arrival(Charge(rates, "", Traffic.IN, size), size, nothing),
+            incoming=lambda _, __, size: IncomingTransfer(Charge(rates, "", Traffic.IN, size), size, nothing),
             arrived=self.arrived.append,
             ended=self.ended.append,
         )
@@ -125,7 +133,11 @@ async def test_pieces_arrive_as_one() -> None:
     write_all(first, bytes(range(250)) * 1_200)
     write_all(second, b"0123456789")
     wire.sender.send(
-        Transfer(b"message", (Piece(second, 3, 4), Piece(first, 7, 299_993), Piece(second, 0, 1)), nothing)
+        Transfer(
+            b"message",
+            (FileRange(second, 3, 4), FileRange(first, 7, 299_993), FileRange(second, 0, 1)),
+            nothing,
+        )
     )
     (arrived,) = await until(lambda: wire.arrived, "it arrived")
     assert arrived.message == b"message"
@@ -142,7 +154,7 @@ async def test_a_source_that_ends_early_ends_the_transfer() -> None:
     """Bytes that are not there are never made up: the transfer is cut off, and nothing arrives."""
     wire = Wire()
     short = create_memory(10)
-    wire.sender.send(Transfer(b"message", (Piece(short, 0, 1_000),), nothing))
+    wire.sender.send(Transfer(b"message", (FileRange(short, 0, 1_000),), nothing))
     await until(lambda: wire.sent, "it is over")
     assert wire.sent == [False]
     await wire.close()
@@ -152,7 +164,7 @@ async def test_a_source_that_ends_early_ends_the_transfer() -> None:
 
 def test_what_comes_in_is_bounded() -> None:
     """A transfer waits while others take the room, one alone never does, and at the end nobody waits."""
-    allowance = Allowance(100)
+    allowance = ReceiveAllowance(100)
     assert allowance.take(500)
     taken: list[bool] = []
     waiting = threading.Thread(target=lambda: taken.append(allowance.take(10)))
@@ -179,7 +191,7 @@ async def test_the_dialling_node_refuses_an_unknown_version(
         low, high = (one, other) if one.node < other.node else (other, one)
         hello_of = handshake.hello_of
 
-        def later(me: Myself, channel: int = 0) -> dcp.PeerHello:
+        def later(me: NodeDescription, channel: int = 0) -> dcp.PeerHello:
             said = hello_of(me, channel)
             return said if me.node == low.node else replace(said, oldest=8, newest=9)
 
@@ -196,7 +208,7 @@ async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) ->
     """While the audit log cannot be written, calls of tasks elsewhere are refused as those of tasks here."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        other.host._audit.pressure = Pressure.SOME
+        other.host._audit.pressure = BacklogLevel.SOME
         one.ask(other, dcp.Forward(CALLER, Create(ObjectType.SHMEM_BLOB)))
         (event,) = await until(lambda: one.core.seen(Received), "it is answered")
         assert isinstance(event.message, dcp.Reply)
@@ -204,7 +216,7 @@ async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) ->
         assert event.message.result.code == Code.ENOSPC
         one.ask(other, dcp.Forward(CALLER, Lookup(bytes(32))))
         await until(lambda: other.core.seen(Received), "what leaves no record is done")
-        other.host._audit.pressure = Pressure.NONE
+        other.host._audit.pressure = BacklogLevel.NONE
 
 
 async def test_a_buffer_is_filled_again(tmp_path: Path) -> None:
@@ -223,7 +235,7 @@ async def test_a_buffer_is_filled_again(tmp_path: Path) -> None:
         assert (first.mapping, second.mapping) == (Mapping.WRITABLE, Mapping.NONE)
         assert second.data is None
         assert one.host.buffers.get(buffer) is opened
-        assert isinstance(opened.content, Memory)
+        assert isinstance(opened.content, ContentMemory)
         assert opened.content.read(0, 6) == b"again\0"
 
 
@@ -232,7 +244,7 @@ async def test_received_memory_becomes_the_content(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
         size = 400_000
-        memory = Memory.shadow(size)
+        memory = ContentMemory.shadow(size)
         one.blob(memory)
         other.when_received(
             lambda event: [fx.ApplyWrite(BLOB, fx.WriteSource(payload=event.payload, length=size))]
@@ -240,6 +252,6 @@ async def test_received_memory_becomes_the_content(tmp_path: Path) -> None:
         one.ask(other, dcp.Forward(CALLER, CommitWrite(1, 2)), fx.WriteSource(content_of=BLOB, length=size))
         await until(lambda: other.core.seen(Received), "it arrived")
         content = other.host.contents.current(BLOB)
-        assert isinstance(content, Memory)
+        assert isinstance(content, ContentMemory)
         assert content.frozen
         assert content._pooled is None

@@ -14,7 +14,7 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
 from dios.errors import ClosedError, EndOfStreamError, UnreachableError
-from dios.host.peers.streams import StreamsBetween
+from dios.host.peers.streams import RemoteStreams
 from dios.ids import ObjectId
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.reader import RingReader
@@ -32,9 +32,9 @@ LONG = bytes(range(256)) * 1_000
 ASKED = Metered(0, (), UNMEASURED, 0, b"")
 
 
-def between(host: PeerHost) -> StreamsBetween:
+def between(host: PeerHost) -> RemoteStreams:
     """A host's streams to other nodes."""
-    return cast("StreamsBetween", host.links.streamer)
+    return cast("RemoteStreams", host.links.streamer)
 
 
 async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd, RingEnd]:

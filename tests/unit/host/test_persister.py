@@ -10,8 +10,8 @@ from store_records import put
 
 from dios.errors import NoSpaceError
 from dios.host.content.contents import Contents
-from dios.host.loop.commit_results import Settled
-from dios.host.loop.persister import Job, Persister
+from dios.host.loop.commit_results import CommitResult
+from dios.host.loop.persister import Persister, StoreJob
 from dios.ids import ObjectId, Ticket
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Change
@@ -38,17 +38,17 @@ class FailingStore(MemoryStore):
         super().apply(changes)
 
 
-def _job(ticket: int, number: int) -> Job:
-    return Job(Ticket(ticket), [put(number, b"value")], [])
+def _job(ticket: int, number: int) -> StoreJob:
+    return StoreJob(Ticket(ticket), [put(number, b"value")], [])
 
 
 async def test_failure_takes_what_was_decided_without_knowing_it() -> None:
     """A job queued behind one that fails, before the core knows, is not written; a later one is."""
     store = FailingStore()
-    heard: list[Settled] = []
+    heard: list[CommitResult] = []
     told = trio.Event()
 
-    def settled(results: list[Settled]) -> Ticket:
+    def settled(results: list[CommitResult]) -> Ticket:
         heard.extend(results)
         told.set()
         return Ticket(3)  # the core had issued 2 and 3 by the time it heard

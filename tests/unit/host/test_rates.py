@@ -175,7 +175,7 @@ async def test_a_debt_is_waited_off_in_the_loop(rates: Rates, clock: FakeClock) 
     passed: list[str] = []
 
     async def store(principal: str) -> None:
-        await rates.wait_off(principal, Traffic.STORE, never)
+        await rates.wait_for_credit(principal, Traffic.STORE, never)
         passed.append(principal)
 
     async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ from dios.core import effects as fx
 from dios.core.effects import SetRates
 from dios.core.events import PeerDown, Received, UnderWay
 from dios.errors import Code
-from dios.host.content.memories import Memory
+from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
 from dios.wire.calls import AcquireWrite, Create, PlainCall, ReadOnce, Stat, Vector, WriteOnce
@@ -51,7 +51,7 @@ async def settled(host: PeerHost, traffic: Traffic, moved: dict[str, int]) -> No
 
 def filled(host: PeerHost, size: int = SIZE) -> None:
     """Let the object have so many bytes."""
-    made = Memory.shadow(size).filled(bytes(size))
+    made = ContentMemory.shadow(size).filled(bytes(size))
     assert made.adopt(size)
     host.blob(made)
 
@@ -150,7 +150,7 @@ async def test_a_node_that_is_let_go_leaves_nobody_waiting(tmp_path: Path) -> No
         for number in range(1, 4):
             readers.ask(number, DEPUTY)
         await until(lambda: meters(there).get((GREEDY, Traffic.OUT), (0, 0))[0], "it has begun")
-        standing = there.links.standing_of(here.node)
+        standing = there.links.session_of(here.node)
         assert standing is not None
         there.do(fx.HangUp(here.node, "people asked for it"))
         with trio.fail_after(limits.NODE_STOP_MS_MAX / 1000):

@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 
 from dios import limits
-from dios.host.content.consoles import Console
+from dios.host.content.consoles import TaskConsole
 from dios.host.loop.clock import Clock
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import close_log, open_log
-from dios.host.process.people_server import fresh_task_id, principal_of
+from dios.host.process.session_server import fresh_task_id, principal_of
 from dios.host.process.task_host import TaskHost
 from dios.host.process.task_process import Exit
 from dios.wire.types import Cause
@@ -61,7 +61,7 @@ def test_log_lines(tmp_path: Path) -> None:
 
 def described(end: Exit, console: bytes) -> tuple[Cause, str]:
     """The description of an end with this console."""
-    tail = Console()
+    tail = TaskConsole()
     tail.append(console)
     return TaskHost._described(end, tail)
 

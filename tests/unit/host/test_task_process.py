@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from dios.host.process.task_process import Bounds, _explain
-from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, Ended
+from dios.host.process.task_process import ProcessLimits, _explain
+from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
 from dios.wire.types import Cause
 
-BOUNDS = Bounds(memory_bytes=1 << 30, cpu_ms=2000, processes=16)
+BOUNDS = ProcessLimits(memory_bytes=1 << 30, cpu_ms=2000, processes=16)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_each_way_to_end_has_its_cause(
     cause: Cause,
 ) -> None:
     """Status, CPU time, our own kill and the group's count decide the cause, in that order of certainty."""
-    end = _explain(Ended(1, status, cpu_ms), BOUNDS, kill_asked=asked, oom_kills=oom)
+    end = _explain(ChildExited(1, status, cpu_ms), BOUNDS, kill_asked=asked, oom_kills=oom)
     assert end.cause is cause
     assert bool(end.detail) == (status != 0)
     assert end.signal == (status if status < 128 else 0)
@@ -45,6 +45,6 @@ def test_each_way_to_end_has_its_cause(
 
 def test_the_refused_call_is_named_when_the_kernel_told() -> None:
     """A sandbox kill says which call it was, and what to do instead."""
-    end = _explain(Ended(1, signal.SIGSYS, 0, "bpf"), BOUNDS, kill_asked=False, oom_kills=0)
+    end = _explain(ChildExited(1, signal.SIGSYS, 0, "bpf"), BOUNDS, kill_asked=False, oom_kills=0)
     assert "bpf" in end.detail
     assert "limbo" in end.detail

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from dios import limits
-from dios.errors import Conflict, DamagedError, InvalidError, TooLargeError
-from dios.lib.catalogue import Entry, checked_file, decode, edit, encode, matching
+from dios.errors import Conflict, DamagedError, InvalidError, LimitError
+from dios.lib.catalogue import CatalogueEntry, checked_file, decode, edit, encode, matching
 
 
-def entry(file: str, number: int = 0) -> Entry:
+def entry(file: str, number: int = 0) -> CatalogueEntry:
     """An entry with a name of its own."""
-    return Entry(file, number.to_bytes(32, "big"), 10, 20)
+    return CatalogueEntry(file, number.to_bytes(32, "big"), 10, 20)
 
 
 class Memory:
@@ -18,7 +18,7 @@ class Memory:
     def __init__(self) -> None:
         self.data = b""
         self.version = 0
-        self.interrupt: list[Entry] = []
+        self.interrupt: list[CatalogueEntry] = []
         self.always = False
 
     def read(self) -> tuple[bytes, int]:
@@ -45,7 +45,7 @@ def test_entries_come_back_in_order() -> None:
 
 def test_the_stored_bytes_never_change() -> None:
     """The frozen vector of format version 1."""
-    assert encode([Entry("a", b"\x07" * 32, 5, 9)]).hex() == "92019194a161c420" + "07" * 32 + "0509"
+    assert encode([CatalogueEntry("a", b"\x07" * 32, 5, 9)]).hex() == "92019194a161c420" + "07" * 32 + "0509"
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\x92\x01\x91\x91\xa1a", encode(())[:1] + b"\x02\x90"])
@@ -83,7 +83,7 @@ def test_a_file_is_found_by_its_last_parts() -> None:
 def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """One entry too many is refused."""
     monkeypatch.setattr(limits, "CATALOGUE_ENTRIES_MAX", 2)
-    with pytest.raises(TooLargeError):
+    with pytest.raises(LimitError):
         encode([entry("a"), entry("b"), entry("c")])
 
 
@@ -96,5 +96,5 @@ def test_names_that_would_garble_a_terminal_are_not_kept(text: str) -> None:
 
 def test_an_entrys_repr_keeps_the_secret() -> None:
     """The name is not in the repr."""
-    assert "0707" not in repr(Entry("a", b"\x07" * 32, 5, 9))
+    assert "0707" not in repr(CatalogueEntry("a", b"\x07" * 32, 5, 9))
     assert repr(entry("a")) == "Entry('a', 10 bytes)"

@@ -10,7 +10,7 @@ from lib_places import Crashed, Interleaved, MemoryPlaces, World
 
 from dios.errors import DamagedError, InvalidError, UnreachableError
 from dios.lib.keyvalue import KeyValueStore
-from dios.lib.replicated_index import Entry, Index, decode, encode
+from dios.lib.replicated_index import Index, IndexEntry, decode, encode
 
 SEEDS = range(200)
 
@@ -118,7 +118,7 @@ def test_a_key_is_bounded(key: str) -> None:
 
 def test_the_stored_bytes_never_change() -> None:
     """The frozen vector of an index; entries that lead nowhere and those of another version are told."""
-    data = encode({"k": Entry(3, 9, b"\x07" * 32), "gone": Entry(4, 9, None)})
+    data = encode({"k": IndexEntry(3, 9, b"\x07" * 32), "gone": IndexEntry(4, 9, None)})
     assert data.hex() == "920182a4676f6e65930409c0a16b930309c420" + "07" * 32
     assert decode(data)["gone"].name is None
     assert "0707" not in repr(decode(data))

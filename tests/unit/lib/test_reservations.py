@@ -12,7 +12,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.lib.reservations import check, label_of, reserve
-from dios.limits import NODE_NAME_BYTES_MAX, QUESTION_BYTES_MAX
+from dios.limits import NODE_NAME_BYTES_MAX, SCHEDULER_QUESTION_BYTES_MAX
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node
@@ -49,7 +49,7 @@ class Scheduler:
 
     def ask_scheduler(self, question: bytes) -> bytes:
         """One question."""
-        assert len(question) <= QUESTION_BYTES_MAX
+        assert len(question) <= SCHEDULER_QUESTION_BYTES_MAX
         self.asked.append(json.loads(question))
         return json.dumps(self.answer).encode()
 
@@ -119,7 +119,7 @@ def test_what_does_not_fit_into_a_question_is_refused() -> None:
     """A description that is too long even compressed is refused here, with what to do."""
     scheduler = admitting()
     with pytest.raises(InvalidError, match="copies of a task with `count`"):
-        reserve(scheduler.node, TEXT + f"# {secrets.token_hex(QUESTION_BYTES_MAX)}\n")
+        reserve(scheduler.node, TEXT + f"# {secrets.token_hex(SCHEDULER_QUESTION_BYTES_MAX)}\n")
     assert scheduler.asked == []
 
 

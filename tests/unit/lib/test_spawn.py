@@ -7,7 +7,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.lib import spawn
-from dios.lib.spawned import Order, encode_order, hints_of
+from dios.lib.spawned import SpawnOrder, encode_order, hints_of
 
 if TYPE_CHECKING:
     from nowhere import Nothing  # type: ignore[import-not-found]
@@ -38,7 +38,7 @@ def test_a_function_must_be_found_again() -> None:
     def inside() -> int:
         return 1
 
-    for function in (inside, lambda: 1, len, Order):
+    for function in (inside, lambda: 1, len, SpawnOrder):
         with pytest.raises(InvalidError, match=r"module"):
             spawn._place_of(function)
     assert spawn._place_of(lib_functions.total) == ("lib_functions", "total")

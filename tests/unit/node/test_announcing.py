@@ -13,16 +13,16 @@ from dios import limits
 from dios.ids import NodeId
 from dios.node import discovery
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import Place, Voice
+from dios.transport.tcp.announce import MulticastNetwork, Voice
 
 
 @pytest.fixture
-def place() -> Place:
+def place() -> MulticastNetwork:
     """A network of this machine's own."""
     return own_group()
 
 
-def say(place: Place, datagram: bytes) -> None:
+def say(place: MulticastNetwork, datagram: bytes) -> None:
     """Send one datagram to the group."""
     with sender(place) as sock:
         sock.sendto(datagram, (place.group, place.port))
@@ -33,7 +33,7 @@ def voice(host: PeerHost) -> Voice:
     return Voice(host.port.identity.cluster, host.port.membership.secret, host.node, host.address)
 
 
-async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: Place) -> None:
+async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: MulticastNetwork) -> None:
     """Without a seed and without anybody's help, announcements alone make the connection."""
     async with two_hosts(tmp_path) as (one, other), trio.open_nursery() as nursery:
         for host in (one, other):
@@ -43,7 +43,9 @@ async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_false_announcement_costs_dials_and_nothing_else(tmp_path: Path, place: Place) -> None:
+async def test_a_false_announcement_costs_dials_and_nothing_else(
+    tmp_path: Path, place: MulticastNetwork
+) -> None:
     """Where a stranger is, no connection comes about, and the announced node is unknown as before."""
     dials: list[trio.SocketStream] = []
     said = 0
@@ -73,7 +75,7 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(tmp_path: Path,
         nursery.cancel_scope.cancel()
 
 
-async def test_a_machine_without_that_network_works_without(tmp_path: Path, place: Place) -> None:
+async def test_a_machine_without_that_network_works_without(tmp_path: Path, place: MulticastNetwork) -> None:
     """Where the system has no multicast, the node goes on."""
     async with two_hosts(tmp_path) as (one, _):
         with trio.fail_after(30):
@@ -84,11 +86,11 @@ async def test_a_machine_without_that_network_works_without(tmp_path: Path, plac
     ("listen", "interface"),
     [
         ("127.0.0.1:7400", "127.0.0.1"),
-        ("0.0.0.0:7400", Place().interface),
-        ("[fd00::1]:7400", Place().interface),
-        ("host.example:7400", Place().interface),
+        ("0.0.0.0:7400", MulticastNetwork().interface),
+        ("[fd00::1]:7400", MulticastNetwork().interface),
+        ("host.example:7400", MulticastNetwork().interface),
     ],
 )
 def test_a_node_announces_itself_where_it_listens(listen: str, interface: str) -> None:
     """The network of a node that names its address is that one; else the system chooses."""
-    assert discovery.place_of(listen) == Place(announce.GROUP, limits.ANNOUNCE_PORT, interface)
+    assert discovery.place_of(listen) == MulticastNetwork(announce.GROUP, limits.ANNOUNCE_PORT, interface)

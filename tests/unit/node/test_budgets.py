@@ -50,7 +50,7 @@ def test_many_limits_stand_in_one_text() -> None:
     [
         ("objecte=3", "did you mean objects?"),
         ("zzzz=3", "known: objects, bytes"),
-        ("objects", "write it like objects=1000"),
+        ("objects", "Write it like objects=1000"),
         ("objects=many", "objects must be a whole number"),
         ("objects=3KiB", "objects must be a whole number"),
         ("objects=-1", "objects must be a whole number"),
@@ -82,5 +82,5 @@ def test_a_run_call_holds_every_limit() -> None:
     words = ["objects=1 bytes=2", "references=3", "requests=4", "tasks=5", "cpu=6ms", "memory=7"]
     assert limits_of_run(words, memory_bytes=8, cpu_ms=9) == Limits(8, 9, 0, 1, 2, 3, 4, 5, 6, 7)
     for word in ("tasks=0", "tasks=none"):
-        with pytest.raises(InvalidError, match="leave the limit out"):
+        with pytest.raises(InvalidError, match="Leave the limit out"):
             limits_of_run([word])

@@ -132,7 +132,7 @@ def test_a_node_that_fails_to_start_says_why(tmp_path: Path) -> None:
     data.mkdir()
     with (
         daemon.pid_file(data / "node.pid"),
-        pytest.raises(daemon.StartError, match=r"a node runs on .* already.*node\.log"),
+        pytest.raises(daemon.StartError, match=r"a node already runs in .*as process.*node\.log"),
     ):
         daemon.start_detached(data)
 

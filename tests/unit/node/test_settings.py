@@ -66,7 +66,7 @@ def test_an_unknown_variable_is_refused_as_it_was_written(tmp_path: Path) -> Non
         ("allowed_uids = ['root']", "a whole number"),
         ("socket = 7", "a path"),
         ("log_level = 'loud'", "debug, info, warning, error"),
-        ("pool_size = ", "no valid TOML"),
+        ("pool_size = ", "not valid TOML"),
         ("[pool_size]\nx = 1", "a whole number"),
         ("pool_size = 8\ntasks_max = 4", "over tasks_max"),
         ("name = ''", "up to 63 letters"),

@@ -14,14 +14,14 @@ from dios.core.events import ObjectRecord
 from dios.errors import DiosError, InvalidError
 from dios.ids import Name, ObjectId
 from dios.store import schema
-from dios.store.check import LOST_AND_FOUND, Inventory, held, read_index, verify_contents
+from dios.store.check import LOST_AND_FOUND, Inventory, hold_directory, read_index, verify_contents
 from dios.store.extents import Extents
-from dios.store.findings import MEANINGS, Kind, Level
+from dios.store.findings import MEANINGS, FindingKind, FindingLevel
 from dios.store.lmdb_store import LmdbStore
-from dios.store.log_files import Entry, LogFiles
+from dios.store.log_files import LogFiles, LogFrame
 from dios.store.protocol import Put
 from dios.store.repair import repair
-from dios.store.schema import Row
+from dios.store.schema import ObjectRow
 from dios.wire.types import Deletion, ObjectType
 
 GROUP = Name(b"g" * 32)
@@ -47,20 +47,20 @@ def data(tmp_path: Path) -> Path:
 
 def look(data: Path) -> Inventory:
     """Check the whole store."""
-    with held(data):
+    with hold_directory(data):
         found = read_index(data)
         verify_contents(found, lambda _: None)
     return found
 
 
-def kinds(found: Inventory) -> list[Kind]:
+def kinds(found: Inventory) -> list[FindingKind]:
     """The kinds of what was found, in order."""
     return [finding.kind for finding in found.findings]
 
 
 def mended(data: Path, found: Inventory) -> Inventory:
     """Repair, and check again."""
-    with held(data):
+    with hold_directory(data):
         assert repair(found), "something was to be repaired"
     return look(data)
 
@@ -78,7 +78,9 @@ def rewrite(data: Path, key: bytes, value: bytes | None, table: bytes = b"object
 
 def rewrite_record(data: Path, number: int, **changes: object) -> None:
     """Change what a sound row says of its object."""
-    rewrite_row(data, number, lambda row: Row(msgspec.structs.replace(row.record, **changes), row.payload))
+    rewrite_row(
+        data, number, lambda row: ObjectRow(msgspec.structs.replace(row.record, **changes), row.payload)
+    )
 
 
 def rewrite_row(data: Path, number: int, change: object) -> None:
@@ -121,7 +123,7 @@ def test_a_store_in_use_is_refused(data: Path) -> None:
     """While somebody has the store the check is refused, and names who."""
     store = LmdbStore(data)
     try:
-        with pytest.raises(DiosError, match=str(os.getpid())), held(data):
+        with pytest.raises(DiosError, match=str(os.getpid())), hold_directory(data):
             pass
     finally:
         store.close()
@@ -129,7 +131,7 @@ def test_a_store_in_use_is_refused(data: Path) -> None:
 
 def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     """A directory without a store is refused and left as it was."""
-    with pytest.raises(InvalidError, match="--data"), held(tmp_path):
+    with pytest.raises(InvalidError, match="--data"), hold_directory(tmp_path):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -142,9 +144,9 @@ def test_a_flipped_bit_of_an_extent_is_found(data: Path) -> None:
         opened.seek(5000)
         opened.write(b"\xff\x00")
     found = look(data)
-    assert kinds(found) == [Kind.CONTENT]
+    assert kinds(found) == [FindingKind.CONTENT]
     assert found.findings[0].subject == schema.describe(record(2))
-    with held(data):
+    with hold_directory(data):
         assert repair(found) == []
     assert file.exists()
 
@@ -152,8 +154,10 @@ def test_a_flipped_bit_of_an_extent_is_found(data: Path) -> None:
 def test_a_flipped_bit_of_an_inline_value_is_found(data: Path) -> None:
     """A small value that does not match its digest is told, though its row is sound."""
     key = schema.key_of(ObjectId(1))
-    rewrite(data, key, schema.encode_row(Row(record(1, size=13), schema.inline_payload(SMALL)), b"A" * 13))
-    assert kinds(look(data)) == [Kind.CONTENT]
+    rewrite(
+        data, key, schema.encode_row(ObjectRow(record(1, size=13), schema.inline_payload(SMALL)), b"A" * 13)
+    )
+    assert kinds(look(data)) == [FindingKind.CONTENT]
 
 
 def test_a_cut_extent_and_a_lost_one_are_found(data: Path) -> None:
@@ -164,17 +168,17 @@ def test_a_cut_extent_and_a_lost_one_are_found(data: Path) -> None:
     cut.chmod(0o400)
     extent_of(data, 3).unlink()
     found = {finding.kind: finding for finding in look(data).findings}
-    assert "100 bytes" in found[Kind.CONTENT].detail
+    assert "100 bytes" in found[FindingKind.CONTENT].detail
     payload = look(data).rows[schema.key_of(ObjectId(3))].payload
-    assert payload.digest.hex() in found[Kind.EXTENT_LOST].detail
+    assert payload.digest.hex() in found[FindingKind.EXTENT_LOST].detail
 
 
 def test_an_orphan_is_moved_and_not_removed(data: Path) -> None:
     """A file that no row names goes to lost+found with its bytes; the second check is clean."""
     (data / "extents" / "ab" / "ab00000000000001").write_bytes(b"old version")
     found = look(data)
-    assert kinds(found) == [Kind.ORPHAN]
-    assert found.findings[0].level is Level.LEFTOVER
+    assert kinds(found) == [FindingKind.ORPHAN]
+    assert found.findings[0].level is FindingLevel.LEFTOVER
     assert mended(data, found).findings == []
     assert (data / LOST_AND_FOUND / "extents" / "ab00000000000001").read_bytes() == b"old version"
 
@@ -183,8 +187,8 @@ def test_a_file_that_is_no_extent_is_left_alone(data: Path) -> None:
     """A file whose name is no extent's is told, and no repair touches it."""
     (data / "extents" / "ab" / "notes.txt").write_text("mine")
     found = look(data)
-    assert kinds(found) == [Kind.STRANGER]
-    with held(data):
+    assert kinds(found) == [FindingKind.STRANGER]
+    with hold_directory(data):
         assert repair(found) == []
     assert (data / "extents" / "ab" / "notes.txt").exists()
 
@@ -197,7 +201,7 @@ def test_a_damaged_row_is_moved_with_its_file(data: Path) -> None:
     stored[30] ^= 1
     rewrite(data, key, bytes(stored))
     found = look(data)
-    assert kinds(found) == [Kind.ROW, Kind.ORPHAN]
+    assert kinds(found) == [FindingKind.ROW, FindingKind.ORPHAN]
     assert mended(data, found).findings == []
     assert (data / LOST_AND_FOUND / "rows" / f"{key.hex()}.row").read_bytes() == bytes(stored)
     assert (data / LOST_AND_FOUND / "extents" / file.name).read_bytes() == LARGE
@@ -211,7 +215,7 @@ def test_a_lost_schema_is_written_again(data: Path) -> None:
     with pytest.raises(DiosError, match="--repair"):
         LmdbStore(data)
     found = look(data)
-    assert kinds(found) == [Kind.SCHEMA_LOST]
+    assert kinds(found) == [FindingKind.SCHEMA_LOST]
     assert mended(data, found).findings == []
     assert records_of(data) == before
 
@@ -221,8 +225,8 @@ def test_rows_of_an_unknown_format_are_not_moved(data: Path) -> None:
     rewrite(data, b"schema", None, b"meta")
     rewrite(data, schema.key_of(ObjectId(2)), b"\x02something newer, which this program cannot read")
     found = look(data)
-    assert set(kinds(found)) == {Kind.SCHEMA_LOST, Kind.ROW, Kind.ORPHAN}
-    with held(data):
+    assert set(kinds(found)) == {FindingKind.SCHEMA_LOST, FindingKind.ROW, FindingKind.ORPHAN}
+    with hold_directory(data):
         assert repair(found) == []
     assert look(data).findings == found.findings
 
@@ -231,17 +235,17 @@ def test_a_newer_schema_is_told_and_left_alone(data: Path) -> None:
     """A store of a newer program is told as that, and no repair touches it."""
     rewrite(data, b"schema", schema.encode_schema(schema.SCHEMA_VERSION + 1), b"meta")
     found = look(data)
-    assert kinds(found) == [Kind.SCHEMA_NEWER]
-    with held(data):
+    assert kinds(found) == [FindingKind.SCHEMA_NEWER]
+    with hold_directory(data):
         assert repair(found) == []
 
 
 def test_a_shared_file_becomes_two(data: Path) -> None:
     """Two objects that name one file get one each, and deleting the one keeps the other."""
     shared = look(data).rows[schema.key_of(ObjectId(2))].payload
-    rewrite_row(data, 3, lambda row: Row(row.record, shared))
+    rewrite_row(data, 3, lambda row: ObjectRow(row.record, shared))
     found = look(data)
-    assert kinds(found).count(Kind.EXTENT_SHARED) == 2
+    assert kinds(found).count(FindingKind.EXTENT_SHARED) == 2
     # The file that object 3 had before belongs to nobody now.
     assert mended(data, found).findings == []
     store = LmdbStore(data)
@@ -258,7 +262,7 @@ def test_a_wrong_size_is_corrected(data: Path, number: int) -> None:
     """A record that tells another size than its whole content has is corrected, for small and large."""
     rewrite_record(data, number, size=7)
     found = look(data)
-    assert kinds(found) == [Kind.SIZE]
+    assert kinds(found) == [FindingKind.SIZE]
     assert mended(data, found).findings == []
     sizes = {each.object: each.size for each in records_of(data)}
     assert sizes[ObjectId(number)] == {1: len(SMALL), 2: len(LARGE)}[number]
@@ -275,7 +279,7 @@ def test_two_homes_of_one_user_are_told(data: Path) -> None:
     store.recover()
     store.apply([group(21, Name(b"i" * 32), Deletion.IMMORTAL)])
     store.close()
-    assert kinds(look(data)) == [Kind.HOME_TWICE]
+    assert kinds(look(data)) == [FindingKind.HOME_TWICE]
 
 
 def test_what_nobody_can_reach_is_told_and_kept(data: Path) -> None:
@@ -284,9 +288,9 @@ def test_what_nobody_can_reach_is_told_and_kept(data: Path) -> None:
     rewrite_record(data, 2, name=None)
     rewrite_record(data, 3, groups=(Name(b"x" * 32), GROUP))
     found = look(data)
-    assert sorted(kinds(found)) == [Kind.UNNAMED, Kind.UNREACHABLE]
-    assert all(finding.level is not Level.DAMAGE for finding in found.findings)
-    with held(data):
+    assert sorted(kinds(found)) == [FindingKind.UNNAMED, FindingKind.UNREACHABLE]
+    assert all(finding.level is not FindingLevel.DAMAGE for finding in found.findings)
+    with hold_directory(data):
         assert repair(found) == []
 
 
@@ -295,8 +299,8 @@ def test_a_cut_database_is_told(data: Path, pages: int) -> None:
     """A database that lost its end is damage, it ends no process, and a node refuses it in words."""
     os.truncate(data / "store" / "data.mdb", pages * 4096)
     found = look(data)
-    assert kinds(found) == [Kind.DATABASE]
-    with held(data):
+    assert kinds(found) == [FindingKind.DATABASE]
+    with hold_directory(data):
         assert repair(found) == []
     with pytest.raises(DiosError, match=r"docs/recovery\.md"):
         LmdbStore(data)
@@ -311,7 +315,7 @@ def test_a_damaged_page_of_the_database_is_told(data: Path) -> None:
     file.write_bytes(bytes(whole))
     if not _has_verifier():
         pytest.skip("the installed lmdb has no pass over pages")
-    assert kinds(look(data)) == [Kind.DATABASE]
+    assert kinds(look(data)) == [FindingKind.DATABASE]
 
 
 def _has_verifier() -> bool:
@@ -325,8 +329,8 @@ def _has_verifier() -> bool:
 def test_every_kind_is_explained() -> None:
     """Each kind of finding has its meaning, and its section in docs/recovery.md."""
     page = (Path(__file__).resolve().parents[3] / "docs" / "recovery.md").read_text()
-    assert set(MEANINGS) == set(Kind)
-    missing = [kind for kind in Kind if f"`{kind}`" not in page]
+    assert set(MEANINGS) == set(FindingKind)
+    missing = [kind for kind in FindingKind if f"`{kind}`" not in page]
     assert not missing, missing
 
 
@@ -341,7 +345,7 @@ def logged(data: Path) -> Path:
     """The same store with a log of two entries."""
     store = LmdbStore(data)
     store.recover()
-    store.logs.write([Entry(ObjectId(0x77), 0, b"one"), Entry(ObjectId(0x77), 15, b"two")])
+    store.logs.write([LogFrame(ObjectId(0x77), 0, b"one"), LogFrame(ObjectId(0x77), 15, b"two")])
     store.apply([log(30)])
     store.close()
     return data
@@ -362,7 +366,7 @@ def test_a_damaged_entry_is_found(logged: Path, place: int, said: str) -> None:
     data[place] ^= 1
     file.write_bytes(data)
     (finding,) = look(logged).findings
-    assert finding.kind is Kind.CONTENT
+    assert finding.kind is FindingKind.CONTENT
     assert said in finding.detail
 
 
@@ -370,9 +374,9 @@ def test_what_is_missing_of_a_log_is_found(logged: Path) -> None:
     """A log file that lost acknowledged bytes, or is gone, is damage."""
     file = logged / "logs" / "77" / f"{0x77:016x}"
     os.truncate(file, 15)
-    assert kinds(look(logged)) == [Kind.CONTENT]
+    assert kinds(look(logged)) == [FindingKind.CONTENT]
     file.unlink()
-    assert kinds(look(logged)) == [Kind.CONTENT]
+    assert kinds(look(logged)) == [FindingKind.CONTENT]
 
 
 def test_what_is_too_much_of_a_log_is_left_over(logged: Path) -> None:
@@ -380,11 +384,11 @@ def test_what_is_too_much_of_a_log_is_left_over(logged: Path) -> None:
     with (logged / "logs" / "77" / f"{0x77:016x}").open("ab") as file:
         file.write(b"torn")
     store = LogFiles(logged / "logs")
-    store.write([Entry(ObjectId(5), 0, b"nobody's")])
+    store.write([LogFrame(ObjectId(5), 0, b"nobody's")])
     store.close()
     found = look(logged)
-    assert kinds(found) == [Kind.ORPHAN, Kind.ORPHAN]
-    assert all(finding.level is Level.LEFTOVER for finding in found.findings)
+    assert kinds(found) == [FindingKind.ORPHAN, FindingKind.ORPHAN]
+    assert all(finding.level is FindingLevel.LEFTOVER for finding in found.findings)
     again = LmdbStore(logged)
     again.recover()
     again.close()

@@ -43,7 +43,7 @@ def test_a_second_process_is_told_who_has_the_store(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(DiosError, match=rf"in use by process {holder.pid};"):
+        with pytest.raises(DiosError, match=rf"in use by process {holder.pid}\."):
             LmdbStore(tmp_path / "data")
         assert holder.stdin is not None
         holder.stdin.close()

@@ -13,7 +13,7 @@ from dios.core.events import ObjectRecord
 from dios.errors import DamagedError
 from dios.ids import Name, ObjectId, Principal
 from dios.store.lmdb_store import LmdbStore
-from dios.store.log_files import Entry, LogFiles, LogStore, MemoryLogs, framed, whole_entries
+from dios.store.log_files import LogFiles, LogFrame, LogStore, MemoryLogs, encode_frame, whole_entries
 from dios.store.protocol import Drop, Put
 from dios.wire.types import Buffering, Deletion, ObjectType
 
@@ -37,11 +37,11 @@ def record(number: int, size: int) -> ObjectRecord:
     )
 
 
-def entries(*parts: bytes, target: ObjectId = LOG) -> list[Entry]:
+def entries(*parts: bytes, target: ObjectId = LOG) -> list[LogFrame]:
     """Entries that follow each other."""
     found, position = [], 0
     for data in parts:
-        found.append(Entry(target, position, data))
+        found.append(LogFrame(target, position, data))
         position += HEAD + len(data)
     return found
 
@@ -77,12 +77,12 @@ def test_entries_are_read_as_they_were_written(logs: LogStore) -> None:
     """Entries of several logs stand where they were put, whole, in one write or many."""
     other = ObjectId(0xFF34)
     first, second, third = entries(b"one", b"", b"three" * 1000)
-    logs.write([first, Entry(other, 0, b"else"), second])
+    logs.write([first, LogFrame(other, 0, b"else"), second])
     logs.write([third])
-    whole = b"".join(framed(entry) for entry in (first, second, third))
+    whole = b"".join(encode_frame(entry) for entry in (first, second, third))
     assert logs.read(LOG, 0, 1 << 20) == whole
-    assert logs.read(LOG, second.position, HEAD) == framed(second)
-    assert logs.read(other, 0, 100) == framed(Entry(other, 0, b"else"))
+    assert logs.read(LOG, second.position, HEAD) == encode_frame(second)
+    assert logs.read(other, 0, 100) == encode_frame(LogFrame(other, 0, b"else"))
     assert logs.read(ObjectId(7), 0, 100) == b""
 
 
@@ -90,9 +90,9 @@ def test_an_entry_written_again_takes_the_place_of_what_failed(logs: LogStore) -
     """What was never acknowledged is written over by the next entry at that position."""
     one, _ = entries(b"one", b"never acknowledged")
     logs.write(entries(b"one", b"never acknowledged"))
-    two = Entry(LOG, HEAD + 3, b"two")
+    two = LogFrame(LOG, HEAD + 3, b"two")
     logs.write([two])
-    assert logs.read(LOG, 0, 2 * HEAD + 6) == framed(one) + framed(two)
+    assert logs.read(LOG, 0, 2 * HEAD + 6) == encode_frame(one) + encode_frame(two)
 
 
 def test_what_is_removed_is_gone(logs: LogStore) -> None:
@@ -104,7 +104,7 @@ def test_what_is_removed_is_gone(logs: LogStore) -> None:
 
 def test_only_whole_entries_count() -> None:
     """Of bytes that end within an entry those of the whole ones are told; where none begins is refused."""
-    data = b"".join(framed(entry) for entry in entries(b"one", b"three"))
+    data = b"".join(encode_frame(entry) for entry in entries(b"one", b"three"))
     assert whole_entries(LOG, 0, data) == len(data)
     assert whole_entries(LOG, 0, data[:-1]) == HEAD + 3
     assert whole_entries(LOG, 0, b"") == 0
@@ -116,13 +116,13 @@ def test_only_whole_entries_count() -> None:
 def test_every_byte_of_an_entry_is_checked(place: int) -> None:
     """A flipped bit anywhere in an entry, and the entry of another log or position, is no sound entry."""
     (entry,) = entries(b"one")
-    data = bytearray(framed(entry))
+    data = bytearray(encode_frame(entry))
     data[place] ^= 0x40
     with pytest.raises(DamagedError):
         whole_entries(LOG, 0, bytes(data))
     for target, position in ((ObjectId(5), 0), (LOG, 8)):
         with pytest.raises(DamagedError):
-            whole_entries(target, position, framed(entry))
+            whole_entries(target, position, encode_frame(entry))
 
 
 def test_more_logs_than_open_files(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_more_logs_than_open_files(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(2):
         for number in range(count):
-            logs.write([Entry(ObjectId(number), 0, b"%d" % number)])
+            logs.write([LogFrame(ObjectId(number), 0, b"%d" % number)])
             assert logs.read(ObjectId(number), HEAD, 10) == b"%d" % number
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2 * limits.LOG_FILES_OPEN_MAX
     logs.close()
@@ -144,7 +144,7 @@ def test_the_next_start_cuts_off_what_was_not_acknowledged(open_store: Callable[
     list(store.recover())
     store.logs.write(entries(b"one", b"two"))
     store.apply([Put(record(LOG, HEAD + 3))])
-    store.logs.write([Entry(ObjectId(9), 0, b"nobody's")])
+    store.logs.write([LogFrame(ObjectId(9), 0, b"nobody's")])
     again = open_store()
     assert [found.size for found in again.recover()] == [HEAD + 3]
     assert again.logs.size(LOG) == HEAD + 3
@@ -179,4 +179,4 @@ def test_a_dropped_log_has_no_file(open_store: Callable[[], LmdbStore]) -> None:
 
 def test_the_frozen_bytes_of_an_entry() -> None:
     """An entry has the bytes that docs/store-format.md describes, for good."""
-    assert framed(Entry(LOG, 15, b"entry")).hex() == "000000054f0a72b1673a4798656e747279"
+    assert encode_frame(LogFrame(LOG, 15, b"entry")).hex() == "000000054f0a72b1673a4798656e747279"

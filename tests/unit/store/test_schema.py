@@ -8,11 +8,11 @@ from dios.core.events import ObjectRecord
 from dios.errors import DamagedError, NotSupportedError
 from dios.ids import Name, ObjectId, Principal
 from dios.store import schema
-from dios.store.schema import Kind, Payload, Row
+from dios.store.schema import ContentKind, ObjectRow, Payload
 from dios.wire.messages import Bound
 from dios.wire.types import Buffering, Deletion, ObjectType, Resource
 
-VECTOR_ROW = Row(
+VECTOR_ROW = ObjectRow(
     ObjectRecord(
         ObjectId(0x0123456789ABCDEF),
         Name(bytes(range(32))),
@@ -25,9 +25,9 @@ VECTOR_ROW = Row(
         0,
         3,
     ),
-    Payload(Kind.INLINE, 5, blake3(b"hello").digest(), 0),
+    Payload(ContentKind.INLINE, 5, blake3(b"hello").digest(), 0),
 )
-VECTOR_EXTENT_ROW = Row(
+VECTOR_EXTENT_ROW = ObjectRow(
     ObjectRecord(
         ObjectId(7),
         None,
@@ -40,9 +40,9 @@ VECTOR_EXTENT_ROW = Row(
         1,
         2**33,
     ),
-    Payload(Kind.EXTENT, 2**40, b"\x33" * 32, 0xFEDCBA9876543210),
+    Payload(ContentKind.EXTENT, 2**40, b"\x33" * 32, 0xFEDCBA9876543210),
 )
-VECTOR_LIMITS_ROW = Row(
+VECTOR_LIMITS_ROW = ObjectRow(
     ObjectRecord(
         ObjectId(9),
         Name(b"\x33" * 32),

@@ -52,12 +52,12 @@ def test_a_commit_that_fails_at_its_last_page_stops_the_store(
         store.apply([put(1, LARGE)])
         with (
             last_page_refused(tmp_path, device, flags),
-            pytest.raises(DamagedError, match="restart the node"),
+            pytest.raises(DamagedError, match="Restart the node"),
         ):
             store.apply([put(1, OTHER)])
-        with pytest.raises(DamagedError, match="restart the node"):
+        with pytest.raises(DamagedError, match="Restart the node"):
             store.apply([put(2, b"small")])
-        with pytest.raises(DamagedError, match="restart the node"):
+        with pytest.raises(DamagedError, match="Restart the node"):
             store.open_content(put(1, b"").record.object)
         # The page may be on the disk after all, and would name it.
         assert sum(len(files) for _, _, files in os.walk(tmp_path / "extents")) == 2

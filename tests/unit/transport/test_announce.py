@@ -12,7 +12,7 @@ from multicast import own_group, sender
 from dios import limits
 from dios.ids import NodeId
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import Heard, Place, Voice
+from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
 
 CLUSTER = hashlib.sha256(b"one cluster").digest()
 OTHER = hashlib.sha256(b"another cluster").digest()
@@ -23,7 +23,9 @@ TWO = Voice(CLUSTER, SECRET, NodeId(22), "10.0.0.2:7400")
 
 def test_an_announcement_says_who_and_where() -> None:
     """What one node of a cluster says another understands."""
-    assert announce.decode(announce.encode(ONE), CLUSTER, SECRET) == Heard(ONE.node, ONE.address)
+    assert announce.decode(announce.encode(ONE), CLUSTER, SECRET) == ReceivedAnnouncement(
+        ONE.node, ONE.address
+    )
 
 
 def test_the_bytes_of_an_announcement_are_frozen() -> None:
@@ -82,7 +84,7 @@ def test_nothing_shows_the_secret() -> None:
 
 
 @pytest.fixture
-def place() -> Place:
+def place() -> MulticastNetwork:
     """A network of this machine's own."""
     return own_group()
 
@@ -91,22 +93,22 @@ class Ear:
     """What one node has heard."""
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[ReceivedAnnouncement] = []
         self._changed = trio.Event()
 
-    def __call__(self, found: Heard) -> None:
+    def __call__(self, found: ReceivedAnnouncement) -> None:
         """Note it."""
         self.heard.append(found)
         self._changed.set()
 
-    async def wait(self, ready: Callable[[list[Heard]], bool]) -> None:
+    async def wait(self, ready: Callable[[list[ReceivedAnnouncement]], bool]) -> None:
         """Wait until what was heard is enough."""
         while not ready(self.heard):
             self._changed = trio.Event()
             await self._changed.wait()
 
 
-async def test_two_nodes_of_one_machine_hear_each_other_and_not_themselves(place: Place) -> None:
+async def test_two_nodes_of_one_machine_hear_each_other_and_not_themselves(place: MulticastNetwork) -> None:
     """Both are at the same port, and each hears the other's announcement only."""
     ears = {ONE: Ear(), TWO: Ear()}
     with trio.fail_after(30):
@@ -116,11 +118,11 @@ async def test_two_nodes_of_one_machine_hear_each_other_and_not_themselves(place
             await ears[ONE].wait(bool)
             await ears[TWO].wait(bool)
             nursery.cancel_scope.cancel()
-    assert set(ears[ONE].heard) == {Heard(TWO.node, TWO.address)}
-    assert set(ears[TWO].heard) == {Heard(ONE.node, ONE.address)}
+    assert set(ears[ONE].heard) == {ReceivedAnnouncement(TWO.node, TWO.address)}
+    assert set(ears[TWO].heard) == {ReceivedAnnouncement(ONE.node, ONE.address)}
 
 
-async def test_what_strangers_send_is_not_heard_and_not_answered(place: Place) -> None:
+async def test_what_strangers_send_is_not_heard_and_not_answered(place: MulticastNetwork) -> None:
     """Rubbish, altered and oversized datagrams are read over, and what comes after them is heard."""
     ear = Ear()
     datagram = announce.encode(TWO)
@@ -137,10 +139,10 @@ async def test_what_strangers_send_is_not_heard_and_not_answered(place: Place) -
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.recv(1)
-    assert set(ear.heard) == {Heard(TWO.node, TWO.address)}
+    assert set(ear.heard) == {ReceivedAnnouncement(TWO.node, TWO.address)}
 
 
-async def test_what_is_sent_to_this_machine_alone_is_not_heard(place: Place) -> None:
+async def test_what_is_sent_to_this_machine_alone_is_not_heard(place: MulticastNetwork) -> None:
     """The port takes what is sent to the group; a datagram to the machine's own address finds nobody."""
     ear = Ear()
     with trio.fail_after(30), sender(place) as stranger:

@@ -66,7 +66,7 @@ def test_the_conversation_of_this_version_is_read_and_written() -> None:
     """Request, answer and refusal have these bytes."""
     stored = VECTORS["conversation"]
     for message in (
-        joining.Request(1, "n9", b"request"),
+        joining.JoinRequest(1, "n9", b"request"),
         joining.Admitted((b"one", b"two"), bytes(32), b"list", KNOWN),
         joining.Refused(17, "taken"),
     ):

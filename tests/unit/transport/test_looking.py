@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dios.limits import WAITS_ASLEEP_MAX, WAITS_ASLEEP_MIN
-from dios.transport.rings.adaptive_spin import Looking
+from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
 
 
-def waits_until_the_next_look(looking: Looking) -> int:
+def waits_until_the_next_look(looking: AdaptiveSpin) -> int:
     """How many waits are slept through before ``ready`` is asked again."""
     asked: list[int] = []
     waits = 0
@@ -24,28 +24,28 @@ def test_an_answer_that_is_there_is_seen() -> None:
         asked.append(1)
         return True
 
-    assert Looking().pays(ready)
+    assert AdaptiveSpin().pays(ready)
     assert asked == [1]
 
 
 def test_looks_in_vain_become_rare() -> None:
     """After each look in vain twice as many waits are slept through, up to a bound."""
-    looking = Looking()
+    looking = AdaptiveSpin()
     assert waits_until_the_next_look(looking) == 0
-    expected = WAITS_ASLEEP_MIN
-    while expected < WAITS_ASLEEP_MAX:
+    expected = SPIN_BACKOFF_WAITS_MIN
+    while expected < SPIN_BACKOFF_WAITS_MAX:
         assert waits_until_the_next_look(looking) == expected
         expected *= 2
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MAX
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MAX
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MAX
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MAX
 
 
 def test_a_look_that_paid_begins_anew() -> None:
     """Once a look has paid, the next one in vain is followed by few slept waits again."""
-    looking = Looking()
+    looking = AdaptiveSpin()
     for _ in range(3):
         waits_until_the_next_look(looking)
     while not looking.pays(lambda: True):
         pass
     assert waits_until_the_next_look(looking) == 0
-    assert waits_until_the_next_look(looking) == WAITS_ASLEEP_MIN
+    assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MIN

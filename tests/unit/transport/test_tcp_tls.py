@@ -12,7 +12,7 @@ from cluster_rig import Refusals, connected, listening, make_cluster
 from dios import limits
 from dios.errors import InvalidError, NotPermittedError, ProtocolError, UnreachableError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Role
+from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity, adopt, known_of, renew
 from dios.transport.tcp.secured import frame_of
 from dios.transport.tcp.tls import Listener, connect, dial, listen, split_address
@@ -38,8 +38,16 @@ async def test_frames_go_both_ways(tmp_path: Path) -> None:
     """Two nodes of one cluster know each other, and frames arrive whole and in order, both ways."""
     n1, n2 = make_cluster(tmp_path)
     async with connected(n2, n1) as (dialled, accepted):
-        assert (dialled.peer.role, dialled.peer.node, dialled.peer.name) == (Role.NODE, n1.node, "n1")
-        assert (accepted.peer.role, accepted.peer.node, accepted.peer.name) == (Role.NODE, n2.node, "n2")
+        assert (dialled.peer.role, dialled.peer.node, dialled.peer.name) == (
+            CertificateRole.NODE,
+            n1.node,
+            "n1",
+        )
+        assert (accepted.peer.role, accepted.peer.node, accepted.peer.name) == (
+            CertificateRole.NODE,
+            n2.node,
+            "n2",
+        )
         dialled.send_nowait(frame_of(b"to you"))
         assert await accepted.receive() == [b"to you"]
         accepted.send_nowait(frame_of(b"and back"))
@@ -87,12 +95,12 @@ async def test_another_clusters_nodes_are_refused(tmp_path: Path) -> None:
     (ours,), (theirs,) = make_cluster(tmp_path / "a", "n1"), make_cluster(tmp_path / "b", "n1")
     refusals = Refusals()
     async with listening(ours, refusals) as (listener, nursery):
-        with pytest.raises(NotPermittedError, match="no node of this cluster"):
+        with pytest.raises(NotPermittedError, match="not a node of this cluster"):
             await dial(listener.address, theirs, nursery)
         # Who trusts ours, but is another cluster's, gets past its own checks.
         context = theirs.client_context
         context.load_verify_locations(cadata=ours.chain[-1])
-        with pytest.raises(NotPermittedError, match="refuses us"):
+        with pytest.raises(NotPermittedError, match="refuses this node"):
             await connect(listener.address, context, ours.cluster, lambda _peer: None)
         assert "certificate is refused" in (await refusals.wait(2))[1]
 
@@ -103,7 +111,7 @@ async def test_a_cluster_is_its_authority(tmp_path: Path) -> None:
     context = n1.client_context
     context.load_verify_locations(cadata=other.chain[-1])
     async with listening(other) as (listener, _):
-        with pytest.raises(NotPermittedError, match="another cluster's"):
+        with pytest.raises(NotPermittedError, match="of another cluster"):
             await connect(listener.address, context, n1.cluster, lambda _peer: None)
 
 
@@ -201,7 +209,7 @@ async def test_the_node_that_was_meant(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path)
     async with listening(n1) as (listener, nursery):
         (await dial(listener.address, n2, nursery, expect=n1.node)).close()
-        with pytest.raises(NotPermittedError, match="n1 answers, not the node that was expected"):
+        with pytest.raises(NotPermittedError, match="n1 answers, which is not the expected node"):
             await dial(listener.address, n2, nursery, expect=NodeId(7))
         with pytest.raises(InvalidError, match="this node itself"):
             await dial(listener.address, n1, nursery)
@@ -307,7 +315,7 @@ async def test_nobody_there_is_said(tmp_path: Path) -> None:
 
 async def test_who_accepts_and_is_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that accepts and says nothing, or ends or babbles, is an error within the time for dialling."""
-    monkeypatch.setattr(limits, "DIAL_MS_MAX", 200)
+    monkeypatch.setattr(limits, "PEER_CONNECT_MS_MAX", 200)
     (n1,) = make_cluster(tmp_path, "n1")
     async with trio.open_nursery() as nursery:
         with (
@@ -333,7 +341,7 @@ async def test_a_port_is_had_once(tmp_path: Path) -> None:
     """Listening where somebody listens fails with the address in the message, and leaves nothing open."""
     (n1,) = make_cluster(tmp_path, "n1")
     async with listening(n1) as (listener, nursery):
-        with pytest.raises(OSError, match=f"nobody can listen at {listener.address}") as caught:
+        with pytest.raises(OSError, match=f"cannot listen at {listener.address}") as caught:
             await listen(listener.address, n1, nursery)
         assert caught.value.errno == errno.EADDRINUSE
 

@@ -8,7 +8,7 @@ from cluster_rig import make_cluster
 from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Card, Role, cards_of
+from dios.transport.identity.certificates import Card, CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of, load
 from dios.transport.identity.trust import Known, Trust
 
@@ -42,7 +42,7 @@ def test_what_a_revoked_node_signs_counts_no_more(tmp_path: Path) -> None:
     n1, n2, n3, n4 = make_cluster(tmp_path, "n1 n2 n3 n4", in_a_row=True)
     n1.trust.revoke(n2.node)
     for late in (n3, n4):
-        assert "which was revoked; join it anew" in refusal(n1, late)
+        assert "which was revoked. Join it again" in refusal(n1, late)
 
 
 def test_nodes_that_were_known_stay(tmp_path: Path) -> None:
@@ -64,10 +64,12 @@ def test_who_is_kept_by_anybody_stays(tmp_path: Path) -> None:
     (n1,) = make_cluster(tmp_path, "n1")
     for kept in (3, 4):
         n1.trust.merge(msgspec.msgpack.encode((1, [2], [(kept, bytes([kept]) * 32)])))
-    above = Card(Role.NODE, 2, "n2", bytes(32))
+    above = Card(CertificateRole.NODE, 2, "n2", bytes(32))
     for kept in (3, 4):
-        assert not n1.trust.refusal([Card(Role.NODE, kept, "kept", bytes([kept]) * 32), above, n1.card])
-    assert n1.trust.refusal([Card(Role.NODE, 5, "not kept", bytes(32)), above, n1.card])
+        assert not n1.trust.refusal(
+            [Card(CertificateRole.NODE, kept, "kept", bytes([kept]) * 32), above, n1.card]
+        )
+    assert n1.trust.refusal([Card(CertificateRole.NODE, 5, "not kept", bytes(32)), above, n1.card])
 
 
 def test_the_first_node_is_nothing_special(tmp_path: Path) -> None:

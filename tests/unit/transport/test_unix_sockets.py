@@ -1,3 +1,4 @@
+import gc
 import os
 import socket
 import stat
@@ -22,7 +23,7 @@ from dios.errors import (
 )
 from dios.transport.unix.client import ClientChannel, FrameAssembler, close_all, connect
 from dios.transport.unix.client_trio import AsyncClientChannel
-from dios.transport.unix.server import Peer, TaskChannel, accept, close_listener, open_listener
+from dios.transport.unix.server import PeerCredentials, TaskChannel, accept, close_listener, open_listener
 
 LIMIT_S = 10
 
@@ -33,7 +34,8 @@ def framed(body: bytes) -> bytes:
 
 
 def open_descriptors() -> int:
-    """How many descriptors this process has now."""
+    """Return the number of descriptors that this process has open, without those of earlier tests."""
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -61,7 +63,7 @@ async def test_a_listener_tells_who_connects(tmp_path: Path) -> None:
     client = connect(path)
     with trio.fail_after(LIMIT_S):
         served, peer = await accept(listener)
-    assert peer == Peer(os.getpid(), os.getuid(), os.getgid())
+    assert peer == PeerCredentials(os.getpid(), os.getuid(), os.getgid())
     served.close()
     client.close()
     close_listener(listener, path)
@@ -94,7 +96,7 @@ async def test_another_file_is_never_replaced(tmp_path: Path) -> None:
     """A path that something else has is left alone."""
     path = tmp_path / "node.sock"
     path.write_text("mine")
-    with pytest.raises(ExistsError, match="is no socket"):
+    with pytest.raises(ExistsError, match="is not a socket"):
         open_listener(path)
     assert path.read_text() == "mine"
 

@@ -144,5 +144,5 @@ def test_versions_that_nodes_agree_on() -> None:
     """The highest version that both speak counts; with none, the message says both and what to do."""
     assert dcp_frames.version_with(hello(1, DCP_VERSION)) == DCP_VERSION
     assert dcp_frames.version_with(hello(1, DCP_VERSION + 5)) == DCP_VERSION
-    with pytest.raises(ProtocolError, match=f"other {DCP_VERSION + 1} to {DCP_VERSION + 2}; update"):
+    with pytest.raises(ProtocolError, match=f"other {DCP_VERSION + 1} to {DCP_VERSION + 2}. Update"):
         dcp_frames.version_with(hello(DCP_VERSION + 1, DCP_VERSION + 2))

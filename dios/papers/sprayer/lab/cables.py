@@ -1,8 +1,7 @@
-"""Two machines and a place for a network function between them, on virtual cables, in namespaces.
+"""Two machines in namespaces and a network function between them, connected by veth pairs.
 
-For: measuring, and whoever wants to see a function at work on one machine. Not for: what is sent
-(``traffic.py``, ``tcp.py``). Offloads are off at all ends, since a virtual cable carries what no real one
-does: frames without checksums, and longer than its MTU.
+``traffic`` and ``tcp`` send through them. Offloads are off at all ends, because a veth pair would otherwise
+carry frames that no real cable does: without checksums, and longer than its MTU.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from dios.papers.sprayer.lab.spaces import Space
-from dios.sprayer.linux.af_packet import AfPacketEngine, between, processors
+from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
-from dios.sprayer.linux.offloads import change, wanted
+from dios.sprayer.linux.offloads import change_features, requested_features
 
 LEFT: Final = "10.214.0.1"
 RIGHT: Final = "10.214.0.2"
@@ -27,14 +26,14 @@ OUTSIDE: Final = "out0"
 _OFF: Final = ("tx-checksum", "tx-generic-segmentation", "tx-sctp", "tx-tcp", "tx-udp")
 RIGHT_LINK: Final = bytes.fromhex("02d105020002")
 STRANGER_LINK: Final = bytes.fromhex("02d10502ffff")
-"""Of nobody: who gets a frame for it looks no further, so that it costs the sender's processor little."""
+"""An address of no machine: a receiver ignores the frame, so that it costs the sender's processor little."""
 LEFT_LINK: Final = bytes.fromhex("02d105020001")
 
 
 class Cables:
     """``left`` and ``right`` with addresses, and ``middle`` with ``in0`` and ``out0``; a context manager.
 
-    NotHereError, with the system's reason, where this machine makes no namespaces.
+    Raises NotHereError, with the system's reason, if this machine cannot create namespaces.
     """
 
     def __init__(self) -> None:
@@ -54,18 +53,18 @@ class Cables:
         self.middle.batch([f"{add} {peer}", f"link set {ours} up"])
         space.batch([f"address add 10.214.0.{number}/24 dev {CABLE}", f"link set {CABLE} up"])
         with space.entered():
-            offs = [name for name in wanted(CABLE) if name.startswith(_OFF)]
-            change(CABLE, dict.fromkeys(offs, False))
+            offs = [name for name in requested_features(CABLE) if name.startswith(_OFF)]
+            change_features(CABLE, dict.fromkeys(offs, False))
 
     @contextlib.contextmanager
     def engine(
         self, cores: int, steer: str, *, secret: int | None = None, how: str = "af_packet"
     ) -> Iterator[AfPacketEngine | AfXdpEngine]:
-        """Sockets in the middle for so many workers, each with a processor if there are enough."""
+        """Open sockets in the middle for ``cores`` workers, each with a processor if there are enough."""
         with contextlib.ExitStack() as stack:
             with self.middle.entered():
                 pairs, pin = [(INSIDE, OUTSIDE)], processors(cores)
-                made = between(
+                made = open_engine(
                     pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder
                 )
                 engine = stack.enter_context(made)
@@ -76,7 +75,7 @@ class Cables:
                     stack.close()
 
     def arrived(self) -> int:
-        """Frames that came to the right so far."""
+        """Return the number of frames that arrived on the right so far."""
         for line in Path(f"/proc/{self.right.pid}/net/dev").read_text().splitlines():
             name, _, counts = line.partition(":")
             if name.strip() == CABLE:
@@ -84,7 +83,7 @@ class Cables:
         raise AssertionError(f"the right has no {CABLE}")
 
     def close(self) -> None:
-        """Let the namespaces go."""
+        """Release the namespaces."""
         self._stack.close()
 
     def __enter__(self) -> Self:

@@ -1,10 +1,8 @@
-"""Frames of TCP for measuring, with checksums that are right, and so differ from frame to frame.
+"""TCP frames for measurements, with correct checksums, so that the checksums differ from frame to frame.
 
-Not for: sending them (``traffic.py``), or connections of a real TCP (``tcp.py``).
-
-A message is what the kernel is given at once: one frame, or a burst of one flow that it cuts into frames
-itself, as it does for its own TCP where a card cannot. That costs the sender half of the time, which on a
-small machine the network function would lack.
+A message is passed to the kernel as a whole: one frame, or a burst of one flow that the kernel cuts into
+frames, as it does for its own TCP if a card cannot. This halves the sender's processor time, which on a small
+machine the network function would lack.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from dios.errors import InvalidError
 HEAD: Final = 54
 """Bytes of the headers of a frame."""
 NUMBER: Final = 38
-"""TCP's sequence: where a frame is in its flow, in bytes, as it has to be where the kernel cuts."""
+"""The offset of TCP's sequence number: the frame's position in its flow in bytes."""
 FLOW: Final = 42
-"""TCP's acknowledgement: which flow it is."""
+"""The offset of TCP's acknowledgement number, which holds the number of the flow."""
 CHECKSUM: Final = 50
 ABOVE: Final = 10
-"""Bytes before each message, that tell the kernel how to cut (``struct virtio_net_hdr``)."""
+"""Bytes before each message that control the kernel's cutting (``struct virtio_net_hdr``)."""
 BYTES_MAX: Final = 65_535
 _SYN: Final = 2
 _ACK: Final = 16
@@ -37,10 +35,10 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Frames:
-    """Frames of ``length`` bytes, of so many flows in turn, in messages of ``burst``, and a SYN of each flow.
+    """Frames of ``length`` bytes of ``flows`` flows in turn, in messages of ``burst``, and SYNs.
 
-    There are about ``count`` of them, to be sent over and over. Addresses, ports and payload are drawn by
-    ``seed``. InvalidError for what cannot be.
+    There are about ``count`` of them, to be sent repeatedly, and a SYN of each flow. Addresses, ports and
+    payload are drawn by ``seed``. Raises InvalidError for impossible sizes.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Frames:
             )
         turns = max(count // (flows * burst), 4)
         self.each: Final = turns * burst
-        """Frames of each flow."""
+        """The number of frames of each flow."""
         chance = np.random.default_rng(seed)
         ends = chance.integers(0, 256, (flows, 12), np.uint8)
         ends[:, 0] = ends[:, 4] = 10  # addresses as 10.x.y.z, ports from 32768 on
@@ -87,11 +85,11 @@ class Frames:
 
     @property
     def checksums(self) -> Numbers:
-        """(messages,) TCP's, of messages that are one frame."""
+        """(messages,) TCP checksums, if each message is one frame."""
         return _words(self.messages[:, ABOVE + CHECKSUM : ABOVE + CHECKSUM + 2])[:, 0]
 
     def _head(self, data: Bytes, ends: Bytes, flows: Numbers, sequence: Numbers, flags: int) -> None:
-        """Write headers into rows of bytes, each a message."""
+        """Write headers into rows of bytes, one row for each message."""
         count, length = data.shape
         data[:, :14] = self._links
         data[:, 14:26] = _row(0x4500, length - 14, 0, 0x4000, 64 << 8 | 6, 0)
@@ -103,7 +101,7 @@ class Frames:
         data[:, 46:HEAD] = _row(5 << 12 | flags, 1000, 0, 0)
         pseudo = np.hstack([data[:, 26:34], _rows(struct.pack(">HH", 6, length - 34), count)])
         if self.burst > 1 and flags != _SYN:
-            # The kernel adds what is missing, in each piece.
+            # The kernel completes the checksum in each piece.
             data[:, CHECKSUM : CHECKSUM + 2] = ~_sum(pseudo)
             return
         odd = np.zeros((count, length & 1), np.uint8)
@@ -119,12 +117,12 @@ def _rows(text: bytes, count: int) -> Bytes:
 
 
 def _words(data: Bytes) -> Numbers:
-    """Rows of bytes as rows of numbers of 16 bits."""
+    """Return rows of bytes as rows of 16-bit numbers."""
     return np.ascontiguousarray(data).view(">u2").astype(np.int64)
 
 
 def _sum(data: Bytes) -> Bytes:
-    """The Internet checksum of each row: (N, 2)."""
+    """Return the Internet checksum of each row, (N, 2)."""
     total = _words(data).sum(axis=1)
     while (total >> 16).any():
         total = (total & 0xFFFF) + (total >> 16)

@@ -1,10 +1,7 @@
-"""How fast a network function is, in what order frames leave it, and after how long.
+"""Measurement of network functions: their rate, the order of the frames that leave, and the delay.
 
-For: ``dios repro sprayer`` and benchmarks. Not for: connections of a real TCP (``tcp.py``), or what is sent
-(``traffic.py``).
-
-Between cables the sender, the workers and the sink share the processors of this machine, so each figure
-tells what workers did with a second of the processor beside what they did in a second.
+Between veth pairs, the sender, the workers and the sink share the processors of this machine. So each result
+also gives the rate per second of processor time of the workers.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import numpy as np
 from dios.papers.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames, Numbers
 from dios.papers.sprayer.lab.spaces import NotHereError
-from dios.papers.sprayer.lab.traffic import SENDER, SINK, Sender, Sink, made
+from dios.papers.sprayer.lab.traffic import SENDER, SINK, FrameSender, FrameSink, made
 from dios.sprayer.linux.af_packet import AfPacketEngine
 from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.memory_engine import MemoryEngine
@@ -30,19 +27,19 @@ from dios.sprayer.runtime.worker_kernels import RECEIVED
 from dios.sprayer.runtime.workers import Workers
 
 SHORT: Final = 64
-"""Bytes of the frames of the thesis."""
+"""The length of the thesis' frames in bytes."""
 SHORT_BURST: Final = 64
 LONG: Final = 1514
 LONG_BURST: Final = 32
 WARM_S: Final = 0.15
 WORKER: Final = "worker "
-"""How names of workers' threads begin."""
+"""The beginning of the names of workers' threads."""
 _FIRST: Final = 1
 AGAIN: Final = 2**40
 
 
-class Setting(NamedTuple):
-    """What is sent through what."""
+class MeasurementSetting(NamedTuple):
+    """The traffic and the network function's configuration."""
 
     cores: int = 2
     steer: str = "spray"
@@ -51,29 +48,29 @@ class Setting(NamedTuple):
     seed: int = 1
     seconds: float = 1.0
     how: str = "af_packet"
-    """Or ``af_xdp``."""
+    """``af_packet`` or ``af_xdp``."""
 
 
-class Rate(NamedTuple):
-    """What was forwarded."""
+class ForwardingRate(NamedTuple):
+    """The measured forwarding rate."""
 
     frames_s: float
     each: list[float]
-    """Frames a second that each core received."""
+    """Frames per second that each core received."""
     worker_cpus: float
-    """Processors that workers used."""
+    """Processors that the workers used."""
     sender_cpus: float
     lost: float
-    """The part of what was sent that did not come."""
+    """The fraction of sent frames that did not arrive."""
 
     @property
     def per_cpu_s(self) -> float:
-        """Frames for each second of the processor that workers used."""
+        """Frames per second of processor time of the workers."""
         return self.frames_s / self.worker_cpus if self.worker_cpus else 0.0
 
 
-class _Moment(NamedTuple):
-    """What was counted until then."""
+class _Snapshot(NamedTuple):
+    """The counters at one time."""
 
     at: float
     sent: int
@@ -82,25 +79,25 @@ class _Moment(NamedTuple):
     spent: dict[str, float]
 
 
-class Delay(NamedTuple):
-    """What became of frames that were sent one by one."""
+class FrameDelays(NamedTuple):
+    """The delays and the order of frames that were sent one by one."""
 
     frames_s: float
-    """So many were sent a second: what was asked for, if the sender could."""
+    """Frames sent per second: the requested rate if the sender could keep it."""
     median: float
-    """From sending to coming, in microseconds."""
+    """The median time from sending to arrival, in microseconds."""
     p99: float
     late: float
-    """The part that came after one that was sent later."""
+    """The fraction that arrived after a later frame."""
     late_by_three: float
-    """The part that came after three or more such."""
+    """The fraction that arrived after three or more later frames."""
     lost: float
 
 
-def in_memory(function: NetworkFunction, setting: Setting) -> Rate:
-    """The workers alone, each with frames that are there already, over and over.
+def in_memory(function: NetworkFunction, setting: MeasurementSetting) -> ForwardingRate:
+    """Measure the workers alone; each processes the same frames in memory repeatedly.
 
-    RSS gives each flow to a core that the seed draws; spraying goes by the low bits of the checksum.
+    With RSS the seed draws a core for each flow; with spraying the low bits of the checksum choose it.
     """
     frames = Frames(setting.flows, setting.length, setting.seed, target=RIGHT_LINK, source=LEFT_LINK)
     turns = np.arange(len(frames.messages)) % setting.flows
@@ -121,24 +118,26 @@ def in_memory(function: NetworkFunction, setting: Setting) -> Rate:
         time.sleep(setting.seconds)
         span = time.monotonic() - begun
         after, used = workers.counters[:, RECEIVED] - before, _spent(clocks)
-    # Whoever gets nothing looks for it all the time, which is no work.
+    # Workers without frames poll all the time, which is not counted as work.
     names = [f"{WORKER}{core}" for core in np.flatnonzero(after)]
     busy = sum(used[name] - spent[name] for name in names)
-    return Rate(float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0)
+    return ForwardingRate(
+        float(after.sum()) / span, [float(each) / span for each in after], busy / span, 0.0, 0.0
+    )
 
 
 @contextlib.contextmanager
 def _running(
-    cables: Cables, function: NetworkFunction | None, setting: Setting, burst: int
-) -> Iterator[tuple[Workers, Sender]]:
-    """A function between the cables, and a sender whose flows are open."""
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, burst: int
+) -> Iterator[tuple[Workers, FrameSender]]:
+    """Run a function between the cables, with a sender whose flows are open."""
     frames = made(setting.flows, setting.length, setting.seed, burst=burst)
     with (
         cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
-        Sender(cables.left, frames) as sender,
+        FrameSender(cables.left, frames) as sender,
     ):
         workers = Workers(function, engine, seed=setting.seed)
-        workers.turn(0, 0)  # what is compiled at the first turn is compiled now
+        workers.turn(0, 0)  # compile now what the first turn would compile
         with workers:
             before = workers.counters[:, RECEIVED].sum()
             sender.open_flows()
@@ -148,8 +147,10 @@ def _running(
             yield workers, sender
 
 
-def forwarding(cables: Cables, function: NetworkFunction | None, setting: Setting) -> Rate:
-    """As much as the workers take from a sender that keeps each core busy and loses nothing."""
+def forwarding(
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting
+) -> ForwardingRate:
+    """Measure the rate of the workers with a sender that keeps each core busy and loses nothing."""
     burst = SHORT_BURST if setting.length < LONG // 2 else LONG_BURST
     with _running(cables, function, setting, burst) as (workers, sender):
         counters = workers.counters[:, RECEIVED]
@@ -159,44 +160,47 @@ def forwarding(cables: Cables, function: NetworkFunction | None, setting: Settin
 
 
 def _lost(workers: Workers) -> float:
-    """The part of all frames that found no room: in rings of sockets, between cores, or going out."""
-    told = workers.statistics()
-    lost = sum(told.causes[name] for name in ("ring_full", "not_sent"))
+    """Return the fraction of frames without room: in rings of sockets, between cores, or going out."""
+    totals = workers.statistics()
+    lost = sum(totals.causes[name] for name in ("ring_full", "not_sent"))
     if isinstance(workers.engine, (AfPacketEngine, AfXdpEngine)):
         lost += sum(workers.engine.statistics(core).no_place for core in range(workers.cores))
-    return lost / max(told.counts["received"], 1)
+    return lost / max(totals.counts["received"], 1)
 
 
 def taken(
-    cables: Cables, sender: Sender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
-) -> Rate:
-    """What comes to the right while a sender sends as much as ``counters`` say that is taken, or all it can.
+    cables: Cables, sender: FrameSender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
+) -> ForwardingRate:
+    """Measure the frames that arrive on the right; the sender follows ``counters``, or sends all it can.
 
-    ``counters`` (cores,) are whose threads' names begin with ``WORKER``; ``cores`` as ``Sender.running``.
+    ``counters`` (cores,) are those of the threads whose names begin with ``WORKER``; ``cores`` is as in
+    ``FrameSender.running``.
     """
     with _watching(), sender.running(cores=cores, counters=counters) as sent:
         go_first(alike=True)
         time.sleep(WARM_S)
         clocks = _clocks()
         each = np.zeros(1, np.int64) if counters is None else counters
-        before = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        before = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
         time.sleep(seconds)
-        after = _Moment(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        after = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
     span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
     cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
     sender_cpus = cpus.pop(SENDER)
-    # What was on its way at one of both ends is no loss, and of a window nothing is lost.
+    # Frames in transit at either end are not lost, and a window loses none.
     lost = 1.0 - come / given if counters is None and given > come else 0.0
     received = [float(one) / span for one in after.received - before.received]
-    return Rate(come / span, received, sum(cpus.values()), sender_cpus, lost)
+    return ForwardingRate(come / span, received, sum(cpus.values()), sender_cpus, lost)
 
 
-def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, rate: int) -> Delay:
-    """How long frames take, and in what order they come, of which so many a second are sent one by one."""
+def delay(
+    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, rate: int
+) -> FrameDelays:
+    """Measure the delay and the order of frames that are sent one by one, ``rate`` per second."""
     with (
         _watching(),
         _running(cables, function, setting, 1) as (_, sender),
-        Sink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
+        FrameSink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
         sender.running(rate=rate, batch=1, stamped=True) as sent,
     ):
         go_first()
@@ -213,9 +217,9 @@ def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, ra
             sink.delays_us(),
         )
     if not come or not len(found):
-        raise NotHereError(f"none of {given} frames came through")
+        raise NotHereError(f"none of {given} frames arrived")
     lost = max(0.0, 1.0 - come / given) if given else 0.0
-    return Delay(
+    return FrameDelays(
         frames_s=given / span,
         median=float(np.median(found)),
         p99=float(np.percentile(found, 99)),
@@ -226,11 +230,11 @@ def delay(cables: Cables, function: NetworkFunction | None, setting: Setting, ra
 
 
 def go_first(*, alike: bool = False) -> None:
-    """Let loops that run go before everything else: workers and a sink before a sender, or all ``alike``.
+    """Give running loops priority over everything else: workers and sink over a sender, or all ``alike``.
 
-    A worker that is held up by something else holds half of a flow back; a sender that is held up by workers
-    sends less than it wants. Among those that are alike each has its processor until it waits for something:
-    one that is woken for each frame does much work for it. Where this may not be done, all take turns.
+    A worker that is delayed by other work delays half of a flow; a sender that is delayed by workers sends
+    less than requested. Loops of the same priority keep their processor until they wait for something,
+    because waking a loop for each frame would cost much. Without the permission all take turns.
     """
     for thread in threading.enumerate():
         if thread.native_id is not None and thread.name.startswith((WORKER, SENDER, SINK)):
@@ -241,7 +245,7 @@ def go_first(*, alike: bool = False) -> None:
 
 @contextlib.contextmanager
 def _watching() -> Iterator[None]:
-    """Let this thread go before even those, so that what it reads is of one moment."""
+    """Give this thread priority over those loops, so that all numbers that it reads are of one moment."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIRST + 2))
     except OSError:
@@ -254,7 +258,7 @@ def _watching() -> Iterator[None]:
 
 
 def _clocks() -> dict[str, int]:
-    """The processor clock of each worker and of the sender, by thread's name."""
+    """Return the processor clock of each worker and of the sender, by the thread's name."""
     return {
         thread.name: time.pthread_getcpuclockid(thread.ident)
         for thread in threading.enumerate()

@@ -1,9 +1,8 @@
-"""Namespaces that play machines: a network, a mount table and a host name for each.
+"""Namespaces that act as machines: each has its own network, mount table and host name.
 
-For: measuring network functions without touching the network of this machine, and tests. Not for: cables
-between them (``cables.py``). Each set of namespaces is held by one process that ends when its standard
-input does. So they end with whoever made them, however that ends, and nothing is left in /run, no mount and
-no link.
+They allow measuring network functions without touching the network of this machine. One process holds each
+set of namespaces and ends when its standard input is closed. So the namespaces end with the process that
+created them, however it ends, and leave no file in /run, no mount and no link.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _PACKAGES: Final = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-
 
 
 class NotHereError(DiosError):
-    """This machine does not let one do something; the message has the system's reason."""
+    """This machine does not allow an operation; the message has the system's reason."""
 
-    # Not a NotSupportedError, whose next step is to ask a node.
+    # Not a NotSupportedError, whose advice is to ask a node.
     code: ClassVar[Code] = Code.ENOSYS
 
 
 def run(command: list[str], *, typed: str = "") -> str:
-    """What a short command prints; NotHereError with its own words when it fails."""
+    """Run a short command and return its output; raise NotHereError with its error message if it fails."""
     try:
         done = subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -43,14 +42,14 @@ def run(command: list[str], *, typed: str = "") -> str:
 
 
 def not_started(program: str, error: OSError) -> NotHereError:
-    """The error for a program that the system did not start."""
+    """Return the error for a program that could not be started."""
     package = _PACKAGES.get(program)
     advice = f" (on Debian or Ubuntu: apt install {package})" if package else ""
     return NotHereError(f"{program}: {error.strerror} (errno {error.errno}){advice}")
 
 
 class Space:
-    """Namespaces of one machine. Made at once; gone with ``close``, or with the process that made them."""
+    """The namespaces of one machine; they end with ``close``, or with the process that created them."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -65,7 +64,7 @@ class Space:
             said = self._holder.stderr.read() if self._holder.stderr is not None else b""
             self.close()
             reason = said.decode(errors="replace").strip()
-            raise NotHereError(f"no namespaces can be made: {reason}; start it as root")
+            raise NotHereError(f"cannot create namespaces: {reason}; run this as root")
         try:
             run(self.inside("hostname", name))
             run(self.inside("ip", "link", "set", "lo", "up"))
@@ -80,19 +79,19 @@ class Space:
 
     @property
     def root(self) -> Path:
-        """The machine's files, as it sees them, from outside."""
+        """The machine's file system, seen from outside."""
         return Path(f"/proc/{self.pid}/root")
 
     def inside(self, *command: str) -> list[str]:
-        """The command that runs ``command`` in the namespaces, in the same process."""
+        """Return the command that runs ``command`` in the namespaces, in the same process."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--uts", "--wd=.", "--"]
         return [*enter, *command]
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread in the network of the machine: sockets that it opens belong there, and stay there.
+        """Move this thread into the machine's network; sockets that it opens belong to that network.
 
-        In the main thread only: some of the system's files are those of the network that it is in.
+        Use it in the main thread only: some of the system's files show the network of that thread.
         """
         before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -114,11 +113,11 @@ class Space:
             run(self.inside("ip", "-batch", "-"), typed="\n".join(lines) + "\n")
 
     def mount_memory(self, folder: Path, size: int) -> None:
-        """A file system of ``size`` bytes in memory on ``folder``, seen by this machine only."""
+        """Mount a file system of ``size`` bytes in memory on ``folder``, visible to this machine only."""
         run(self.inside("mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)))
 
     def close(self) -> None:
-        """Let the namespaces go; they end as soon as no process is in them."""
+        """Release the namespaces; they end as soon as no process is in them."""
         for stream in (self._holder.stdin, self._holder.stdout, self._holder.stderr):
             if stream is not None:
                 stream.close()
@@ -126,13 +125,13 @@ class Space:
 
 
 def _enter(namespace: int) -> None:
-    # os.setns comes with Python 3.12.
+    # os.setns is only in Python 3.12 and later.
     library = ctypes.CDLL(None, use_errno=True)
     if library.setns(namespace, _CLONE_NEWNET):
         reason = os.strerror(ctypes.get_errno())
-        raise NotHereError(f"a namespace cannot be entered: {reason}; start it as root")
+        raise NotHereError(f"cannot enter a namespace: {reason}; run this as root")
 
 
 def mortal(command: list[str]) -> list[str]:
-    """The same command, but the kernel kills it when the thread that started it ends."""
+    """Return a command that the kernel kills when the thread that started it ends."""
     return ["setpriv", "--pdeathsig", "KILL", "--", *command]

@@ -1,7 +1,6 @@
-"""Connections of a real TCP through a network function: iperf3 between two machines in namespaces.
+"""Real TCP connections through a network function: iperf3 between two machines in namespaces.
 
-Not for: frames that we make (``traffic.py``). TCP is that of Linux, untuned; what it sent again and what came
-out of order is read from its counters.
+TCP is that of Linux, untuned; its counters give the resent segments and those out of order.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, cast
 
 from dios.papers.sprayer.lab.cables import RIGHT, Cables
-from dios.papers.sprayer.lab.measure import Setting
+from dios.papers.sprayer.lab.measure import MeasurementSetting
 from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, not_started
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.runtime.workers import Workers, jain
 
 IPERF: Final = "iperf3"
 FLOWS_MAX: Final = 128
-"""iperf3's own bound."""
+"""iperf3's own limit."""
 GRACE_S: Final = 20
 
 
 class Throughput(NamedTuple):
-    """What connections carried from left to right."""
+    """The throughput of connections from left to right."""
 
     bits_s: float
     jain: float
-    """Jain's index of what each carried."""
+    """Jain's index of the connections' throughput."""
     again: float
-    """The part of what the sender sent that it sent again."""
+    """The resent fraction of the sender's segments."""
     late: float
-    """The part of the segments at the receiver that came before others that were sent earlier."""
+    """The fraction of the receiver's segments that arrived before an earlier one."""
     answers: float
-    """Segments that the receiver sent for each that came: half of one in order, one for each out of order."""
+    """Segments that the receiver sent for each arriving one: half of one in order, one if out of order."""
 
 
 class _Rate(TypedDict):
@@ -58,7 +57,7 @@ class _Report(TypedDict, total=False):
 
 
 def missing() -> str:
-    """What is not installed, with the command that installs it; nothing if all is there."""
+    """Return a message with the command that installs what is missing, or an empty text."""
     return (
         "" if shutil.which(IPERF) else f"{IPERF} is not installed (on Debian or Ubuntu: apt install {IPERF})"
     )
@@ -67,14 +66,14 @@ def missing() -> str:
 def throughput(
     cables: Cables,
     function: NetworkFunction | None,
-    setting: Setting,
+    setting: MeasurementSetting,
     *,
     settle_s: int = 1,
     first: bool = True,
 ) -> Throughput:
-    """So many connections at the same time, for whole seconds, after some that are not counted.
+    """Measure ``setting.flows`` connections at the same time for whole seconds, after ``settle_s`` seconds.
 
-    Workers go ``first`` on their processors, or have the priority that they have by default.
+    With ``first`` the workers have priority on their processors, otherwise their default priority.
     """
     seconds = max(1, round(setting.seconds))
     with cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
@@ -82,7 +81,7 @@ def throughput(
         workers.turn(0, 0)
         with workers, _serving(cables.right):
             if first:
-                workers.go_first()
+                workers.use_realtime_priority()
             before = _counters(cables)
             words = ["-c", RIGHT, "-P", str(setting.flows), "-t", str(seconds), "-O", str(settle_s), "-J"]
             report = _client(cables.left, words, seconds + settle_s + GRACE_S)
@@ -117,7 +116,7 @@ def _client(space: Space, words: list[str], limit_s: float) -> _Report:
 
 @contextlib.contextmanager
 def _serving(space: Space) -> Iterator[None]:
-    """The server of iperf3, until the end."""
+    """Run the server of iperf3 while the context is active."""
     command = mortal(space.inside(IPERF, "-s", "--forceflush"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -134,14 +133,14 @@ def _serving(space: Space) -> Iterator[None]:
 
 
 def _counters(cables: Cables) -> tuple[int, int, int, int, int]:
-    """Segments of the left, and sent again; of those at the right, that had to wait there; its answers."""
+    """Return the left's segments and resent ones; the right's segments, those that waited, its answers."""
     left, right = _table(cables.left, "snmp"), _table(cables.right, "snmp")
     waited = _table(cables.right, "netstat")["TcpExt.TCPOFOQueue"]
     return left["Tcp.OutSegs"], left["Tcp.RetransSegs"], right["Tcp.InSegs"], waited, right["Tcp.OutSegs"]
 
 
 def _table(space: Space, name: str) -> dict[str, int]:
-    """The kernel's counters of one machine, as ``Tcp.InSegs``."""
+    """Return the kernel's counters of one machine, by names such as ``Tcp.InSegs``."""
     lines = Path(f"/proc/{space.pid}/net/{name}").read_text().splitlines()
     found: dict[str, int] = {}
     for heads, numbers in zip(lines[::2], lines[1::2], strict=True):

@@ -1,6 +1,6 @@
-"""Frames sent and taken by threads that need no Python: what measures a network function between two cables.
+"""Sending and receiving frames in threads that run without Python, to measure a network function.
 
-Not for: how fast it is found to be (``measure.py``), or the loops themselves (``traffic_kernels.py``).
+The loops are in ``traffic_kernels``; ``measure`` derives rates and delays from them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _SOL_PACKET: Final = 263
 _VIRTUAL_HEADER: Final = 15
 SENDER: Final = "sender"
 SINK: Final = "sink"
-"""Names of threads."""
+"""The names of the threads."""
 SPREAD: Final = 8
 BATCH: Final = 64
 WINDOW: Final = 1024
-"""Frames on their way to one core: enough to keep it busy, and half of what its ring holds."""
+"""Frames in transit to one core: enough to keep it busy, and half of the capacity of its ring."""
 LATE_MAX: Final = 256
 SINK_PLACES: Final = 4096
 PAUSE_NS: Final = 20_000
 PAUSE_SINK_NS: Final = 2_000_000
-"""Its ring holds so many frames, and the kernel tells when each came: looking more often only costs."""
+"""The sink's ring holds many frames and the kernel records arrival times: no need to poll more often."""
 PAUSE_LONG_NS: Final = 100_000
-"""Where rings are to be kept full: a sender that looks more often takes time from what it measures."""
+"""The pause if rings are to be kept full: a sender that polls more often takes time from the workers."""
 WAIT_S: Final = 2.0
 
 Words = npt.NDArray[np.int64]
@@ -46,12 +46,12 @@ _Loop = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.
 
 
 def made(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
-    """Frames from the left that come to the right and are for nobody there."""
+    """Return frames from the left that arrive on the right and are addressed to no machine there."""
     return Frames(flows, length, seed, target=STRANGER_LINK, source=LEFT_LINK, burst=burst)
 
 
 class _Thread:
-    """A loop in a thread; its first word ends it."""
+    """A loop in a thread; setting its first word ends it."""
 
     def __init__(self, name: str, address: int, words: Words) -> None:
         self._words: Final = words
@@ -69,12 +69,12 @@ class _Thread:
 
 
 def _times() -> tuple[Words, Words]:
-    """What the kernel reads as a pause, and where it writes the time."""
+    """Return the pause that the kernel reads, and memory for the time that it writes."""
     return np.array([0, PAUSE_NS], np.int64), np.zeros(2, np.int64)
 
 
-class Sender:
-    """Sends frames from the left; a context manager, open at once.
+class FrameSender:
+    """A sender of frames from the left; a context manager that is open from the beginning.
 
     Nothing is sent before ``open_flows`` and ``running``.
     """
@@ -85,7 +85,7 @@ class Sender:
             try:
                 self._socket: Final = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             except OSError as error:
-                raise NotHereError(f"no packet socket: {error.strerror}; start it as root") from None
+                raise NotHereError(f"cannot open a raw socket: {error.strerror}; run this as root") from None
             self._socket.bind((CABLE, 0))
         self._socket.setsockopt(_SOL_PACKET, _VIRTUAL_HEADER, struct.pack("=i", 1))
         self.stamps: Final = np.zeros(len(frames.messages), np.int64)
@@ -108,9 +108,9 @@ class Sender:
             self.give(message)
 
     def cores_of(self, counters: Words) -> list[int]:
-        """On which core each flow arrives, found out by sending a message of each; -1 for more than one.
+        """Return the core on which each flow arrives, by sending a message of each; -1 for several cores.
 
-        ``counters`` (cores,) say how much each core received. Nothing else may come meanwhile.
+        ``counters`` (cores,) are the frames that each core received. No other frames may arrive meanwhile.
         """
         found = []
         flows, burst = self.frames.flows, self.frames.burst
@@ -122,13 +122,13 @@ class Sender:
             late = time.monotonic() + WAIT_S
             while (counters - before).sum() < burst:
                 if time.monotonic() > late:
-                    raise NotHereError("a frame that was sent did not come to any core")
+                    raise NotHereError("a frame of the sender did not arrive at any core")
             cores = np.flatnonzero(counters - before)
             found.append(int(cores[0]) if len(cores) == 1 else -1)
         return found
 
     def _queues(self, cores: Sequence[int], counters: Words | None) -> tuple[Words, list[Words]]:
-        """The queues of the sender, one for each core that flows are on, and what they point to."""
+        """Return the sender's queues, one for each core with flows, and the arrays to which they point."""
         frames = self.frames
         alone = counters is not None and cores and min(cores) >= 0
         groups = sorted(set(cores)) if alone else [0]
@@ -161,10 +161,11 @@ class Sender:
         batch: int = BATCH,
         stamped: bool = False,
     ) -> Iterator[Callable[[], int]]:
-        """The sender at work; what it yields says how many frames were sent.
+        """Send while the context is active; yield a function that returns the number of frames sent.
 
-        With a ``rate`` so many frames a second. With ``counters`` as many as are taken: each core is kept
-        busy by its flows (``cores``, from ``cores_of``), and no more are on their way than rings hold.
+        With ``rate`` the sender sends that many frames per second. With ``counters`` it sends at the rate of
+        processing: each core is kept busy by its flows (``cores``, from ``cores_of``), and no more frames
+        are in transit than rings hold.
         """
         queues, kept = self._queues(cores, counters)
         words = self._words
@@ -185,10 +186,10 @@ class Sender:
             kept.clear()
 
 
-class Sink:
-    """Takes frames on the right, with the kernel's time of each; a context manager, at work at once."""
+class FrameSink:
+    """A receiver of frames on the right with their arrival times; a context manager, active at once."""
 
-    def __init__(self, cables: Cables, sender: Sender, *, delays: int = 0) -> None:
+    def __init__(self, cables: Cables, sender: FrameSender, *, delays: int = 0) -> None:
         frames = sender.frames
         with cables.right.entered():
             self._socket: Final = PacketSocket(interface(CABLE), SINK_PLACES)
@@ -219,33 +220,33 @@ class Sink:
         self._socket.close()
 
     def clear(self) -> None:
-        """Forget what was counted until now."""
+        """Reset the counters."""
         for word in (kernels.TAKEN, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
             self._words[word] = 0
 
     def wait_taken(self, count: int, limit_s: float) -> None:
-        """Wait until so many came. NotHereError if they do not."""
+        """Wait until ``count`` frames arrived; NotHereError if they do not within ``limit_s``."""
         late = time.monotonic() + limit_s
         while self.taken < count:
             if time.monotonic() > late:
-                raise NotHereError(f"{self.taken} of {count} frames came within {limit_s:g} s")
+                raise NotHereError(f"{self.taken} of {count} frames arrived within {limit_s:g} s")
             time.sleep(PAUSE_NS / 1e9)
 
     @property
     def taken(self) -> int:
-        """Frames that came."""
+        """The number of frames that arrived."""
         return int(self._words[kernels.TAKEN])
 
     @property
     def late(self) -> int:
-        """Those that came after one that was sent later, in their flow."""
+        """The number of frames that arrived after a later one of their flow."""
         return int(self._words[kernels.LATE])
 
     @property
     def late_by_three(self) -> int:
-        """Those that came after three or more such: what makes a TCP send again."""
+        """The number of frames that arrived after three or more later ones, which makes a TCP resend."""
         return int(self._words[kernels.LATE_3])
 
     def delays_us(self) -> npt.NDArray[np.float64]:
-        """From each frame's sending to its coming."""
+        """Return the time from sending to arrival of each frame, in microseconds."""
         return self._delays[: self._words[kernels.DELAYS_COUNT]] / 1e3

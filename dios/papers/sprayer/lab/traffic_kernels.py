@@ -1,7 +1,7 @@
-"""A sender and a sink of frames at the speed of C, each for a thread of its own; compiled.
+"""The compiled loops of a sender and a sink of frames, each for a thread of its own.
 
-Not for: preparing their memory (``traffic.py``). Both run until their first word is set, and wait for some
-tens of microseconds when there is nothing to do.
+``traffic`` prepares their memory. Both run until their first word is set, and pause for tens of microseconds
+when there is nothing to do.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ _TIMER_SLACK: Final = 29
 STOP: Final = 0
 SOCKET: Final = 1
 PAUSE: Final = 2
-"""Address of the time to wait, as the kernel reads it."""
+"""The address of the pause, as the kernel reads it."""
 CLOCK: Final = 3
-"""Address of where the kernel writes the time."""
+"""The address to which the kernel writes the time."""
 QUEUES: Final = 4
 QUEUES_AT: Final = 5
 BATCH: Final = 6
 RATE: Final = 7
-"""Frames a second, or 0 for as many as are taken."""
+"""Frames per second, or 0 to send at the rate of processing."""
 WINDOW: Final = 8
-"""Frames of one queue on their way at the same time."""
+"""The largest number of frames of one queue in transit."""
 STAMPS: Final = 9
-"""Address of when each frame was sent, or 0."""
+"""The address of the sending time of each frame, or 0."""
 REFUSED: Final = 10
 LATE_MAX: Final = 11
-"""So many frames are caught up with after a pause; more were never offered."""
+"""The largest number of frames to catch up with after a pause; further ones are skipped."""
 SKIPPED: Final = 12
 SENDER_WORDS: Final = 16
 
-# Of each queue: its messages, how many there are, of how many frames each, and how many frames were sent.
+# The words of a queue: its messages, their number, the frames in each, and the number of frames sent.
 MESSAGES: Final = 0
 SIZE: Final = 1
 BURST: Final = 2
 SENT: Final = 3
 COUNTER: Final = 4
-"""Address of the first counter of what was taken of them, or 0; how many there are, and how far apart."""
+"""The address of the first counter of processed frames, or 0; then their number and their distance."""
 COUNTERS: Final = 5
 STRIDE: Final = 6
 BASE: Final = 7
-"""What they came to before."""
+"""The sum of the counters at the start."""
 QUEUE_WORDS: Final = 8
 
 RING: Final = 4
@@ -68,20 +68,20 @@ PLACE_BYTES: Final = 6
 POSITION: Final = 7
 FLOWS: Final = 8
 EACH: Final = 9
-"""Frames of each flow, in a circle."""
+"""The number of frames of each flow, which repeat."""
 PAYLOAD: Final = 10
 LAST: Final = 11
-"""Address of the highest number of each flow."""
+"""The address of the highest number of each flow."""
 TAKEN: Final = 12
 LATE: Final = 13
-"""Frames that came after one that was sent after them, in their flow."""
+"""The number of frames that arrived after a later one of their flow."""
 LATE_3: Final = 14
-"""Among them those after three or more."""
+"""Among them, the number of those after three or more later ones."""
 DELAYS: Final = 15
 DELAYS_SIZE: Final = 16
 DELAYS_COUNT: Final = 17
 SENT_AT: Final = 18
-"""Address of when each was sent, or 0."""
+"""The address of the sending times, or 0."""
 SINK_WORDS: Final = 24
 
 _int, _long = types.int32, types.int64
@@ -97,12 +97,12 @@ _store: Final = cast("Callable[[npt.NDArray[np.uint32], int, np.uint32], None]",
 
 
 def _send(context: int, _one: int, _two: int) -> int:
-    """Send messages of all queues in turn, each in a circle, by a rate, or as their counters allow."""
+    """Send messages of all queues in turn, repeating each queue, at a rate or as their counters allow."""
     words = array_at(context, (SENDER_WORDS,), _WORD)
     queues = array_at(words[QUEUES_AT], (words[QUEUES], QUEUE_WORDS), _WORD)
     clock = array_at(words[CLOCK], (2,), _WORD)
     stamps = array_at(words[STAMPS], (1 << 60,), _WORD)
-    # So that it does not sleep for longer than it wants to.
+    # Keep the kernel from prolonging the pauses.
     _prctl(np.int32(_TIMER_SLACK), np.int64(1))
     _clock_gettime(np.int32(0), words[CLOCK])
     now = begun = clock[0] * SECOND + clock[1]
@@ -141,7 +141,7 @@ def _send(context: int, _one: int, _two: int) -> int:
 
 
 def _take(context: int, _one: int, _two: int) -> int:
-    """Count what comes, in what order, and after how long."""
+    """Count arriving frames, their order and their delays."""
     words = array_at(context, (SINK_WORDS,), _WORD)
     last = array_at(words[LAST], (words[FLOWS],), _WORD)
     stamps = array_at(words[SENT_AT], (1 << 60,), _WORD)
@@ -179,5 +179,5 @@ def _take(context: int, _one: int, _two: int) -> int:
 
 @cache
 def functions() -> tuple[int, int]:
-    """The addresses of the sender and of the sink."""
+    """Return the addresses of the sender and of the sink."""
     return callable_at(_send), callable_at(_take)

@@ -30,7 +30,7 @@ def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
     """Memory and pids of version 1 are limited in their own hierarchies, by their own file names."""
     mounts = [("cgroup", "memory", "rw,memory"), ("cgroup", "pids", "rw,pids"), ("cgroup", "cpu", "rw,cpu")]
     proc = fake_process(tmp_path, mounts, ["3:memory:/own", "2:pids:/own", "1:cpu:/own"])
-    groups = cgroups.open_groups("node", proc=proc)
+    groups = cgroups.open_control_groups("node", proc=proc)
     assert groups.controllers == {"memory", "pids"}
     group = groups.make("task-1")
     group.limit(memory_bytes=4096, processes=7)
@@ -51,7 +51,7 @@ def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
     own = tmp_path / "unified" / "own"
     (own / "cgroup.controllers").write_text("cpu memory pids")
     (own / "cgroup.subtree_control").write_text("memory pids")
-    groups = cgroups.open_groups("node", proc=proc)
+    groups = cgroups.open_control_groups("node", proc=proc)
     group = groups.make("task-1")
     group.limit(memory_bytes=4096, processes=7)
     assert (own / "node/cgroup.subtree_control").read_text() == "+memory +pids"
@@ -67,14 +67,14 @@ def test_mixed_versions_use_each_controller_where_it_is(tmp_path: Path) -> None:
     mounts = [("cgroup", "memory", "rw,memory"), ("cgroup2", "unified", "rw")]
     proc = fake_process(tmp_path, mounts, ["3:memory:/own", "0::/own"])
     (tmp_path / "unified/own/cgroup.controllers").write_text("")
-    groups = cgroups.open_groups("node", proc=proc)
+    groups = cgroups.open_control_groups("node", proc=proc)
     assert groups.controllers == {"memory"}
     assert not (tmp_path / "unified/own/node").exists()
 
 
 def test_a_machine_without_groups_has_none(tmp_path: Path) -> None:
     """No mount, no groups: making none is no error."""
-    groups = cgroups.open_groups("node", proc=fake_process(tmp_path, [], ["0::/own"]))
+    groups = cgroups.open_control_groups("node", proc=fake_process(tmp_path, [], ["0::/own"]))
     assert not groups
     groups.close()
 
@@ -82,7 +82,7 @@ def test_a_machine_without_groups_has_none(tmp_path: Path) -> None:
 def test_a_real_group_counts_and_goes() -> None:
     """A process in a real group is listed there; the folders are gone after it has ended."""
     name = f"dios-test-{os.getpid()}"
-    groups = cgroups.open_groups(name)
+    groups = cgroups.open_control_groups(name)
     if not groups:
         pytest.skip("no control group is ours to write here")
     group = groups.make("task")
@@ -91,7 +91,7 @@ def test_a_real_group_counts_and_goes() -> None:
         group.enter(process.pid)
         folders = [folder for folder, _ in group._folders]
         assert all(str(process.pid) in (folder / "cgroup.procs").read_text().split() for folder in folders)
-        groups.give_up(group)
+        groups.dispose(group)
         assert all(folder.exists() for folder in folders)
         assert group.oom_kills() == 0
         process.send_signal(signal.SIGKILL)

@@ -10,7 +10,7 @@ from dios.host.sandbox import lockdown
 
 ours, theirs = socket.socketpair()
 read_end, write_end = os.pipe()
-high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (lockdown.nothing_to_read(), write_end, theirs.fileno())]
+high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (lockdown.open_empty_stdin(), write_end, theirs.fileno())]
 report = fcntl.fcntl(1, fcntl.F_DUPFD, 100)
 out = os.fdopen(os.dup(report), "w")
 keep = os.dup(read_end)
@@ -46,7 +46,7 @@ def test_each_input_is_a_file_of_its_own() -> None:
     program = """
 import fcntl, os
 from dios.host.sandbox import lockdown
-one, other = lockdown.nothing_to_read(), lockdown.nothing_to_read()
+one, other = lockdown.open_empty_stdin(), lockdown.open_empty_stdin()
 before = fcntl.fcntl(other, fcntl.F_GETFL)
 fcntl.fcntl(one, fcntl.F_SETFL, os.O_NONBLOCK)
 print(fcntl.fcntl(other, fcntl.F_GETFL) == before, os.read(one, 1))

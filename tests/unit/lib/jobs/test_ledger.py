@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios.errors import InvalidError
-from dios.lib.jobs.ledger import GiveUp, Ledger, Role, Start, Stop
+from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Stop
 
 
 class World:
@@ -93,7 +93,7 @@ def test_a_task_that_always_fails_ends_the_job() -> None:
     ledger = Ledger(1, 1, 1, attempts=2)
     for attempt in (1, 2):
         steps = ledger.next_steps()
-        assert Start(Role.MAPPER, 0, attempt, (0,)) in steps
+        assert StartJobTask(Role.MAPPER, 0, attempt, (0,)) in steps
         ledger.mapper_ended(0, attempt, f"reason {attempt}")
     assert ledger.next_steps() == [GiveUp(Role.MAPPER, 0, 2, "reason 2")]
 
@@ -108,9 +108,9 @@ def test_a_dead_reducers_mappers_run_again_for_it_alone() -> None:
         ledger.mapper_ended(mapper, 1, None)
     ledger.reducer_ended(0, 1, "killed")
     assert ledger.next_steps() == [
-        Start(Role.REDUCER, 0, 2),
-        Start(Role.MAPPER, 0, 2, (0,)),
-        Start(Role.MAPPER, 1, 2, (0,)),
+        StartJobTask(Role.REDUCER, 0, 2),
+        StartJobTask(Role.MAPPER, 0, 2, (0,)),
+        StartJobTask(Role.MAPPER, 1, 2, (0,)),
     ]
 
 
@@ -121,9 +121,9 @@ def test_a_mapper_that_nobody_will_hear_is_stopped() -> None:
     ledger.reducer_ended(0, 1, "killed")
     assert Stop(0, 1) in ledger.next_steps()
     ledger.mapper_stopped(0, 1)
-    assert ledger.next_steps() == [Start(Role.MAPPER, 0, 2, (0,))]
+    assert ledger.next_steps() == [StartJobTask(Role.MAPPER, 0, 2, (0,))]
     ledger.mapper_ended(0, 2, "crashed")
-    assert ledger.next_steps() == [Start(Role.MAPPER, 0, 3, (0,))]
+    assert ledger.next_steps() == [StartJobTask(Role.MAPPER, 0, 3, (0,))]
 
 
 def test_old_news_changes_nothing() -> None:

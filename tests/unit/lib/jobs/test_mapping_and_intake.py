@@ -13,7 +13,7 @@ from dios.lib.jobs.chunks import Key
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
 from dios.lib.jobs.mapping import run_mapper
-from dios.lib.jobs.orders import Heard, MapOrder, ReduceOrder, Taken
+from dios.lib.jobs.orders import MapOrder, PairsReceived, ReduceOrder, StreamRead
 from dios.lib.jobs.records import Document, plan_splits
 
 TEXT = "\n".join(" ".join(f"w{(row * column) % 37}" for column in range(9)) for row in range(200)).encode()
@@ -171,15 +171,15 @@ def test_an_attempt_that_breaks_off_does_not_count() -> None:
     """Chunks of an attempt without END are forgotten; the next attempt counts once, a third not again."""
     stream = mapped(COUNT_PAIRS, TEXT, 1, 1)[0][0]
     intake = Intake(ReduceOrder(0, 1, 1, ROOMY, ordered=False), functions(COUNT_PAIRS), Shelf)
-    assert intake.message(7, stream[0]) == Heard(0, 1)
+    assert intake.message(7, stream[0]) == StreamRead(0, 1)
     assert intake.message(7, stream[1]) is None
     intake.closed(7)
     complete = [intake.complete]
     for number in (8, 9):
-        assert intake.message(number, stream[0]) == Heard(0, 1)
+        assert intake.message(number, stream[0]) == StreamRead(0, 1)
     for number in (8, 9):
         told = [intake.message(number, message) for message in stream[1:]]
-        assert told[-1] == Taken(0, 1)
+        assert told[-1] == PairsReceived(0, 1)
     assert [*complete, intake.complete] == [False, True]
     (keys, values), *_ = intake.results()
     assert dict(zip(keys, values, strict=True)) == COUNTS

@@ -4,7 +4,15 @@ import pytest
 
 from dios.errors import ProtocolError
 from dios.lib.jobs import orders
-from dios.lib.jobs.orders import Finished, Heard, MapOrder, Progress, ReduceOrder, Report, Taken
+from dios.lib.jobs.orders import (
+    Finished,
+    MapOrder,
+    PairsReceived,
+    ProgressReport,
+    ReduceOrder,
+    Report,
+    StreamRead,
+)
 from dios.lib.jobs.records import Segment
 
 
@@ -22,9 +30,9 @@ def test_frozen_orders() -> None:
 @pytest.mark.parametrize(
     ("report", "frozen"),
     [
-        (Progress(7), "920a07"),
-        (Heard(1, 2), "930b0102"),
-        (Taken(1, 2), "930c0102"),
+        (ProgressReport(7), "920a07"),
+        (StreamRead(1, 2), "930b0102"),
+        (PairsReceived(1, 2), "930c0102"),
         (Finished(5, 6, 7, 8), "950d05060708"),
     ],
 )

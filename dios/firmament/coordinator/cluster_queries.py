@@ -1,0 +1,183 @@
+"""The coordinator's answers to questions that need no flow scheduler, as JSON (`dios explain`, `dios sched`).
+
+A question is ``{"ask": WORD, ...}``. An answer has ``"ok"``; if that is false, ``"error"`` has the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from dios import limits
+from dios.errors import DiosError, InvalidError
+from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
+from dios.wire.messages import Asked
+
+Question: TypeAlias = dict[str, object]
+Answer: TypeAlias = dict[str, object]
+_PROBLEMS_SHOWN: Final = 10
+_MATCHES_SHOWN: Final = 5
+
+
+class NodeHoldings(NamedTuple):
+    """What the tasks on a node hold."""
+
+    running: int
+    cpus: float
+    memory_bytes: int
+
+
+class ClusterQueries(ABC):
+    """Answers about a tracked cluster: its state, and where one task is.
+
+    Args:
+        cluster: what the coordinator knows of its nodes.
+        node: the name of the coordinator's own node.
+        set_up: which coordinators schedule (``SetUp``).
+    """
+
+    def __init__(self, cluster: TrackedCluster, node: str, set_up: str) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._set_up = set_up
+        self.now = 0.0
+        self.assignment = Assignment()
+        self.problems: list[str] = []
+        """What the coordinator could not do, newest last."""
+        self.unmeasured: dict[str, str] = {}
+
+    def answer(self, asked: Asked) -> bytes:
+        """Return the answer to a question; an invalid question is answered with its error."""
+        try:
+            found = self._answer(asked, json.loads(asked.question))
+        except (DiosError, ValueError) as error:
+            found = {"ok": False, "error": str(error)}
+        except Exception as error:  # noqa: BLE001 - a defect in an answer must not end the scheduling
+            found = {"ok": False, "error": f"the coordinator cannot answer: {error!r}. Its log has more."}
+            traceback.print_exc()
+        encoded = json.dumps(found).encode()
+        if len(encoded) > limits.ADVICE_BYTES_MAX:
+            encoded = json.dumps({"ok": False, "error": _too_long(len(encoded))}).encode()
+        return encoded
+
+    def _answer(self, asked: Asked, question: object) -> Answer:
+        fields = question if isinstance(question, dict) else {}
+        handlers = self._handlers()
+        handler = handlers.get(str(fields.get("ask")))
+        if handler is None:
+            raise InvalidError(f"unknown question {question!r}. Known questions: {', '.join(handlers)}.")
+        return handler(asked, fields)
+
+    def _handlers(self) -> Mapping[str, Callable[[Asked, Question], Answer]]:
+        return {"status": self._status, "explain": self._explain}
+
+    @abstractmethod
+    def _holdings(self, machine: int) -> NodeHoldings:
+        """Return what the tasks on a machine hold."""
+
+    @abstractmethod
+    def _scheduler_status(self, asked: Asked) -> Answer:
+        """Return the fields of the status that depend on the scheduler."""
+
+    @abstractmethod
+    def _explain_task(self, task: int, tracked: TrackedTask) -> Answer:
+        """Return ``lines`` and ``explanation`` for a task that the scheduler knows."""
+
+    def _status(self, asked: Asked, question: Question) -> Answer:
+        del question
+        tasks = list(self._cluster.tasks.values())
+        return {
+            "ok": True,
+            "coordinator": self._node,
+            "set_up": self._set_up,
+            "attends": sorted(self.assignment.attend),
+            "nodes": [self._node_row(name) for name in sorted(self._cluster.nodes)],
+            "waiting": sum(task.phase is Phase.WAITING for task in tasks),
+            "running": sum(task.phase is Phase.RUNNING for task in tasks),
+            # Problems name the tasks of all users.
+            "problems": [*self.problems, *self._cluster.problems.values()][-_PROBLEMS_SHOWN:]
+            if asked.ruler
+            else [],
+            "unmeasured": self.unmeasured,
+            **self._scheduler_status(asked),
+        }
+
+    def _node_row(self, name: str) -> dict[str, object]:
+        queue = self._cluster.nodes[name]
+        holdings = self._holdings(queue.node)
+        return {
+            "node": name,
+            "rack": queue.rack,
+            "cpus": queue.cpus,
+            "memory_bytes": queue.memory_bytes,
+            "running": holdings.running,
+            "cpus_set_aside": holdings.cpus,
+            "memory_set_aside": holdings.memory_bytes,
+            "draining": queue.draining,
+            "coordinator": queue.coordinated,
+        }
+
+    def _explain(self, asked: Asked, question: Question) -> Answer:
+        task, tracked = self._find_task(asked, str(question.get("task", "")))
+        found: Answer = {
+            "ok": True,
+            "task": tracked.row.fingerprint,
+            "label": tracked.row.label,
+            "node": tracked.target or (tracked.host if tracked.phase is Phase.RUNNING else ""),
+            "phase": tracked.phase.name.lower(),
+            "caller": tracked.host,
+        }
+        brief = self._explain_briefly(task, tracked)
+        if brief:
+            return {**found, **self._model(), "lines": [brief], "explanation": None}
+        return {**found, **self._model(), **self._explain_task(task, tracked)}
+
+    @abstractmethod
+    def _model(self) -> Answer:
+        """Return the cost model's name, as ``model``."""
+
+    def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
+        """Return why the scheduler does not know a task; empty if it knows it."""
+        if tracked.phase is Phase.LEAVING:
+            return "it was asked to stop, to make room for another task; it ends soon"
+        problem = self._cluster.problems.get(task)
+        if problem is not None:
+            return f"it cannot be placed: {problem}"
+        gang = self._cluster.gang_of(task)
+        if gang is not None:
+            return f"it waits for its gang: {gang[0]} of {gang[1]} tasks were submitted so far"
+        return ""
+
+    def _find_task(self, asked: Asked, word: str) -> tuple[int, TrackedTask]:
+        """Return the task that a word means: a fingerprint, its beginning, or a label.
+
+        Raises:
+            InvalidError: no task or several tasks match.
+        """
+        known = {
+            task: tracked
+            for task, tracked in self._cluster.tasks.items()
+            if asked.ruler or tracked.row.principal == asked.principal
+        }
+        exact = [task for task, one in known.items() if word in {one.row.fingerprint, one.row.label}]
+        begun = [task for task, one in known.items() if word and one.row.fingerprint.startswith(word)]
+        matches = exact or begun
+        if len(matches) == 1:
+            return matches[0], known[matches[0]]
+        if matches:
+            some = ", ".join(known[task].row.fingerprint for task in matches[:_MATCHES_SHOWN])
+            raise InvalidError(
+                f"{len(matches)} tasks are called {word!r}. Name one by its fingerprint: {some}"
+            )
+        raise InvalidError(f"no task {word!r} waits or runs. `dios ps` lists your tasks.")
+
+
+def _too_long(size: int) -> str:
+    return (
+        f"the answer has {size} bytes, and an answer may have at most {limits.ADVICE_BYTES_MAX}. For a "
+        "cluster of this size use `dios sched simulate` or FlowScheduler.problem()."
+    )

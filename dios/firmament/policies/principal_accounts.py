@@ -1,0 +1,317 @@
+"""What each principal holds, may hold and owes: weights, quotas and SDRF's commitments (SDRF paper, §VI-A).
+
+For: whose turn it is (``policies.turns``), `dios shares` and `dios quota`, and the next coordinator, to
+which all of this is handed on. Not for: deciding.
+
+A principal of twice the weight has a right to twice as much, so what it holds counts half: shares and
+commitments are kept in units of the mean principal's, in which everybody's right is 1/n of the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from dios.errors import InvalidError
+from dios.fairness.stateful.kernels import (
+    DOMINANT,
+    PLAIN,
+    UserTable,
+    advance_clock,
+    empty_user_table,
+    grown_user_table,
+)
+from dios.firmament.cluster.columns import Floats
+from dios.firmament.cluster.state import ClusterState
+from dios.firmament.descriptors import Level
+from dios.firmament.policies.fair_queue_kernels import settle_all
+from dios.firmament.policies.fit import room_of
+from dios.firmament.policies.stored_shares import RESOURCES, StoredAccount, StoredShares
+from dios.limits import (
+    FAIRNESS_MEMORY_MS_DEFAULT,
+    SHARES_FORGOTTEN_S,
+    SHARES_PRINCIPALS_MAX,
+    SHARES_WEIGHT_MAX,
+)
+
+_FIRST: Final = 16
+_NOISE: Final = 1e-9
+"""Sums of fractions that fill a right exactly may miss it by rounding."""
+
+
+class FairnessRule(StrEnum):
+    """Whose tasks go first while not all have room."""
+
+    SDRF = "sdrf"
+    """Who has least, and has taken least beyond its right before."""
+    DRF = "drf"
+    """Who has least."""
+    FIFO = "fifo"
+    """Nobody: the cost model alone decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalAccount:
+    """One principal, for people; fractions are of the whole cluster."""
+
+    principal: str
+    weight: float
+    entitlement: float
+    """Its right: its weight's part of all weights."""
+    share: float
+    """The largest fraction that it holds of any resource (the dominant share)."""
+    resource: str
+    """Of which resource."""
+    commitment: float
+    """What it has taken beyond its right, averaged over the past (the dominant commitment)."""
+    credit: float
+    """By how much its commitment lies below the mean of all; negative: others come before it."""
+    running: int
+    quota: dict[str, float]
+    """The most that it may hold at once, by resource."""
+
+
+@dataclass
+class _PrincipalTerms:
+    """What was set for a principal."""
+
+    weight: float = 1.0
+    quota: Floats = field(default_factory=lambda: np.full(len(RESOURCES), np.inf))
+    set_at: float = 0.0
+    seen_at: float = 0.0
+
+
+class PrincipalAccounts:
+    """Accounts of the principals of one cluster.
+
+    Args:
+        rule: whose turn it is.
+        memory_s: how long the past counts, in seconds: after so long 1/e of a commitment is left.
+        wall: seconds since 1970 at time 0 of the scheduler's clock; more than 0.
+    """
+
+    def __init__(
+        self,
+        rule: FairnessRule = FairnessRule.SDRF,
+        memory_s: float = FAIRNESS_MEMORY_MS_DEFAULT / 1000,
+        *,
+        wall: float,
+    ) -> None:
+        if not (math.isfinite(memory_s) and memory_s > 0):
+            raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be positive")
+        self.rule: Final = rule
+        self.mode: Final = DOMINANT if rule is FairnessRule.SDRF else PLAIN
+        self.changed = False
+        """Whether a weight or a quota was set that is not handed on yet."""
+        self.memory_s: Final = memory_s
+        self._wall = wall
+        self._terms: list[_PrincipalTerms] = []
+        self._clock: Floats = np.array([-math.inf, 1.0])
+        self.books: UserTable = empty_user_table(np.full(len(RESOURCES), np.inf), _FIRST)
+        self.scale: Floats = np.zeros(0)
+        """(P,): how often what a principal holds counts: the mean weight over its own."""
+        self.fair = 1.0
+
+    @property
+    def g(self) -> float:
+        """The commitments' clock (``dios.fairness.stateful.kernels``)."""
+        return float(self._clock[1])
+
+    # The present ------------------------------------------------------------------------------------
+
+    def sync(self, state: ClusterState) -> None:
+        """Bring commitments to the present, and take in what everybody holds now (equation 12)."""
+        known = len(state.principals)
+        self._grow(known)
+        if self._clock[0] == -math.inf:
+            self._clock[0] = state.now
+        advance_clock(self.books, known, self._clock, state.now, self.memory_s)
+        held = state.held[:known]
+        now = self._wall + state.now
+        for number in np.flatnonzero(held[:, 0] > 0).tolist():
+            self._terms[number].seen_at = now
+        for number in np.unique(state.jobs.principal[state.jobs.all()]).tolist():
+            self._terms[number].seen_at = now
+        self.books.capacity[:] = self._capacity(state)
+        weights = np.array([terms.weight for terms in self._terms])
+        counted = np.array([self._counts(terms, now) for terms in self._terms], np.bool_)
+        mean = float(weights[counted].mean()) if counted.any() else 1.0
+        self.scale = mean / weights
+        self.fair = 1.0 / max(1, int(counted.sum()))
+        settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
+
+    def trial(self) -> UserTable:
+        """Books of the present in which turns can be tried: nobody waits in them, and nothing is shared."""
+        books = self.books
+        tried = empty_user_table(books.capacity, len(books.lead))
+        for column in ("held", "lead", "level", "over", "slope"):
+            getattr(tried, column)[:] = getattr(books, column)
+        return tried
+
+    def quota(self) -> Floats:
+        """(P, R): the most that each may hold at once; infinity where nothing was set."""
+        return np.array([terms.quota for terms in self._terms]).reshape(-1, len(RESOURCES))
+
+    def shares(self) -> Floats:
+        """(P,): dominant shares, weighted: 1/n is everybody's right."""
+        known = len(self._terms)
+        shares: Floats = (self.books.held[:known] / self.books.capacity).max(axis=1, initial=0.0)
+        return shares
+
+    def commitments(self) -> Floats:
+        """(P, R): commitments, weighted likewise."""
+        known = len(self._terms)
+        owed: Floats = np.maximum(self.books.over[:known] + self.g * self.books.slope[:known], 0.0)
+        return owed
+
+    def accounts(self, state: ClusterState) -> list[PrincipalAccount]:
+        """Everybody who shares, for people: the largest share first."""
+        self.sync(state)
+        owed = self.commitments().max(axis=1, initial=0.0)
+        now = self._wall + state.now
+        found = []
+        counted = [number for number, terms in enumerate(self._terms) if self._counts(terms, now)]
+        mean = float(owed[counted].mean()) if counted else 0.0
+        for number in counted:
+            terms = self._terms[number]
+            fractions = state.held[number] / self.books.capacity
+            at = int(np.argmax(fractions))
+            limits = zip(RESOURCES, terms.quota.tolist(), strict=True)
+            found.append(
+                PrincipalAccount(
+                    state.principals.names[number],
+                    terms.weight,
+                    self.fair / float(self.scale[number]),
+                    float(fractions[at]),
+                    RESOURCES[at],
+                    float(owed[number] / self.scale[number]),
+                    float((mean - owed[number]) / self.scale[number]),
+                    int(state.held[number, 0]),
+                    {name: value for name, value in limits if value != math.inf},
+                )
+            )
+        return sorted(found, key=lambda one: (-one.share, one.principal))
+
+    def weights(self, state: ClusterState) -> dict[str, float]:
+        """By principal."""
+        return {state.principals.names[number]: terms.weight for number, terms in enumerate(self._terms)}
+
+    # What is set -------------------------------------------------------------------------------------
+
+    def set_terms(
+        self, state: ClusterState, principal: str, weight: float | None, quota: dict[str, float | None]
+    ) -> None:
+        """Set a weight, or what a principal may hold at once; None in ``quota`` lifts a limit.
+
+        Raises:
+            InvalidError: a value that cannot be meant.
+        """
+        if weight is not None and not 1 / SHARES_WEIGHT_MAX <= weight <= SHARES_WEIGHT_MAX:
+            raise InvalidError(
+                f"weight is {weight}; it must be from 1/{SHARES_WEIGHT_MAX} to {SHARES_WEIGHT_MAX}"
+            )
+        for name, value in quota.items():
+            if name not in RESOURCES:
+                raise InvalidError(f"{name!r} is nothing that is shared; known: {', '.join(RESOURCES)}")
+            if value is not None and not 0 <= value < math.inf:
+                raise InvalidError(f"{name} is {value}; it must be 0 or more, or none")
+        if not principal:
+            raise InvalidError("no principal is named")
+        number = state.principal(principal)
+        self._grow(len(state.principals))
+        terms = self._terms[number]
+        terms.weight = terms.weight if weight is None else weight
+        for name, value in quota.items():
+            terms.quota[RESOURCES.index(name)] = math.inf if value is None else value
+        terms.set_at = self._wall + state.now
+        self.changed = True
+
+    def over(self, state: ClusterState, principal: str, wanted: Sequence[float], *, rightful: bool) -> str:
+        """Why a principal may not have so much more (R,) at once; empty where it may.
+
+        Its quota says so, or, where it is to have no more than what is rightful, its part by weight.
+        """
+        number = state.principal(principal)
+        self._grow(len(state.principals))
+        # Who asks is one of those who share.
+        self._terms[number].seen_at = self._wall + state.now
+        self.sync(state)
+        held = state.held[number] + np.array(wanted)
+        for name, has, most in zip(RESOURCES, held.tolist(), self._terms[number].quota.tolist(), strict=True):
+            if has > most:
+                return f"it would hold {has:g} of {name}, and its quota is {most:g}: `dios quota` shows it"
+        if rightful:
+            parts = held * self.scale[number] / self.books.capacity
+            at = int(np.argmax(parts))
+            if parts[at] > self.fair * (1 + _NOISE):
+                right = self.fair / float(self.scale[number])
+                return (
+                    f"others wait, and it would hold {held[at] / self.books.capacity[at]:.0%} of "
+                    f"{RESOURCES[at]}, more than its right to {right:.0%}: `dios shares` shows who holds what"
+                )
+        return ""
+
+    # Handing on ---------------------------------------------------------------------------------------
+
+    def to_stored(self, state: ClusterState) -> StoredShares:
+        """The ledger as it is handed on: whoever was set something or owes most comes first."""
+        self.sync(state)
+        owed = self.commitments() / self.scale[:, None]
+        now = self._wall + state.now
+        rows = [
+            StoredAccount(
+                state.principals.names[number],
+                terms.weight,
+                tuple(terms.quota.tolist()),
+                terms.set_at,
+                terms.seen_at,
+                tuple(owed[number].tolist()),
+            )
+            for number, terms in enumerate(self._terms)
+            if self._counts(terms, now)
+        ]
+        rows.sort(key=lambda row: (row.set_at == 0.0, -max(row.commitments), row.principal))
+        return StoredShares(now, tuple(rows[:SHARES_PRINCIPALS_MAX]))
+
+    def take_over(self, state: ClusterState, kept: StoredShares, *, commitments: bool) -> None:
+        """Take in what another ledger handed on: what was set later there, and with ``commitments`` those.
+
+        Commitments fade by the time that has passed.
+        """
+        self.sync(state)
+        for row in kept.accounts:
+            number = state.principal(row.principal)
+            self._grow(len(state.principals))
+            terms = self._terms[number]
+            if row.set_at > terms.set_at:
+                terms.weight, terms.set_at = row.weight, row.set_at
+                terms.quota = np.array(row.quota)
+            terms.seen_at = max(terms.seen_at, row.seen_at)
+        self.sync(state)
+        if not commitments or self.mode == PLAIN:
+            return
+        faded = math.exp(-max(0.0, self._wall + state.now - kept.at) / self.memory_s)
+        for row in kept.accounts:
+            number = state.principal(row.principal)
+            owed = np.array(row.commitments) * faded * self.scale[number]
+            self.books.slope[number] = (owed - self.books.over[number]) / self.g
+
+    def _grow(self, known: int) -> None:
+        while len(self._terms) < known:
+            self._terms.append(_PrincipalTerms())
+        if known > self.books.lead.size:
+            self.books = grown_user_table(self.books, 2 * known, self.g)
+
+    def _counts(self, terms: _PrincipalTerms, now: float) -> bool:
+        """Whether a principal is one of those who share: it was seen not long ago, or something was set."""
+        return terms.set_at > 0 or now - terms.seen_at < SHARES_FORGOTTEN_S
+
+    def _capacity(self, state: ClusterState) -> Floats:
+        """(R,): what the cluster has; infinity for what counts for nobody."""
+        found = room_of(state, state.resources.at(Level.MACHINE))
+        return np.where(found > 0, found, np.inf)

@@ -1,0 +1,517 @@
+"""A scheduling-shaped network that stays solved while it changes (thesis §6.4.3): the warm start.
+
+Upper vertices (aggregates, machines, the sink) and the arcs between them stand beside tasks, which are rows
+of options: each sends one unit to exactly one of its targets. All changes come as columns, many at once, and
+cost what they touch. Nothing is solved until :meth:`WarmSolver.solve`.
+
+Not for: networks of other shapes (``incremental.py`` dispatches), and not for contracting one
+(``shape.py`` does, before). Nothing here knows what a task or a machine is beyond that shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dios.firmament.solvers.auction import start
+from dios.firmament.solvers.columns import Ints, exact_product, exact_sum, grouped, spans, whole_numbers
+from dios.firmament.solvers.contraction import PRICE_ROOM, start_prices, topological
+from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
+from dios.firmament.solvers.repair import (
+    GAVE_UP,
+    INFEASIBLE,
+    NO_LIMIT,
+    ArcColumns,
+    Net,
+    choose,
+    choose_best,
+    clear_choice,
+    count_excess,
+    list_options,
+    new_net,
+    new_search,
+    repair,
+    settle_arcs,
+    unlist_options,
+)
+from dios.kernels import kernel
+
+ROOM: Final = 64
+"""Columns begin with room for so many entries; they double."""
+
+_Number = TypeVar("_Number", np.int64, np.int32)
+
+
+@kernel
+def leave(net: Net, tasks: Ints) -> None:
+    """Take tasks off their options, and their options out of all lists; their rows are empty then."""
+    for task in tasks:
+        if net.choice[task] >= 0:
+            clear_choice(net, task)
+        unlist_options(net, np.arange(net.row_start[task], net.row_end[task]))
+        for option in range(net.row_start[task], net.row_end[task]):
+            net.option_task[option] = -1
+        net.row_start[task] = 0
+        net.row_end[task] = 0
+
+
+@kernel
+def enter(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
+    """Give tasks the rows that stand at ``first`` and on, bounds in ``start`` (n + 1,).
+
+    ``before`` (n,) is the vertex where a task sat until now (-1: nowhere): there it sits again if it may.
+    """
+    for place in range(len(tasks)):
+        task = tasks[place]
+        net.row_start[task] = first + start[place]
+        net.row_end[task] = first + start[place + 1]
+        net.choice[task] = -1
+        for option in range(net.row_start[task], net.row_end[task]):
+            net.option_task[option] = task
+            if net.target[option] == before[place] and net.choice[task] < 0:
+                choose(net, task, option)
+    list_options(net, np.arange(first, first + start[-1]))
+
+
+def empty_net() -> Net:
+    """A network of the sink alone, with room for tasks and options."""
+    none = np.zeros(0, np.int64)
+    start = np.zeros(ROOM + 1, np.int64)
+    target = np.zeros(ROOM, np.int32)
+    row = np.full(ROOM, -1, np.int32)
+    return new_net(1, ArcColumns(none, none, none, none, none), start, target, np.zeros(ROOM, np.int64), row)
+
+
+def wider(column: NDArray[_Number], length: int, fill: int) -> NDArray[_Number]:
+    """A copy with this length; what is new is ``fill``."""
+    grown = np.full(length, fill, column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+def with_tasks(net: Net, tasks: int) -> Net:
+    """The network with room for so many tasks."""
+    if tasks <= len(net.choice):
+        return net
+    room = max(tasks, 2 * len(net.choice))
+    return net._replace(
+        row_start=wider(net.row_start, room, 0),
+        row_end=wider(net.row_end, room, 0),
+        choice=wider(net.choice, room, -1),
+        next_task=wider(net.next_task, room, -1),
+        previous_task=wider(net.previous_task, room, -1),
+        leave_price=wider(net.leave_price, room, 0),
+    )
+
+
+def with_options(net: Net, options: int) -> Net:
+    """The network with room for so many options."""
+    if options <= len(net.target):
+        return net
+    room = max(options, 2 * len(net.target))
+    return net._replace(
+        target=wider(net.target, room, 0),
+        option_cost=wider(net.option_cost, room, 0),
+        option_task=wider(net.option_task, room, -1),
+        next_option=wider(net.next_option, room, -1),
+        previous_option=wider(net.previous_option, room, -1),
+        join_price=wider(net.join_price, room, 0),
+    )
+
+
+def without_holes(net: Net) -> tuple[Net, int]:
+    """The network with its rows side by side, and how many options they are."""
+    length = net.row_end - net.row_start
+    kept = spans(net.row_start, length)
+    begin = np.cumsum(length) - length
+    choice = np.where(net.choice >= 0, net.choice - net.row_start + begin, -1)
+    count, room = len(kept), len(net.target)
+    closed = net._replace(
+        row_start=begin,
+        row_end=begin + length,
+        choice=choice,
+        target=wider(net.target[kept], room, 0),
+        option_cost=wider(net.option_cost[kept], room, 0),
+        option_task=wider(net.option_task[kept], room, -1),
+        first_option=np.full(len(net.first_option), -1, np.int32),
+    )
+    list_options(closed, np.arange(count))
+    return closed, count
+
+
+def with_vertices(net: Net, vertices: int) -> Net:
+    """The network with so many vertices; new ones have price 0 and nobody there."""
+    return net._replace(
+        price=wider(net.price, vertices, 0),
+        excess=np.zeros(vertices, np.int64),
+        first_task=wider(net.first_task, vertices, -1),
+        first_option=wider(net.first_option, vertices, -1),
+    )
+
+
+def with_arcs(net: Net, arcs: ArcColumns) -> Net:
+    """The network with these arcs behind its own; :func:`indexed` has to follow."""
+    return net._replace(
+        tail=np.concatenate([net.tail, arcs.tail]),
+        head=np.concatenate([net.head, arcs.head]),
+        lower=np.concatenate([net.lower, arcs.lower]),
+        capacity=np.concatenate([net.capacity, arcs.capacity]),
+        cost=np.concatenate([net.cost, arcs.cost]),
+        flow=np.concatenate([net.flow, arcs.lower]),
+    )
+
+
+def indexed(net: Net) -> Net:
+    """The network with the lists of arcs by vertex made new."""
+    vertices = len(net.price)
+    out_start, out_arcs = grouped(net.tail, vertices)
+    in_start, in_arcs = grouped(net.head, vertices)
+    return net._replace(out_start=out_start, out_arcs=out_arcs, in_start=in_start, in_arcs=in_arcs)
+
+
+CAPACITY_MAX: Final = 2**40
+"""No arc carries more: capacities without end are cut to this."""
+
+COST_MAX: Final = PRICE_ROOM // 8
+"""A larger cost leaves prices no room, however few vertices there are."""
+
+HOLES_SHARE_INVERSE: Final = 3
+"""Holes between rows are closed when a third of the columns is unused and they would have to grow."""
+
+NEW_SHARE_INVERSE: Final = 4
+"""With more than a quarter of the tasks new, prices are made anew."""
+
+PATIENCE: Final = 4
+"""A warm start reads so many entries of lists for each task at the most; a start anew costs about as much."""
+
+PATIENT_TASKS: Final = 3000
+"""In small networks it reads as if there were so many tasks more: all is quick there."""
+
+ANEW_ROUNDS_LEAST: Final = 4
+ANEW_ROUNDS_MAX: Final = 64
+"""So many rounds start anew before the warm start is tried again, more each time it gives up."""
+
+NAMED: Final = 5
+"""A reason names at most so many vertices."""
+
+
+@dataclass(frozen=True, eq=False)
+class WarmSolution:
+    """What a round found.
+
+    ``status`` is "optimal" or "infeasible" (then ``reason`` says where, and the rest is not meaningful).
+    ``choice`` is (ids,): for each task id the index of the option it takes, -1 where the id is not in use.
+    ``target`` is (ids,): the upper vertex of that option, or -1. ``flow`` is (arcs,), ``prices`` (vertices,)
+    as in ``FlowSolution`` (the sink's price is 0 and others are the less the farther they are from it); a
+    task's own price is the largest ``prices[target] - cost`` of its options. ``cost`` is exact.
+    """
+
+    status: str
+    choice: Ints
+    target: Ints
+    flow: Ints
+    prices: Ints
+    cost: int
+    reason: str = ""
+
+
+def _column(name: str, values: ArrayLike, length: int | None = None) -> Ints:
+    """A column of whole numbers; a single number is repeated."""
+    given = np.asarray(values)
+    column: Ints = np.atleast_1d(given)
+    # What is 64 bits wide already is not looked at again: rounds bring a million costs.
+    if column.dtype != np.int64 or column.ndim > 1:
+        column = whole_numbers(name, column).copy()
+    if length is not None and not given.ndim:
+        return np.repeat(column, length)
+    if length is not None and len(column) != length:
+        raise InvalidProblemError(f"{name} has {len(column)} entries; {length} are needed")
+    return column
+
+
+def _within(what: str, numbers: Ints, count: int) -> Ints:
+    wrong = (numbers < 0) | (numbers >= count)
+    if wrong.any():
+        raise InvalidProblemError(f"{what} {numbers[np.argmax(wrong)]} does not exist: there are {count}")
+    return numbers
+
+
+class WarmSolver:
+    """Tasks as rows of options over a small upper network, solved again after each batch of changes.
+
+    Vertex 0 is the sink: it takes whatever is left, and its supply need not be told. Ids of vertices, arcs
+    and tasks are numbers from 0 that stay the same; a removed task's id is given to a later one.
+    Arguments are columns (anything numpy takes), and a single number stands for a column of the same numbers.
+    Costs are whole numbers; the largest that was ever given, times the vertices, must stay below 2**57.
+    Not safe for threads.
+    ``patience`` is how many entries of lists a repair reads, for each task, before all is solved anew.
+    """
+
+    def __init__(self, *, patience: int = PATIENCE) -> None:
+        self._net = empty_net()
+        self._supply: Ints = np.zeros(1, np.int64)
+        self._search = new_search(1)
+        self._counters: Ints = np.zeros(3, np.int64)
+        self._alive = np.zeros(ROOM, np.bool_)
+        self._dirty = np.zeros(ROOM, np.bool_)
+        self._free: Ints = np.zeros(0, np.int64)
+        self._count = 0
+        self._options = 0
+        self._unused = 0
+        self._priced = 1
+        self._most = 0
+        self._indexed = True
+        self._patience: Final = patience
+        self._anew = 0
+        self._anew_next = ANEW_ROUNDS_LEAST
+
+    # -- the upper network ------------------------------------------------------------------------
+    def add_vertices(self, count: int) -> Ints:
+        """New vertices without supply, (count,) of ids."""
+        first = len(self._net.price)
+        self._net = with_vertices(self._net, first + count)
+        self._supply = np.concatenate([self._supply, np.zeros(count, np.int64)])
+        self._search = new_search(first + count)
+        self._counters[0] = 0
+        self._indexed = False
+        return np.arange(first, first + count)
+
+    def set_supply(self, vertices: ArrayLike, supply: ArrayLike) -> None:
+        """Units that begin (positive) or end (negative) at vertices: U_j has F_j - N_j (thesis §C.2)."""
+        places = _within("vertex", _column("vertices", vertices), len(self._net.price))
+        self._supply[places] = _column("supply", supply, len(places))
+
+    def add_arcs(
+        self, tail: ArrayLike, head: ArrayLike, capacity: ArrayLike, cost: ArrayLike, lower: ArrayLike = 0
+    ) -> Ints:
+        """New arcs between upper vertices, their ids. Parallel arcs are welcome: they make a convex cost."""
+        tails = _within("vertex", _column("tail", tail), len(self._net.price))
+        count, first = len(tails), len(self._net.tail)
+        heads = _within("vertex", _column("head", head, count), len(self._net.price))
+        zeros = np.zeros(count, np.int64)
+        self._net = with_arcs(self._net, ArcColumns(tails, heads, zeros, zeros, zeros))
+        self._indexed = False
+        arcs = np.arange(first, first + count)
+        self.change_arcs(arcs, capacity, cost, lower)
+        return arcs
+
+    def change_arcs(
+        self,
+        arcs: ArrayLike,
+        capacity: ArrayLike | None = None,
+        cost: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+    ) -> None:
+        """New bounds or costs of arcs. A capacity of 0 takes an arc out (a lost machine)."""
+        places = _within("arc", _column("arcs", arcs), len(self._net.tail))
+        net = self._net
+        bottom = net.lower[places] if lower is None else _column("lower", lower, len(places))
+        top = net.capacity[places] if capacity is None else _column("capacity", capacity, len(places))
+        wrong = (bottom < 0) | (bottom > top)
+        if wrong.any():
+            arc = int(np.argmax(wrong))
+            raise InvalidProblemError(f"arc {places[arc]} has bounds {bottom[arc]} to {top[arc]}")
+        net.lower[places], net.capacity[places] = bottom, np.minimum(top, CAPACITY_MAX)
+        if cost is not None:
+            net.cost[places] = self._costs(_column("cost", cost, len(places)))
+
+    # -- tasks ------------------------------------------------------------------------------------
+    def add_tasks(self, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> Ints:
+        """New tasks, their ids (n,): the options of the i-th are those from ``start[i]`` to ``start[i + 1]``.
+
+        ``start`` is (n + 1,), ``target`` (upper vertices) and ``cost`` are (options,). The order of a row's
+        options is kept: later calls name an option by its index in the row.
+        """
+        bounds, targets, costs = self._rows(start, target, cost)
+        count = len(bounds) - 1
+        fresh = max(0, count - len(self._free))
+        ids = np.concatenate([self._free[:count], np.arange(self._count, self._count + fresh)])
+        net = with_tasks(self._net, self._count + fresh)
+        if len(net.choice) > len(self._alive):
+            self._alive = np.concatenate(
+                [self._alive, np.zeros(len(net.choice) - len(self._alive), np.bool_)]
+            )
+            self._dirty = np.concatenate(
+                [self._dirty, np.zeros(len(net.choice) - len(self._dirty), np.bool_)]
+            )
+        self._net = net
+        self._write(ids, bounds, targets, costs, np.full(count, -1, np.int64))
+        self._free = self._free[count:]
+        self._count += fresh
+        self._alive[ids] = True
+        return ids
+
+    def remove_tasks(self, tasks: ArrayLike) -> None:
+        """Tasks leave, wherever they are; their ids are free for later ones."""
+        ids = self._used(tasks)
+        self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
+        leave(self._net, ids)
+        self._alive[ids] = False
+        self._dirty[ids] = False
+        self._free = np.concatenate([self._free, ids])
+
+    def replace_tasks(self, tasks: ArrayLike, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> None:
+        """New rows of options in place of the old ones; a task stays where it is while that is best."""
+        ids = self._used(tasks)
+        bounds, targets, costs = self._rows(start, target, cost, len(ids) + 1)
+        seat = self._net.choice[ids]
+        before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
+        self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
+        leave(self._net, ids)
+        self._write(ids, bounds, targets, costs, before)
+
+    def change_costs(self, tasks: ArrayLike, index: ArrayLike, cost: ArrayLike) -> None:
+        """New costs of single options: (n,) tasks, indices within their rows, and costs."""
+        ids = _within("task", _column("tasks", tasks), self._count)
+        places = self._net.row_start[ids] + _column("index", index, len(ids))
+        wrong = (places < self._net.row_start[ids]) | (places >= self._net.row_end[ids])
+        if wrong.any():
+            raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
+        costs = self._costs(_column("cost", cost, len(ids)))
+        # What a task takes may become cheaper, and what it does not take dearer, and all is well.
+        taken = self._net.choice[ids] == places
+        rises = costs - self._net.option_cost[places]
+        self._dirty[ids[np.where(taken, rises > 0, rises < 0)]] = True
+        self._net.option_cost[places] = costs
+        # The bound falls by as much as the option in use rises, or another falls.
+        np.subtract.at(self._net.leave_price, ids, np.maximum(np.where(taken, rises, -rises), 0))
+
+    def _rows(
+        self, start: ArrayLike, target: ArrayLike, cost: ArrayLike, length: int | None = None
+    ) -> tuple[Ints, Ints, Ints]:
+        """Rows as columns (bounds, targets, costs), checked before anything is changed."""
+        bounds = _column("start", start, length)
+        if not len(bounds) or bounds[0]:
+            raise InvalidProblemError("start must begin with 0")
+        falls = np.flatnonzero(np.diff(bounds) < 0)
+        if falls.size:
+            place = int(falls[0]) + 1
+            raise InvalidProblemError(f"start[{place}] is {bounds[place]}, less than the entry before it")
+        count = int(bounds[-1])
+        targets = _within("vertex", _column("target", target, count), len(self._net.price))
+        return bounds, targets, self._costs(_column("cost", cost, count))
+
+    def _write(self, ids: Ints, start: Ints, targets: Ints, costs: Ints, before: Ints) -> None:
+        """Put rows behind all others, and tasks (n,) in them."""
+        count = len(targets)
+        if (
+            self._options + count > len(self._net.target)
+            and self._unused * HOLES_SHARE_INVERSE > self._options
+        ):
+            self._net, self._options = without_holes(self._net)
+            self._unused = 0
+        first = self._options
+        self._net = with_options(self._net, first + count)
+        self._net.target[first : first + count] = targets
+        self._net.option_cost[first : first + count] = costs
+        enter(self._net, ids, start, first, before)
+        self._options += count
+        self._dirty[ids] = True
+
+    def _used(self, tasks: ArrayLike) -> Ints:
+        ids = _within("task", _column("tasks", tasks), self._count)
+        if not self._alive[ids].all():
+            raise InvalidProblemError(f"task {ids[np.argmin(self._alive[ids])]} was removed")
+        left = self._alive.copy()
+        left[ids] = False
+        if np.count_nonzero(left) != np.count_nonzero(self._alive) - len(ids):
+            raise InvalidProblemError("a task is named twice in one call")
+        return ids
+
+    def _costs(self, costs: Ints) -> Ints:
+        wide = (costs > COST_MAX) | (costs < -COST_MAX)
+        if wide.any():
+            index = int(np.argmax(wide))
+            raise OutOfRangeError(f"cost[{index}] is {costs[index]}, more than {COST_MAX}: use a larger unit")
+        self._most = max(self._most, int(np.abs(costs).max(initial=0)))
+        return costs
+
+    # -- the answer -------------------------------------------------------------------------------
+    def solve(self) -> WarmSolution:
+        """The cheapest flow after all changes so far. An infeasible network may be changed again."""
+        self._prepare()
+        net = self._net
+        used = self._alive[: self._count]
+        new = np.count_nonzero(used & (net.choice[: self._count] < 0))
+        anew = self._anew > 0 or bool(new * NEW_SHARE_INVERSE > np.count_nonzero(used))
+        self._anew = max(0, self._anew - 1)
+        ended = self._optimise(anew=anew)
+        if ended == GAVE_UP:
+            # The next rounds will hardly be narrower: try again later, and later each time.
+            self._anew, self._anew_next = self._anew_next, min(2 * self._anew_next, ANEW_ROUNDS_MAX)
+            ended = self._optimise(anew=True)
+        elif not anew:
+            self._anew_next = ANEW_ROUNDS_LEAST
+        seat = net.choice[: self._count]
+        homeless = np.flatnonzero(used & (seat < 0))
+        if len(homeless):
+            return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
+        if ended == INFEASIBLE:
+            wrong = np.flatnonzero(net.excess[1:]) + 1
+            what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:NAMED])
+            return self._infeasible(f"what has to leave or come finds no way: {what}")
+        target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
+        taken = seat[seat >= 0]
+        cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
+        choice = np.where(seat >= 0, seat - net.row_start[: self._count], -1)
+        return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
+
+    def _optimise(self, *, anew: bool) -> int:
+        """Repair what changed, or (``anew``) everything; how it ended."""
+        net = self._net
+        if anew:
+            self._start_anew()
+        settle_arcs(net)
+        dirty = np.flatnonzero(self._dirty)
+        self._dirty[dirty] = False
+        if choose_best(net, dirty):
+            return INFEASIBLE
+        count_excess(net, self._supply)
+        patience = NO_LIMIT if anew else self._patience * (PATIENT_TASKS + self._count)
+        return repair(net, self._search, self._counters, options_listed=True, work_max=patience)
+
+    def _infeasible(self, reason: str) -> WarmSolution:
+        none = np.full(self._count, -1, np.int64)
+        zeros = np.zeros(len(self._net.tail), np.int64)
+        return WarmSolution(
+            "infeasible", none, none, zeros, np.zeros(len(self._net.price), np.int64), 0, reason
+        )
+
+    def _prepare(self) -> None:
+        """Lists of arcs, and prices of new vertices: the cheapest way to the sink."""
+        vertices = len(self._net.price)
+        if (self._most + 1) * (vertices + 2) * 8 >= PRICE_ROOM:
+            raise OutOfRangeError(
+                f"costs up to {self._most} are too large for prices of 64 bits: use a larger unit"
+            )
+        if self._indexed:
+            return
+        self._net = indexed(self._net)
+        self._indexed = True
+        net = self._net
+        if self._priced < vertices:
+            order = topological(net.head, net.out_start, net.out_arcs)
+            start_prices(net, order[order >= self._priced], (self._most + 1) * (vertices + 1))
+            self._priced = vertices
+
+    def _start_anew(self) -> None:
+        """Forget prices and seats for an auction's: it is quicker than to bring in so many new tasks."""
+        net = self._net
+        order = topological(net.head, net.out_start, net.out_arcs)
+        if len(order) < len(net.price):
+            return
+        net.choice[:] = -1
+        net.first_task[:] = -1
+        net.flow[:] = net.lower
+        dead = (self._most + 1) * (len(net.price) + 1)
+        start_prices(net, order, dead)
+        start(net, order, dead)
+        self._dirty[: self._count] = self._alive[: self._count] & (net.choice[: self._count] < 0)
+
+    @property
+    def tasks(self) -> int:
+        """How many task ids there are, used or not: the length of ``WarmSolution.choice``."""
+        return self._count

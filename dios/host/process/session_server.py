@@ -1,0 +1,141 @@
+"""The socket for users' programs: accepts connections, limits their number, determines the principal.
+
+The core decides what a connection may do. Tasks do not connect: they inherit their socket.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import Code, DiosError
+from dios.host.process.task_host import DEFECT, TaskHost
+from dios.ids import Principal, TaskId
+from dios.transport.unix.server import PeerCredentials, TaskChannel, accept
+from dios.wire.codec import encode_reply
+from dios.wire.messages import Failure
+
+_log: Final = logging.getLogger(__name__)
+_POSITIVE_63_BITS: Final = 63
+
+
+def principal_of(uid: int) -> Principal:
+    """Return the principal of a process that runs as user ``uid`` (§3.2.2.1)."""
+    return Principal(f"uid:{uid}")
+
+
+def fresh_task_id() -> TaskId:
+    """Return a random id for a session's task object."""
+    return TaskId(secrets.randbits(_POSITIVE_63_BITS) or 1)
+
+
+class SessionServer:
+    """A server that accepts users' programs on ``listener`` and serves each in a trio task.
+
+    The node's own user and root may connect, and the users in ``allowed_uids``. ``denied`` is called with
+    the principal of a refused connection and the reason, ``broken`` with the principal of a connection that
+    an internal error ended. The users in ``allowed_uids`` share half of the places at most each, so that
+    none of them can lock out the node's own user.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tasks: TaskHost,
+        *,
+        denied: Callable[[Principal, str], None],
+        broken: Callable[[Principal, str], None],
+        allowed_uids: Collection[int] = (),
+    ) -> None:
+        self._listener: Final = listener
+        self._tasks: Final = tasks
+        self._denied: Final = denied
+        self._broken: Final = broken
+        self._own: Final = frozenset({0, os.geteuid()})
+        self._allowed: Final = self._own | frozenset(allowed_uids)
+        self._open: Final[Counter[int]] = Counter()
+
+    async def run(self) -> None:
+        """Serve until the listener is closed; then serve the open connections until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    sock, peer = await accept(self._listener)
+                except (trio.ClosedResourceError, OSError):
+                    return
+                refusal = self._refusal(peer)
+                if refusal is not None:
+                    self._denied(principal_of(peer.uid), refusal.message)
+                    _turn_away(sock, refusal)
+                    continue
+                self._open[peer.uid] += 1
+                nursery.start_soon(self._serve, sock, peer, name="session")
+
+    def _refusal(self, peer: PeerCredentials) -> Failure | None:
+        if peer.uid not in self._allowed:
+            _log.warning("a connection was refused", extra={"uid": peer.uid, "pid": peer.pid})
+            return Failure(
+                int(Code.EPERM),
+                f"user {peer.uid} may not connect to this node. "
+                "Ask its owner to add the user to allowed_uids in the node's settings.",
+            )
+        if self._open.total() >= limits.CONNECTIONS_MAX:
+            return Failure(
+                int(Code.EDQUOT),
+                f"cannot connect: {limits.CONNECTIONS_MAX} programs are connected already. Try again later.",
+            )
+        if peer.uid not in self._own and self._open[peer.uid] >= limits.CONNECTIONS_PER_OTHER_USER_MAX:
+            return Failure(
+                int(Code.EDQUOT),
+                f"cannot connect: user {peer.uid} has {limits.CONNECTIONS_PER_OTHER_USER_MAX} connections. "
+                "Close some.",
+            )
+        return None
+
+    async def _serve(self, sock: socket.socket, peer: PeerCredentials) -> None:
+        try:
+            async with trio.open_nursery() as senders:
+                channel = TaskChannel(sock, senders)
+                try:
+                    await self._tasks.serve_session(
+                        fresh_task_id(), principal_of(peer.uid), peer.pid, channel
+                    )
+                finally:
+                    channel.close()
+                    senders.cancel_scope.cancel()
+        except Exception as error:
+            if not self._tasks.sound:
+                raise
+            if _expected(error):
+                _log.warning("a session ended early", extra={"why": str(error)})
+            else:
+                _log.exception("an internal error ended a session", exc_info=error)
+                self._broken(principal_of(peer.uid), DEFECT)
+        finally:
+            self._open[peer.uid] -= 1
+            if not self._open[peer.uid]:
+                del self._open[peer.uid]
+
+
+def _expected(error: Exception) -> bool:
+    """Return True if the error can happen to any connection and is no internal error."""
+    if isinstance(error, ExceptionGroup):
+        return all(_expected(each) for each in error.exceptions)
+    return isinstance(error, DiosError | OSError)
+
+
+def _turn_away(sock: socket.socket, failure: Failure) -> None:
+    """Send the reason, if the socket accepts it at once, and close the socket."""
+    with sock:
+        try:
+            sock.send(encode_reply(0, failure))
+        except OSError:
+            return

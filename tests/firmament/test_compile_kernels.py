@@ -1,0 +1,80 @@
+"""The command that compiles the scheduler's kernels, and the state that it shows to other processes."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dios.firmament import compile_kernels
+from dios.firmament.compile_kernels import LOCK, compile_all, status
+from dios.firmament.coordinator import compile_kernels as compiler
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for compiled kernels."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The states that another process would see while kernels are compiled; nothing is compiled."""
+    states: list[str] = []
+
+    def compile_two(report: Callable[[int, int], None]) -> None:
+        for compiled in (1, 2):
+            report(compiled, 2)
+            states.append(status())
+
+    monkeypatch.setattr(compiler, "compile_all", compile_two)
+    return states
+
+
+def test_other_processes_see_how_far_the_compilation_is(folder: Path, seen: list[str]) -> None:
+    """The state is "not compiled", then a number of kernels, then "compiled"."""
+    assert status() == "not compiled"
+    progress: list[tuple[int, int, str]] = []
+    compile_all(lambda compiled, total, words: progress.append((compiled, total, words)))
+    assert seen == ["compiling 1 of 2", "compiling 2 of 2"]
+    assert progress == [(1, 2, "compiling 1 of 2"), (2, 2, "compiling 2 of 2"), (1, 1, "compiled")]
+    assert status() == "compiled"
+    assert not list(folder.glob("*.status*"))
+
+
+def test_kernels_are_compiled_once(folder: Path, seen: list[str]) -> None:
+    """A second call finds the kernels and only reports that they are there."""
+    assert folder.is_dir()
+    compile_all(lambda *_: None)
+    seen.clear()
+    words: list[str] = []
+    compile_all(lambda _compiled, _total, state: words.append(state))
+    assert (seen, words) == ([], ["compiled"])
+
+
+def test_a_process_that_has_not_reported_yet_is_seen(folder: Path) -> None:
+    """While another process holds the lock the state is "compiling", even before its first report."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert status() == "compiling"
+
+
+def test_the_command_says_what_it_does(seen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal the command writes a line at the start and one at the end."""
+    compile_kernels.main()
+    assert seen
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("compiling the scheduler's kernels")
+    assert last.startswith("compiled the scheduler's kernels in")
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command fails with what to do where nothing can be kept."""
+    monkeypatch.setattr(compile_kernels.kernel_compilation, "cache_folder", lambda: None)
+    monkeypatch.setattr(compile_kernels.kernel_compilation, "is_complete", lambda: False)
+    assert "no folder" in status()
+    with pytest.raises(SystemExit, match="NUMBA_CACHE_DIR"):
+        compile_kernels.main()

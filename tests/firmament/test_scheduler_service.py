@@ -1,0 +1,281 @@
+"""What goes in and out of a coordinator that schedules, without any node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from dios import limits
+from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.observer import MeasurementReport
+from dios.firmament.coordinator.scheduler_service import SchedulerService
+from dios.firmament.coordinator.start_options import StartOptions
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.policies.principal_accounts import FairnessRule
+from dios.node.settings import Fairness, Scheduling
+from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission, Work
+from dios.wire.types import TaskState
+
+ALL = frozenset({"n1", "n2"})
+WALL = 1.7e9
+"""Seconds since 1970 at time 0."""
+
+
+def board(number: int, waiting: tuple[Submission, ...] = (), tasks: tuple[Occupant, ...] = ()) -> QueueRows:
+    """A node's board."""
+    return QueueRows(
+        1, number, f"n{number}", "r1", 2, 2**30, 16, (), draining=False, coordinated=True,
+        waiting=waiting, tasks=tasks, asked=(), reports=(), partial=False,
+    )  # fmt: skip
+
+
+def submission(task: int, work: Work, principal: str = "uid:1") -> Submission:
+    """A run that waits on the first node."""
+    return Submission(task, f"{task:012x}", f"job{task}", principal, 0, work, "n1")
+
+
+def occupant(row: Submission) -> Occupant:
+    """The same once it runs."""
+    return Occupant(
+        row.id,
+        row.fingerprint,
+        row.label,
+        row.principal,
+        TaskState.RUNNING,
+        1,
+        0,
+        row.work,
+        0,
+        0,
+        completed=False,
+    )
+
+
+@pytest.fixture
+def office() -> SchedulerService:
+    """One that attends to two nodes."""
+    made = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n1", KnowledgeBase("n1", 1), WALL)
+    made.change_assignment(Assignment(), Assignment(ALL, ALL, leader="n1"), 0.0)
+    return made
+
+
+def ask(
+    office: SchedulerService, question: object, *, ruler: bool = True, principal: str = "uid:0"
+) -> dict[str, object]:
+    """What the desk answers."""
+    found: dict[str, object] = json.loads(
+        office.answer(Asked(1, principal, ruler, json.dumps(question).encode()))
+    )
+    return found
+
+
+def test_a_preempted_task_goes_before_its_place_is_given(office: SchedulerService) -> None:
+    """The order to stop goes out first; who takes the place is sent once the other is off its board."""
+    low = submission(1, Work(cpus_milli=2000, restartable=True))
+    other = submission(2, Work(cpus_milli=2000))
+    office.read("n1", board(1, tasks=(occupant(low),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(other),)), 0.0)
+    office.round(0.0)
+    high = submission(3, Work(cpus_milli=2000, priority=5))
+    office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
+    (order,) = office.round(1.0)
+    assert (order.host, order.placements, order.preempted) == ("n1", [], [1])
+    assert office.round(2.0) == [], "it has not gone yet"
+    office.record_answer("n1", [], [1], Placed((), 1), 2.0)
+    office.read("n1", board(1, (high,)), 3.0)
+    (order,) = office.round(3.0)
+    assert (order.placements, order.preempted) == ([(3, "n1")], [])
+
+
+def test_a_task_that_was_not_stopped_is_known_again(office: SchedulerService) -> None:
+    """A node that refuses to stop a task has it still: the next board tells of it, and its room is taken."""
+    low = submission(1, Work(cpus_milli=2000, restartable=True))
+    other = submission(2, Work(cpus_milli=2000))
+    office.read("n1", board(1, tasks=(occupant(low),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(other),)), 0.0)
+    office.round(0.0)
+    high = submission(3, Work(cpus_milli=2000, priority=5))
+    office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
+    office.round(1.0)
+    office.record_answer("n1", [], [1], Placed(((1, "it has ended"),), 1), 1.5)
+    office.read("n1", board(1, (high,), (occupant(low),)), 2.0)
+    assert ask(office, {"ask": "explain", "task": "job1"})["phase"] == "running"
+
+
+def test_a_board_that_makes_no_sense_harms_nobody_else(office: SchedulerService) -> None:
+    """A node that says it is another is a problem that is told; the others are scheduled."""
+    office.read("n1", board(1, (submission(1, Work()),)), 0.0)
+    office.read("n2", replace(board(1), name="n2"), 0.0)
+    (order,) = office.round(1.0)
+    assert order.placements == [(1, "n1")]
+    problems = ask(office, {"ask": "status"})["problems"]
+    assert isinstance(problems, list)
+    assert [text.startswith("n2: its board makes no sense") for text in problems] == [True]
+
+
+def test_people_see_their_own_tasks(office: SchedulerService) -> None:
+    """A task of another user is not explained, and neither network nor model is anybody's but the ruler's."""
+    office.read("n1", board(1, (submission(1, Work(), "uid:7"),)), 0.0)
+    mine = ask(office, {"ask": "explain", "task": "job1"}, ruler=False, principal="uid:7")
+    assert mine["ok"]
+    assert mine["phase"] == "waiting"
+    for question in (
+        {"ask": "explain", "task": "job1"},
+        {"ask": "export"},
+        {"ask": "set-model", "model": "coco"},
+    ):
+        refused = ask(office, question, ruler=False, principal="uid:8")
+        assert not refused["ok"]
+        assert refused["error"]
+
+
+def test_what_is_told_to_everybody_names_nobody(office: SchedulerService) -> None:
+    """Status and history are for all; which tasks moved, and what went wrong with whose, is the ruler's."""
+    office.read("n1", board(1, (submission(1, Work(), "uid:7"),)), 0.0)
+    office.round(1.0)
+    office.note("something about job 77")
+    for question in ({"ask": "status"}, {"ask": "history"}):
+        whole = json.dumps(ask(office, question))
+        told = ask(office, question, ruler=False, principal="uid:8")
+        assert told["ok"]
+        assert "job 77" not in json.dumps(told)
+        assert '"place", 1,' in whole
+        assert '"place", 1,' not in json.dumps(told)
+
+
+def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:
+    """Between the order to stop and the end, the explanation says that."""
+    low = submission(1, Work(cpus_milli=2000, restartable=True))
+    office.read("n1", board(1, tasks=(occupant(low),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(submission(2, Work(cpus_milli=2000))),)), 0.0)
+    high = submission(3, Work(cpus_milli=2000, priority=5))
+    office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
+    office.round(1.0)
+    told = ask(office, {"ask": "explain", "task": "job1"})
+    assert "told to stop" in str(told["lines"])
+
+
+def test_an_unknown_question_is_answered(office: SchedulerService) -> None:
+    """What is no question, and what is no JSON, gets an answer that says so."""
+    assert "status" in str(ask(office, {"ask": "weather"})["error"])
+    answer = json.loads(office.answer(Asked(1, "uid:0", ruler=True, question=b"{")))
+    assert not answer["ok"]
+
+
+def test_an_answer_that_is_too_long_says_so(
+    office: SchedulerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer is longer than what travels; instead of a silence there is a sentence."""
+    office.read("n1", board(1, (submission(1, Work()),)), 0.0)
+    monkeypatch.setattr(limits, "ADVICE_BYTES_MAX", 200)
+    refused = ask(office, {"ask": "export"})
+    assert not refused["ok"]
+    assert "at most 200 travel" in str(refused["error"])
+
+
+def test_reports_are_merged_or_told_of(office: SchedulerService) -> None:
+    """A report of a node that says it is another is refused, and told of."""
+    office.merge_report("n2", MeasurementReport("n1", "type", KnowledgeBase("n1", 7).batch().to_bytes()))
+    office.merge_report("n2", MeasurementReport("n2", "type", b"rubbish"))
+    problems = ask(office, {"ask": "status"})["problems"]
+    assert isinstance(problems, list)
+    assert len(problems) == 2
+    assert all("n2" in text for text in problems)
+
+
+def test_an_unknown_model_is_told_and_another_taken() -> None:
+    """A setting that names no model does not stop the scheduling; the status tells which it is, and why."""
+    office = SchedulerService(StartOptions(SetUp.CENTRALISED, "nosuch"), "n1", KnowledgeBase("n1", 1), WALL)
+    told = ask(office, {"ask": "status"})
+    assert told["model"] == "spread"
+    assert "nosuch" in str(told["problems"])
+
+
+def run_two(office: SchedulerService) -> None:
+    """On two nodes of two processors each three tasks of one user run, and one of another."""
+    tasks = [
+        submission(number, Work(cpus_milli=1000), "uid:7" if number < 4 else "uid:8")
+        for number in (1, 2, 3, 4)
+    ]
+    office.read("n1", board(1, tasks=(occupant(tasks[0]), occupant(tasks[1]))), 0.0)
+    office.read("n2", board(2, tasks=(occupant(tasks[2]), occupant(tasks[3]))), 0.0)
+    office.round(0.0)
+
+
+def rows(found: dict[str, object]) -> dict[str, dict[str, object]]:
+    """Principals' rows by name."""
+    told = found["principals"]
+    assert isinstance(told, list)
+    return {row["principal"]: row for row in told}
+
+
+def test_the_ruler_sees_everybodys_share_and_others_their_own(office: SchedulerService) -> None:
+    """Who holds how much is told to the nodes' own user; to anybody else the own line alone."""
+    run_two(office)
+    office.read("n1", board(1, (submission(9, Work(cpus_milli=1000), "uid:8"),)), 0.0)
+    whole = ask(office, {"ask": "shares"})
+    assert (whole["fairness"], whole["sharing"]) == ("sdrf", 2)
+    found = rows(whole)
+    assert (found["uid:8"]["share"], found["uid:8"]["entitlement"], found["uid:8"]["waiting"]) == (
+        0.25,
+        0.5,
+        1,
+    )
+    own = ask(office, {"ask": "shares"}, ruler=False, principal="uid:8")
+    assert list(rows(own)) == ["uid:8"]
+    assert own["sharing"] == 2
+    assert "uid:7" not in json.dumps(own)
+
+
+def test_a_quota_is_the_rulers_to_set(office: SchedulerService) -> None:
+    """Weights and quotas are set by the nodes' own user, checked by field, and handed on at once."""
+    run_two(office)
+    told = ask(office, {"ask": "quota", "principal": "uid:7", "weight": 3, "quota": {"cpus": 1.5}})
+    assert told["ok"]
+    assert office.has_unstored_changes()
+    assert rows(told)["uid:7"]["entitlement"] == pytest.approx(0.75)
+    shares = office.shares_to_store(1.0)
+    assert shares is not None
+    assert office.has_unstored_changes(), "until it is stored"
+    office.mark_stored()
+    assert not office.has_unstored_changes()
+    other = SchedulerService(StartOptions(SetUp.CENTRALISED, "spread"), "n2", KnowledgeBase("n2", 1), WALL)
+    other.learn(shares, 2.0, commitments=True)
+    found = rows(ask(other, {"ask": "shares"}))["uid:7"]
+    assert (found["weight"], found["quota"]) == (3.0, {"cpus": 1.5})
+    for question in (
+        {"ask": "quota"},
+        {"ask": "quota", "principal": 7},
+        {"ask": "quota", "principal": "uid:7", "weight": -1},
+        {"ask": "quota", "principal": "uid:7", "quota": {"gold": 1}},
+        {"ask": "quota", "principal": "uid:7", "quota": {"cpus": "many"}},
+    ):
+        assert not ask(office, question)["ok"], question
+    assert not ask(office, {"ask": "quota", "principal": "uid:8"}, ruler=False, principal="uid:8")["ok"]
+    assert not office.has_unstored_changes()
+
+
+def test_shares_that_make_no_sense_are_told_and_change_nothing(office: SchedulerService) -> None:
+    """What another coordinator handed on and is damaged stands among the problems."""
+    office.learn(b"rubbish", 1.0, commitments=True)
+    assert "makes no sense" in str(ask(office, {"ask": "status"})["problems"])
+
+
+def test_shares_that_only_fade_are_not_handed_on_again(office: SchedulerService) -> None:
+    """While nobody holds anything and nothing is set, there is nothing to tell."""
+    assert office.shares_to_store(0.0) is None
+    run_two(office)
+    assert office.shares_to_store(1.0) is not None
+    assert office.shares_to_store(2.0) is not None
+    office.read("n1", board(1), 3.0)
+    office.read("n2", board(2), 3.0)
+    assert office.shares_to_store(3.0) is not None, "once more, for what was held until now"
+    assert office.shares_to_store(4.0) is None
+
+
+def test_settings_have_the_coordinators_words() -> None:
+    """What the settings of a node allow for set-up and fairness is what a coordinator knows."""
+    assert [one.value for one in Scheduling] == [one.value for one in SetUp]
+    assert {one.value for one in Fairness} == {one.value for one in FairnessRule}
