@@ -8,7 +8,7 @@ from __future__ import annotations
 from dios.core import effects
 from dios.core.model.accounts import charge_all
 from dios.core.model.io_requests import abort, give_back
-from dios.core.model.records import AwayBuffer, Buffer, Holder, PhysicalObject, Provenance, Reference
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Provenance, Reference, RemoteBuffer
 from dios.core.model.type_states import AcceptState, SocketState, StreamState
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
@@ -29,7 +29,7 @@ def grant(
     reference = step.state.add_reference(
         task, target, permissions, provenance, label, origin, expires_ns, now=step.now
     )
-    step.seen(target)
+    step.depend_on(target)
     if not task.home:
         step.after.append(effects.BindSlot(task.id, reference.public()))
     return reference
@@ -47,19 +47,19 @@ def close_buffer(step: Step, buffer: Buffer) -> None:
         buffer.owner.buffers.pop(buffer.id, None)
     charge_all(buffer.accounts, Resource.REQUESTS, -1)
     if buffer.held is not None:
-        buffer.held.let_go()
+        buffer.held.release()
     if not buffer.bare:
         # A commit of its bytes may still be on the way to the disk: they go after it.
-        step.seen(buffer.object)
+        step.depend_on(buffer.object)
         step.after.append(effects.CloseBuffer(buffer.id))
 
 
-def close_away(step: Step, buffer: AwayBuffer) -> None:
+def close_remote_buffer(step: Step, buffer: RemoteBuffer) -> None:
     """End a buffer whose request was on an object of another node."""
     task = buffer.reference.task
-    del task.away[buffer.id]
+    del task.remote_buffers[buffer.id]
     task.account.charge(Resource.REQUESTS, -1)
-    buffer.held.let_go()
+    buffer.held.release()
     step.after.append(effects.CloseBuffer(buffer.id))
 
 
@@ -74,21 +74,21 @@ def drop_reference(step: Step, reference: Reference) -> None:
         else:
             close_buffer(step, buffer)
     if target.home:
-        for away in [one for one in task.away.values() if one.reference is reference]:
-            close_away(step, away)
+        for away in [one for one in task.remote_buffers.values() if one.reference is reference]:
+            close_remote_buffer(step, away)
     # The task's own calls that wait on this reference must be told, whatever the object does.
     step.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
     step.state.remove_reference(reference)
     if not task.home:
         step.after.append(effects.UnbindSlot(task.id, reference.slot))
     if target.home:
-        _let_go_over_there(step, reference)
+        _release_at_home(step, reference)
     _drop_stream_ends(step, reference)
     if not target.references and (target.home or not target.zombie):
         maybe_collect(step, target)
 
 
-def _let_go_over_there(step: Step, reference: Reference) -> None:
+def _release_at_home(step: Step, reference: Reference) -> None:
     """The node that has the object is told, unless the whole task is over, which it is told as well."""
     task, cluster = reference.task, step.state.cluster
     if cluster is not None and not task.ended_ns:
@@ -163,8 +163,8 @@ def _forget_proxy(step: Step, target: PhysicalObject) -> None:
     """Nobody here refers to the object of another node any more."""
     cluster = step.state.cluster
     peer = None if cluster is None else cluster.peers.get(target.home)
-    if peer is not None and peer.stand_ins.get(target.id) is target:  # another may stand for it by now
-        del peer.stand_ins[target.id]
+    if peer is not None and peer.proxies.get(target.id) is target:  # another may stand for it by now
+        del peer.proxies[target.id]
 
 
 def _end_of(reference: Reference) -> Mode | None:

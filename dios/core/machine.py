@@ -24,7 +24,7 @@ from dios.core.calls import (
 )
 from dios.core.calls.dispatch import dispatch, dispatch_vector
 from dios.core.calls.retirement import expire
-from dios.core.calls.task_calls import look_again
+from dios.core.calls.task_calls import retry_select
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.membership.swim import Membership
@@ -91,7 +91,7 @@ class Core:
         cluster = self.state.cluster
         if cluster is not None:
             if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
-                requests.excuse(step, cluster)
+                requests.reset_silence(step, cluster)
             cluster.seen_ns = event.now
             moment = cluster.due_at
             if moment is not None and moment <= event.now:
@@ -173,7 +173,7 @@ class Core:
             case events.UnderWay():
                 cluster_events.under_way(step, event)
             case events.LogLeft():
-                logs.left(step, event)
+                logs.keep_output(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case _:
@@ -233,15 +233,15 @@ class Core:
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
         """The host has told the task; the buffer it never got is closed here."""
-        task = self.state.tasks.get(event.task) or self.state.deputies.get(event.task)
+        task = self.state.tasks.get(event.task) or self.state.remote_tasks.get(event.task)
         if task is None:
             return
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
         if buffer is not None:
             lifetimes.close_buffer(step, buffer)
-        away = next((found for found in task.away.values() if found.id == event.buffer), None)
+        away = next((found for found in task.remote_buffers.values() if found.id == event.buffer), None)
         if away is not None:
-            lifetimes.close_away(step, away)
+            lifetimes.close_remote_buffer(step, away)
 
     # -- the rest -----------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:
@@ -298,14 +298,14 @@ def _wake(step: Step) -> None:
 
 def _retry(step: Step, row: Pending) -> None:
     if isinstance(row.call, messages.Select):
-        look_again(step, row)
+        retry_select(step, row)
     elif isinstance(row.call, messages.Run):
         if row.watched:
             starting.finish_run(step, row)
         else:
             run_calls.lease_over(step, row)
     elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
-        scheduling_calls.look_again(step, row)
+        scheduling_calls.retry(step, row)
     elif isinstance(row.call, messages.Create):
         network_streams.finish(step, row)
     else:

@@ -39,6 +39,7 @@ class Step:
         "after",
         "answers",
         "decisions",
+        "informed",
         "now",
         "opened_in_vector",
         "parts",
@@ -47,7 +48,6 @@ class Step:
         "persist",
         "read_in_vector",
         "state",
-        "told",
         "wake",
     )
 
@@ -63,7 +63,7 @@ class Step:
         self.payload_size = 0
         self.wake: dict[tuple[int, int], Pending] = {}
         self.read_in_vector: set[int] = set()
-        self.told = NodeId(0)  # whom the answer itself tells of the versions
+        self.informed = NodeId(0)  # whom the answer itself tells of the versions
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)
@@ -74,8 +74,8 @@ class Step:
         """Answer a call; inside a vector the parts are collected."""
         if self._changed:
             self.flush_counters()
-        if self.state.deputies and self.parts is None:
-            cached_replies.note(self.state, answer)
+        if self.state.remote_tasks and self.parts is None:
+            cached_replies.remember(self.state, answer)
         if self.parts is not None:
             self.parts.append(answer)
         else:
@@ -84,8 +84,8 @@ class Step:
     def emit_answer(self, answer: effects.AnswerVector) -> None:
         """Answer a vector as a whole."""
         self.flush_counters()
-        if self.state.deputies:
-            cached_replies.note(self.state, answer)
+        if self.state.remote_tasks:
+            cached_replies.remember(self.state, answer)
         self.after.append(answer)
 
     def answer(self, task: Holder, seq: int, result: messages.AnyResult) -> None:
@@ -128,7 +128,7 @@ class Step:
                 )
             )
             if target.watchers and self.state.cluster is not None:
-                self.after += publication.publish(self.state.cluster, target, self.now, self.told)
+                self.after += publication.publish(self.state.cluster, target, self.now, self.informed)
         self._changed.clear()
 
     def audit(self, task: Holder, action: str, outcome: str, subject: str, detail: str = "") -> None:
@@ -144,11 +144,11 @@ class Step:
         )
 
     # -- persistence ----------------------------------------------------------------------------
-    def seen(self, target: PhysicalObject) -> None:
+    def depend_on(self, target: PhysicalObject) -> None:
         """The answer depends on the object's last store operation: wait until that is durable."""
         self._wait = max(self._wait, target.ticket)
 
-    def wait_for_everything(self) -> None:
+    def depend_on_everything(self) -> None:
         """The answer depends on what earlier steps did: wait until all of it is durable."""
         self._wait = max(self._wait, Ticket(self.state.next_ticket - 1))
 

@@ -49,7 +49,9 @@ def some_course(rng: Random, *, number: int) -> UsageProfile:
     at = 0
     while at < length_ms:
         end = min(length_ms, at + rng.randrange(1, max(2, length_ms // 20)))
-        recording.span(at, end, {channel: rng.randrange(10**9) for channel in rng.sample(list(UsageChannel), 3)})
+        recording.span(
+            at, end, {channel: rng.randrange(10**9) for channel in rng.sample(list(UsageChannel), 3)}
+        )
         at = end
     instant_s, values = recording.values(length_ms)
     return UsageProfile(

@@ -41,7 +41,7 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
     length = min(call.size, available) if call.size else available
     target.admissions += 1
     target.v_r += 1
-    step.seen(target)
+    step.depend_on(target)
     step.changed(target)
     io_steps.note_in_vector(step, target)
     result = messages.Buffer(0, length, target.v_r, target.v_w)

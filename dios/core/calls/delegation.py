@@ -50,7 +50,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     if node or held.object.home:
         if step.parts is not None:
             raise InvalidError("what goes to another node stands alone; no vector")
-        _copy_away(step, task, seq, call)
+        _copy_remote(step, task, seq, call)
         return
     receiver = access.receiving(step.state, held)
     fresh = delegate(step, task, receiver, call)
@@ -78,7 +78,7 @@ def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) ->
         _require_unwritten(step, target)
         _require_room_for_copy(task, target, kind)
         target = _duplicate(step, task, target, kind, call.buffering)
-    step.seen(reference.object)
+    step.depend_on(reference.object)
     fresh = lifetimes.grant(
         step,
         receiver,
@@ -101,7 +101,7 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
     """
     cluster = step.state.cluster
     if call.host:
-        peer = remote_calls.named(step, call.host)
+        peer = remote_calls.peer_named(step, call.host)
         return NodeId(0) if peer is None else peer.node
     if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
         if cluster is None:
@@ -114,7 +114,7 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
     return receiver.object.home if copies else NodeId(0)
 
 
-def _copy_away(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
+def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """An object of this node, and a receiver or a place on another."""
     cluster = requests.cluster_of(step)
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
@@ -122,7 +122,7 @@ def _copy_away(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     step.wait(row)
 
     try:
-        delegate_away(step, task, call, node, receiver, FitCopied(row.id), asker=cluster.here.node)
+        delegate_remote(step, task, call, node, receiver, FitCopied(row.id), asker=cluster.here.node)
     except DiosError:
         step.state.pending.remove(row)
         raise
@@ -139,7 +139,7 @@ def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) ->
         raise ProtocolError("an answer of the wrong kind")
 
 
-def delegate_away(
+def delegate_remote(
     step: Step,
     giver: Holder,
     call: messages.Copy,
@@ -161,7 +161,7 @@ def delegate_away(
     if place and place != cluster.here.node:
         if receiver.task != giver.id:
             raise InvalidError("a copy on another node is for who asks for it; delegate it then")
-        replication.plant(step, giver, call, place, then)
+        replication.create_replica(step, giver, call, place, then)
         return
     if node == cluster.here.node:
         taker = step.state.tasks.get(receiver.task)
@@ -174,11 +174,11 @@ def delegate_away(
     known = dcp.Caller(
         receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
     )
-    deputy = remote_tasks.deputy_of(
-        step, remote_tasks.home_of(cluster, node), known, guessed=not receiver.principal
+    deputy = remote_tasks.remote_task_for(
+        step, remote_tasks.peer_named(cluster, node), known, guessed=not receiver.principal
     )
     fresh = delegate(step, giver, deputy, _without_place(call))
-    told = proxies.abroad(step, fresh)
+    told = proxies.public_part(step, fresh)
     if node == asker:
         step.continue_with(then, dcp.Offered((told,)))
         return
@@ -189,7 +189,7 @@ def delegate_away(
 
 def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
     """Drop a reference that the receiver's node did not take, and go on."""
-    deputy = step.state.deputies.get(then.task)
+    deputy = step.state.remote_tasks.get(then.task)
     if deputy is not None and not isinstance(answer, messages.Done):
         reference = deputy.table.find(then.ref)
         if reference is not None:
@@ -296,7 +296,7 @@ def _duplicate(
     made.version.resize(origin.size)
     made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w
     step.state.add_object(made)
-    step.seen(origin)
+    step.depend_on(origin)
     if RULES[kind].persistence is Persistence.DURABLE:
         source = WriteSource(content_of=origin.id, length=origin.size)
         step.put(made, source)

@@ -69,7 +69,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.SetLimits: limit_calls.set_limits,
     messages.ListNodes: node_calls.list_nodes,
     messages.SetNode: node_calls.set_node,
-    messages.ReadQueue: scheduling_calls.read_board,
+    messages.ReadQueue: scheduling_calls.read_queue,
     messages.Place: scheduling_calls.place,
     messages.AskScheduler: scheduling_calls.ask,
     messages.Advise: scheduling_calls.advise,
@@ -109,10 +109,10 @@ def dispatch(
     else:
         step.payload, step.payload_size = payload, len(data)
     try:
-        if task.abroad:
-            target = forwarding.place_of(task, call)
+        if task.remote_nodes:
+            target = forwarding.proxy_of(task, call)
             if target is not None:
-                _elsewhere(step, task, seq, call, target)
+                _remote(step, task, seq, call, target)
                 return
         _HANDLERS[type(call)](step, task, seq, cast("Never", call))
     except DiosError as error:
@@ -129,10 +129,10 @@ def dispatch_vector(
     The inline bytes of its calls stand in the host under ids that count up from ``payload``; or else
     ``attached`` many came beside the message, for the one commit in it.
     """
-    if task.abroad:
-        places = [forwarding.place_of(task, call) for call in vector.calls]
+    if task.remote_nodes:
+        places = [forwarding.proxy_of(task, call) for call in vector.calls]
         if any(places):
-            _mixed(step, task, seq, vector, places)
+            _remote_vector(step, task, seq, vector, places)
             return
     step.emit_answer(
         AnswerVector(task.id, seq, tuple(_answers(step, task, seq, vector.calls, payload, attached)))
@@ -160,14 +160,14 @@ def _answers(
     return parts
 
 
-def _elsewhere(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
+def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     if isinstance(call, messages.Copy):
         remote_calls.copy(step, task, seq, call, target)
     else:
         forwarding.forward(step, task, seq, call, target)
 
 
-def _mixed(
+def _remote_vector(
     step: Step,
     task: Holder,
     seq: int,

@@ -116,7 +116,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
         signed = is_signed(state.secret, name, principal)
         group = state.groups.get(name)
         if signed and group is None:
-            group = known(step, GroupName(name, principal))
+            group = group_for(step, GroupName(name, principal))
         mine = group is not None and group.owner == principal
         if group is not None and mine:
             found.append(group)
@@ -124,7 +124,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 
 
 # -- groups of other nodes --------------------------------------------------------------------------
-def known(step: Step, told: GroupName) -> PhysicalObject | None:
+def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
     """The group of this name, made known here if it was not: a group is its name, wherever it is.
 
     None for one that was destroyed: who speaks of it has not heard of that yet. EDQUOT over their bound.
@@ -155,9 +155,9 @@ def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
     return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
 
 
-def names_known(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
+def names_for(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
     """The names of those groups, made known here; without any that was destroyed."""
-    found = (known(step, one) for one in told)
+    found = (group_for(step, one) for one in told)
     return tuple(group.name for group in found if group is not None and group.name is not None)
 
 
@@ -169,14 +169,14 @@ def disband(step: Step, name: Name) -> None:
         lifetimes.destroy(step, group)
 
 
-def tell_disbanded(step: Step, group: PhysicalObject) -> None:
+def notify_disbanded(step: Step, group: PhysicalObject) -> None:
     """Every other node learns that a group is no more; one that is out of reach when it is back."""
     cluster = step.state.cluster
     if cluster is None or group.name is None:
         return
     _remember(step, group.name)
     for peer in cluster.peers.values():
-        requests.tell_surely(step, peer, group.name, dcp.Disband(group.name))
+        requests.notify_reliably(step, peer, group.name, dcp.Disband(group.name))
 
 
 def _remember(step: Step, name: Name) -> None:

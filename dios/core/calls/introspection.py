@@ -50,7 +50,7 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
 def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Counts of this node; the host adds what it knows of the machine."""
     access.refuse_pure(task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return

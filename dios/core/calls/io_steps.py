@@ -9,7 +9,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import access
 from dios.core.effects import WriteSource
-from dios.core.model.accounts import require_all, require_bytes, shadow
+from dios.core.model.accounts import buffer_version, require_all, require_bytes
 from dios.core.model.io_requests import admits, begin, holds, settle
 from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
 from dios.core.step import Step
@@ -73,7 +73,7 @@ def own_buffer(step: Step, task: Holder, buffer_id: int) -> Buffer:
 def begin_request(step: Step, buffer: Buffer, level: Semantics) -> None:
     """Count an admitted request, and publish that."""
     begin(buffer, level)
-    step.seen(buffer.object)
+    step.depend_on(buffer.object)
     step.changed(buffer.object)
 
 
@@ -115,7 +115,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         target.opened_raw(buffer.offset + buffer.length)
         buffer.stand_for(target.version)
     elif call.iov is AcquireIov.CREATE:
-        buffer.stand_for(shadow(task.account, buffer.length))
+        buffer.stand_for(buffer_version(task.account, buffer.length))
     step.reply(
         effects.AnswerWrite(
             task.id,
@@ -212,7 +212,7 @@ def settle_request(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
     """End the request's commit stage; it holds only if what it depends on does ``also``."""
     valid = holds(buffer) and also
     settle(buffer, valid=valid)
-    step.seen(buffer.object)
+    step.depend_on(buffer.object)
     step.changed(buffer.object)
     return valid
 

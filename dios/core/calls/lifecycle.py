@@ -210,8 +210,8 @@ def release_everything(step: Step, task: Holder) -> None:
         lifetimes.drop_reference(step, reference)
     for buffer in list(task.buffers.values()):
         lifetimes.close_buffer(step, buffer)
-    for away in list(task.away.values()):
-        lifetimes.close_away(step, away)
+    for away in list(task.remote_buffers.values()):
+        lifetimes.close_remote_buffer(step, away)
     # Nobody can read them any more, and its children's records keep it as their parent.
     if isinstance(task, LocalHolder):
         task.events.clear()
@@ -233,9 +233,9 @@ def _finish(step: Step, task: LocalHolder) -> None:
     step.changed(task.object)
     submissions.note_end(step, task)
     if isinstance(task, Task):
-        _tell_parent(step, task)
+        _notify_parent(step, task)
     end_orphans(step, task)
-    _tell_other_nodes(step, task)
+    _notify_other_nodes(step, task)
     if not isinstance(task, Task):
         forget_task(step, task)
         return
@@ -289,7 +289,7 @@ def _of_the_node(task: LocalHolder) -> str:
     return "" if task.cause is Cause.EXCEPTION else task.detail.split("\n", 1)[0][:200]
 
 
-def _tell_parent(step: Step, task: Task) -> None:
+def _notify_parent(step: Step, task: Task) -> None:
     parent = task.parent
     parent.children.pop(task.id, None)
     if parent.alive:
@@ -305,11 +305,11 @@ def end_orphans(step: Step, task: Holder) -> None:
             end_task_by(step, child, task, "its parent ended and nobody else refers to it")
 
 
-def _tell_other_nodes(step: Step, task: Holder) -> None:
+def _notify_other_nodes(step: Step, task: Holder) -> None:
     """Whatever the task held on other nodes goes."""
-    nodes, task.abroad = task.abroad, set()
+    nodes, task.remote_nodes = task.remote_nodes, set()
     for node in sorted(nodes):
-        requests.tell(step, node, dcp.Gone((task.id,)))
+        requests.notify_node(step, node, dcp.Gone((task.id,)))
 
 
 def forget_task(step: Step, task: LocalHolder) -> None:

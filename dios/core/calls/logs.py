@@ -23,7 +23,7 @@ from dios.wire import dcp
 from dios.wire.types import Deletion, ObjectType, Resource
 
 
-def left(step: Step, event: LogLeft) -> None:
+def keep_output(step: Step, event: LogLeft) -> None:
     """Keep the last bytes of an ended task's console, here and with whoever started it."""
     task = step.state.tasks.get(event.task)
     if isinstance(task, Task) and event.size and not step.state.shutting_down:

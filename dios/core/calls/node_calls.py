@@ -67,7 +67,7 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
         step.follow(cluster.membership.forget(step.now, node))
         step.answer(task, seq, messages.Nodes(_rows(step)))
         return
-    peer = remote_calls.named(step, call.host)
+    peer = remote_calls.peer_named(step, call.host)
     on = call.wish is NodeWish.DRAIN
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)

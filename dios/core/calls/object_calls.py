@@ -35,7 +35,7 @@ _WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
 
 def create(step: Step, task: Holder, seq: int, call: messages.Create) -> None:
     """dios_create: a new logical object, its name, and a reference with every right."""
-    peer = remote_calls.named(step, call.host) if call.host else None
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         remote_calls.create(step, task, seq, call, peer)
     else:
@@ -192,12 +192,12 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
     else:
         immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
-        step.seen(target)
+        step.depend_on(target)
         lifetimes.drop_reference(step, reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
             step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
             if target.type is ObjectType.GROUP:
-                groups.tell_disbanded(step, target)
+                groups.notify_disbanded(step, target)
             lifetimes.destroy(step, target)
     step.answer(task, seq, messages.Done(1 if was_living else 0))
 
@@ -205,5 +205,5 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
 def stat(step: Step, task: Holder, seq: int, call: messages.Stat) -> None:
     """The public attributes of a reference as of now."""
     reference = access.held(task, call.ref)
-    step.seen(reference.object)
+    step.depend_on(reference.object)
     step.answer(task, seq, messages.References((reference.public(),)))

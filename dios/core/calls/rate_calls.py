@@ -26,8 +26,8 @@ def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
         NotPermittedError: the caller is not the nodes' own user, nor root.
         InvalidError: rates without a lease, shares without a version, or a guarantee that makes no sense.
     """
-    scheduling_calls.require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    scheduling_calls.require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
@@ -43,7 +43,7 @@ def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
         raise InvalidError("shares need a version over 0, by which newer ones are known")
     if call.lease_ms:
         step.emit(effects.SetRates(call.rates, call.lease_ms, task.id, call.guarantees))
-    table = step.state.board
+    table = step.state.queue
     if call.shares and table.keep_shares(call.shares_version, call.shares):
         submissions.changed(step)
     newer = table.shares_version > call.shares_version

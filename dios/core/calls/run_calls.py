@@ -23,7 +23,7 @@ from dios.core.model.records import (
     Provenance,
     earlier,
 )
-from dios.core.model.submission_queue import Waiting
+from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import remote_calls, remote_run
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
@@ -74,7 +74,7 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
                 "run stand alone"
             )
         return False
-    attended = step.state.board.attended(step.now)
+    attended = step.state.queue.attended(step.now)
     if not work.particular:
         return attended and not flags & Flag.NON_BLOCKING
     if not attended and not cluster.here.coordinator:
@@ -84,7 +84,7 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
 
 def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """Let a run wait on the board; what is wrong with it is refused at once."""
-    table = step.state.board
+    table = step.state.queue
     if len(table.waiting) >= limits.SUBMISSIONS_MAX:
         table.tidy(step.state.pending)
         if len(table.waiting) >= limits.SUBMISSIONS_MAX:
@@ -136,11 +136,13 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     if flags & Flag.SPAWN_LOCAL:
         return None
     if call.host:
-        return remote_calls.named(step, call.host)
+        return remote_calls.peer_named(step, call.host)
     if cluster is None or step.parts is not None or call.like:
         return None
     candidates = [
-        cluster.loaded(member) for member in cluster.membership.alive() if cluster.peer(member.node).connected
+        cluster.expected_load(member)
+        for member in cluster.membership.alive()
+        if cluster.peer(member.node).connected
     ]
     own = cluster.membership.own
     busy = sum(1 for _ in step.state.living_tasks())
@@ -163,7 +165,7 @@ def _is_handed_from_elsewhere(order: run_orders.Order) -> bool:
 # -- submissions ------------------------------------------------------------------------------------
 def lease_over(step: Step, row: Pending) -> None:
     """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
-    table = step.state.board
+    table = step.state.queue
     one = table.of_call(row)
     if one is None:
         return
@@ -174,14 +176,14 @@ def lease_over(step: Step, row: Pending) -> None:
     start_submission(step, one, one.call)
 
 
-def take(step: Step, one: Waiting) -> None:
+def take(step: Step, one: QueuedRun) -> None:
     """Take a submission out of the queue; its call is answered by the caller of this."""
-    step.state.board.take(one)
+    step.state.queue.take(one)
     step.state.pending.remove(one.row)
     submissions.changed(step)
 
 
-def start_submission(step: Step, one: Waiting, call: messages.Run) -> None:
+def start_submission(step: Step, one: QueuedRun, call: messages.Run) -> None:
     """Start what has waited; where there is no room after all, it waits on."""
     task, seq = one.row.task, one.row.seq
     try:

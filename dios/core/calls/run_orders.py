@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.calls import access, groups
 from dios.core.model.records import (
-    Given,
     Holder,
+    PassedReference,
     Recipe,
     Reference,
     Session,
@@ -81,14 +81,14 @@ def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Referen
     return found
 
 
-def _program(reference: Reference) -> Given:
+def _program(reference: Reference) -> PassedReference:
     rights = int(Permission.READ | Permission.EXECUTE)
     return _given(reference, messages.Handed(reference.id, rights, "program"))
 
 
-def _given(reference: Reference, item: messages.Handed) -> Given:
+def _given(reference: Reference, item: messages.Handed) -> PassedReference:
     target = reference.object
-    return Given(
+    return PassedReference(
         target,
         int(narrowed(reference.permissions, item.permissions)),
         item.label,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.calls import access, lifecycle, run_calls, submissions
 from dios.core.model.records import Holder, Pending, Task
-from dios.core.model.submission_queue import SchedulerQuestion, Waiting
+from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
 from dios.core.remote import forwarding, remote_calls, requests
 from dios.core.step import Step
 from dios.errors import (
@@ -37,13 +37,13 @@ _ROW_BYTES: Final = 96
 # -- placing ----------------------------------------------------------------------------------------
 def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     """Start submissions where they are told to go, and stop what has to make room."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
-    step.state.board.tidy(step.state.pending)
-    version = step.state.board.version
+    step.state.queue.tidy(step.state.pending)
+    version = step.state.queue.version
     refused: list[tuple[int, str]] = []
     for victim in call.preempted:
         try:
@@ -59,11 +59,11 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
 
 
 def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
-    table = step.state.board
+    table = step.state.queue
     one = table.waiting.get(TaskId(placement.submission))
     if one is None:
         raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
-    remote_calls.named(step, placement.node)  # a dead node: it goes on waiting
+    remote_calls.peer_named(step, placement.node)  # a dead node: it goes on waiting
     run_calls.take(step, one)
     step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
     run_calls.start_submission(step, one, replace(one.call, host=placement.node))
@@ -82,17 +82,17 @@ def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
 
 
 # -- the board --------------------------------------------------------------------------------------------
-def read_board(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
+def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
     cluster = step.state.cluster
     if cluster is None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
-    table = step.state.board
+    table = step.state.queue
     table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
@@ -102,12 +102,12 @@ def read_board(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
     table.waiters[row.key] = row
 
 
-def look_again(step: Step, row: Pending) -> None:
+def retry(step: Step, row: Pending) -> None:
     """Answer a waiting question or board call that may be done."""
     if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
-        if late or step.state.board.version > row.call.since:
-            step.state.board.waiters.pop(row.key, None)
+        if late or step.state.queue.version > row.call.since:
+            step.state.queue.waiters.pop(row.key, None)
             step.state.pending.remove(row)
             step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
@@ -117,7 +117,7 @@ def look_again(step: Step, row: Pending) -> None:
 
 def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
-    table = state.board
+    table = state.queue
     cluster = requests.cluster_of(step)
     table.tidy(state.pending)
     newer = table.version > call.since
@@ -147,7 +147,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 def _submissions(step: Step) -> list[messages.Submission]:
     found: list[messages.Submission] = []
     room = limits.BOARD_BYTES_MAX
-    for one in step.state.board.waiting.values():
+    for one in step.state.queue.waiting.values():
         row = _submission(step, one)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
         if room < 0 or len(found) >= limits.BOARD_ROWS_MAX:
@@ -156,7 +156,7 @@ def _submissions(step: Step) -> list[messages.Submission]:
     return found
 
 
-def _submission(step: Step, one: Waiting) -> messages.Submission:
+def _submission(step: Step, one: QueuedRun) -> messages.Submission:
     task = one.row.task
     return messages.Submission(
         one.chosen.task,
@@ -177,7 +177,7 @@ def _size(work: messages.Work) -> int:
 def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
     """Put a question before whoever schedules here."""
     access.refuse_pure(task)
-    table = step.state.board
+    table = step.state.queue
     if step.state.cluster is None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
     if not table.attended(step.now):
@@ -207,12 +207,12 @@ def _starts(step: Step) -> bool:
 
 def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     """Answer a question; an answer in parts ends with the first that says that no more comes."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
-    table = step.state.board
+    table = step.state.queue
     table.tidy(step.state.pending)
     question = table.questions.get(call.number)
     if question is None:
@@ -230,15 +230,15 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
 
 def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
     """Keep what this node's coordinator measured, until whoever schedules has read it."""
-    require_ruler(step, task)
-    table = step.state.board
+    require_cluster_user(step, task)
+    table = step.state.queue
     table.reports.append((table.next_report, call.data))
     table.next_report += 1
     submissions.changed(step)
     step.answer(task, seq, messages.Done(1))
 
 
-def require_ruler(step: Step, task: Holder) -> None:
+def require_cluster_user(step: Step, task: Holder) -> None:
     """EPERM for whoever is not the nodes' own user, nor root."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):

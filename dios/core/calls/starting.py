@@ -147,6 +147,6 @@ def finish_run(step: Step, row: Pending) -> bool:
         lifetimes.drop_reference(step, reference)
         step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))
     else:
-        public = proxies.abroad(step, reference) if row.task.home else reference.public()
+        public = proxies.public_part(step, reference) if row.task.home else reference.public()
         step.answer(row.task, row.seq, messages.Created(child.name, public))
     return True

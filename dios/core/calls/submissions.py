@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
-from dios.core.model.submission_queue import Waiting
+from dios.core.model.submission_queue import QueuedRun
 from dios.core.step import Step
 from dios.errors import WouldBlockError
 from dios.ids import Principal
@@ -25,7 +25,7 @@ _MS: Final = 1_000_000
 
 def changed(step: Step) -> None:
     """Something on the board is new: who waits for that looks again."""
-    board = step.state.board
+    board = step.state.queue
     board.version += 1
     if board.waiters:
         step.wake.update(board.waiters)
@@ -38,11 +38,11 @@ def wait(
     began = step.now if since is None else since
     row = _row(step, task, seq, call)
     step.wait(row)
-    step.state.board.put(Waiting(row, call, chosen, fingerprint(chosen.name), began))
+    step.state.queue.put(QueuedRun(row, call, chosen, fingerprint(chosen.name), began))
     changed(step)
 
 
-def wait_on(step: Step, one: Waiting) -> None:
+def wait_on(step: Step, one: QueuedRun) -> None:
     """The time to look whether anybody schedules has come, and somebody does: the next one."""
     step.state.pending.remove(one.row)
     one.row = _row(step, one.row.task, one.row.seq, one.call)
@@ -50,7 +50,7 @@ def wait_on(step: Step, one: Waiting) -> None:
 
 
 def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
-    lease = max(step.state.board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
+    lease = max(step.state.queue.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
     return Pending(task, seq, call, (), lease)
 
 
@@ -90,7 +90,7 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
             one.row.task.object.fingerprint,
             state.place,
         )
-        for one in state.board.waiting.values()
+        for one in state.queue.waiting.values()
         if one.row.task.principal == principal and state.pending.has(one.row)
     )
 
@@ -98,7 +98,7 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
 def note_end(step: Step, task: LocalHolder) -> None:
     """A task of this node has ended: whoever schedules learns with what it used."""
     if isinstance(task, Task):
-        step.state.board.ended.append(occupant(task, step.now))
+        step.state.queue.ended.append(occupant(task, step.now))
         changed(step)
 
 

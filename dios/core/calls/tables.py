@@ -73,7 +73,7 @@ def _node(state: State, start: int) -> Iterator[Row]:
         ("names", len(state.names)),
         ("dropped", len(state.dropped)),
         ("shutting_down", int(state.shutting_down)),
-        ("queue_version", state.board.version),
+        ("queue_version", state.queue.version),
     ]
     return iter(facts[start:])
 
@@ -122,11 +122,11 @@ def _task(task: Holder) -> Row:
         len(task.memberships),
         len(task.table),
         len(task.buffers),
-        len(task.away),
+        len(task.remote_buffers),
         len(task.pending),
         len(local.events) if local is not None else 0,
         len(task.children),
-        len(local.children_away) if local is not None else 0,
+        len(local.remote_children) if local is not None else 0,
     )
 
 
@@ -162,7 +162,7 @@ def _waiting(state: State, start: int) -> Iterator[Row]:
             type(row.call).__name__,
             len(row.watched),
             row.deadline or 0,
-            len(row.questions),
+            len(row.requests),
             type(row.progress).__name__ if row.progress is not None else "",
         )
         for row in islice(state.pending, start, None)
@@ -198,9 +198,9 @@ def _peers(state: State, start: int) -> Iterator[Row]:
             peer.dead_since or 0,
             len(peer.asked),
             len(peer.answers),
-            len(peer.deputies),
-            len(peer.stand_ins),
-            len(peer.untold),
+            len(peer.remote_tasks),
+            len(peer.proxies),
+            len(peer.notices),
         )
         for peer in islice(peers, start, None)
     )

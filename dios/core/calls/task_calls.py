@@ -86,7 +86,7 @@ def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     references = [access.held(task, ref_id, right) for ref_id in call.refs]
     index = _first_ready(step, task, references, call.mode)
     if index < 0 and any(reference.object.home for reference in references):
-        _select_away(step, task, seq, call, references)
+        _select_remote(step, task, seq, call, references)
         return
     if index >= 0:
         step.answer(task, seq, messages.Selected(index))
@@ -97,7 +97,7 @@ def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     step.wait(_select_row(step, task, seq, call, references, _limit(step, call)))
 
 
-def _select_away(
+def _select_remote(
     step: Step, task: Holder, seq: int, call: messages.Select, references: list[Reference]
 ) -> None:
     """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
@@ -149,7 +149,7 @@ def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mo
     return -1
 
 
-def look_again(step: Step, row: Pending) -> bool:
+def retry_select(step: Step, row: Pending) -> bool:
     """Try a waiting select again; True when it was answered."""
     call = row.call
     if not isinstance(call, messages.Select):
@@ -192,7 +192,7 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     answer = effects.AnswerAttach(
         task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
     )
-    cached_replies.note(step.state, answer)
+    cached_replies.remember(step.state, answer)
     step.emit(answer)
 
 

@@ -195,7 +195,7 @@ class Version:
         self.holders += 1
         return self
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """A buffer does no longer."""
         self.holders -= 1
         self._settle()
@@ -210,6 +210,6 @@ class Version:
             self.resize(0)
 
 
-def shadow(account: Account, size: int) -> Version:
+def buffer_version(account: Account, size: int) -> Version:
     """The bytes of a buffer that a task is writing, which are no object's yet."""
     return Version((account,), size, volatile=True, current=False)

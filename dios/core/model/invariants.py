@@ -74,7 +74,7 @@ def _check_stand_in(state: State, reference: Reference) -> None:
     cluster = state.cluster
     _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")
     if cluster is not None:
-        found = cluster.peers[target.home].stand_ins.get(target.id)
+        found = cluster.peers[target.home].proxies.get(target.id)
         _require(found is target, "a stand-in that nobody knows")
         _require(target.references.get(reference.id) is reference, "a stand-in does not know its reference")
 
@@ -163,8 +163,8 @@ def _check_accounts(state: State) -> None:
             count(buffer.accounts, Resource.REQUESTS, 1)
             if buffer.held is not None:
                 versions[id(buffer.held)] = buffer.held
-        count([task.account], Resource.REQUESTS, len(task.away))
-        for away in task.away.values():
+        count([task.account], Resource.REQUESTS, len(task.remote_buffers))
+        for away in task.remote_buffers.values():
             versions[id(away.held)] = away.held
         if task.alive and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)

@@ -56,12 +56,12 @@ class Progress(Struct):
 class Pending:
     """One waiting call and the objects whose change may finish it.
 
-    ``deadline`` is when to look again at the latest, ``limit`` when the caller's timeout ends. ``questions``
+    ``deadline`` is when to look again at the latest, ``limit`` when the caller's timeout ends. ``requests``
     are requests to other nodes, and ``progress`` is what their answers have brought so far. ``number`` tells
     this call from an earlier one with the same sequence number; the table assigns it.
     """
 
-    __slots__ = ("call", "deadline", "limit", "number", "progress", "questions", "seq", "task", "watched")
+    __slots__ = ("call", "deadline", "limit", "number", "progress", "requests", "seq", "task", "watched")
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Pending:
         self.watched: Final = watched
         self.deadline = deadline
         self.limit: Final = limit
-        self.questions: list[RequestId] = []
+        self.requests: list[RequestId] = []
         self.progress: Progress | None = None
         self.number = 0
 
@@ -530,7 +530,7 @@ class Buffer:
         """The buffer has these bytes from now on, and no longer those that it had."""
         former, self.held = self.held, version.hold()
         if former is not None:
-            former.let_go()
+            former.release()
 
     def recount(self) -> None:
         """It serves another object: count it with that one's groups, and with those of its owner."""
@@ -546,7 +546,7 @@ class Buffer:
         return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
 
 
-class AwayBuffer:
+class RemoteBuffer:
     """A buffer here, and the request over there that it belongs to.
 
     ``held`` are its bytes, counted with the task. It is no ``Buffer``: its request is
@@ -582,7 +582,7 @@ class ChildIdentity(Struct, frozen=True):
     name: Name
 
 
-class Given(Struct, frozen=True):
+class PassedReference(Struct, frozen=True):
     """One reference that a task was handed; ``v_w`` is the object's version then.
 
     ``expires_ns`` is when the reference that it came from goes by itself, 0 for never, and ``retirements``
@@ -619,10 +619,10 @@ class Given(Struct, frozen=True):
 class Recipe(Struct, frozen=True):
     """The run call of a task, with objects in the place of references."""
 
-    program: Given
+    program: PassedReference
     groups: tuple[Name, ...]
-    inputs: tuple[Given, ...]
-    outputs: tuple[Given, ...]
+    inputs: tuple[PassedReference, ...]
+    outputs: tuple[PassedReference, ...]
     arguments: tuple[str, ...]
     brand: Brand
     limits: Limits
@@ -640,14 +640,12 @@ class Recipe(Struct, frozen=True):
 class Holder:
     """Whoever holds references on this node: a task, a session, or a task of another node.
 
-    ``home`` is the node of a remote task, 0 for the others; ``abroad`` are the nodes that know of a task of
-    this one, and ``away`` its buffers for objects of other nodes.
+    ``home`` is the node of a remote task, 0 for the others; ``remote_nodes`` are the nodes that know of a
+    task of this one, and ``remote_buffers`` its buffers for objects of other nodes.
     """
 
     __slots__ = (
-        "abroad",
         "account",
-        "away",
         "brand",
         "buffers",
         "children",
@@ -660,6 +658,8 @@ class Holder:
         "object",
         "pending",
         "principal",
+        "remote_buffers",
+        "remote_nodes",
         "started_ns",
         "state",
         "table",
@@ -691,8 +691,8 @@ class Holder:
         self.pending: dict[int, Pending] = {}
         self.children: dict[TaskId, Task] = {}
         self.home: Final = home
-        self.abroad: set[NodeId] = set()
-        self.away: dict[BufferId, AwayBuffer] = {}
+        self.remote_nodes: set[NodeId] = set()
+        self.remote_buffers: dict[BufferId, RemoteBuffer] = {}
         self.state = state
         self.started_ns = now
         self.ended_ns = 0
@@ -736,12 +736,11 @@ class RemoteTask(Holder):
 class LocalHolder(Holder):
     """A task or a session of this node: it has a name, a console, and events to read.
 
-    ``children_away`` has the node, the fingerprint and the label of each child on another node.
+    ``remote_children`` has the node, the fingerprint and the label of each child on another node.
     """
 
     __slots__ = (
         "cause",
-        "children_away",
         "console",
         "detail",
         "deterministic_count",
@@ -749,6 +748,7 @@ class LocalHolder(Holder):
         "lost_events",
         "name",
         "pid",
+        "remote_children",
         "self_ref",
         "spawn_count",
     )
@@ -770,7 +770,7 @@ class LocalHolder(Holder):
         super().__init__(own, principal, brand, memberships, account, label=label, now=now, state=state)
         self.console: Final = console
         self.name: Final = name
-        self.children_away: dict[TaskId, tuple[NodeId, str, str]] = {}
+        self.remote_children: dict[TaskId, tuple[NodeId, str, str]] = {}
         self.events: deque[messages.SelfEvent] = deque()
         self.lost_events = 0
         self.deterministic_count = 0

@@ -40,10 +40,8 @@ class State:
     __slots__ = (
         "_next_buffer",
         "account",
-        "board",
         "cluster",
         "defaults",
-        "deputies",
         "dropped",
         "ended",
         "entropy",
@@ -59,6 +57,8 @@ class State:
         "objects",
         "pending",
         "principals",
+        "queue",
+        "remote_tasks",
         "restricted",
         "secret",
         "settled",
@@ -84,7 +84,7 @@ class State:
         self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.deputies: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``deputies``)
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``deputies``)
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -100,7 +100,7 @@ class State:
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
         self.shutting_down = False
-        self.board: Final = SubmissionQueue()
+        self.queue: Final = SubmissionQueue()
         self._next_buffer = 1
 
     # -- identifiers ----------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class State:
 
     def everybody(self) -> Iterator[Holder]:
         """Tasks and sessions of this node, and the deputies of those of others."""
-        return chain(self.tasks.values(), self.deputies.values())
+        return chain(self.tasks.values(), self.remote_tasks.values())
 
     def living_tasks(self) -> Iterator[Task]:
         """The tasks of this node that have not ended; no sessions."""

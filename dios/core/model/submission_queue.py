@@ -21,7 +21,7 @@ from dios.wire import messages
 _MS: Final = 1_000_000
 
 
-class Waiting(Struct):
+class QueuedRun(Struct):
     """A run that waits for its place."""
 
     row: Pending
@@ -66,7 +66,7 @@ class SubmissionQueue:
 
     def __init__(self) -> None:
         self.version = 1
-        self.waiting: dict[TaskId, Waiting] = {}
+        self.waiting: dict[TaskId, QueuedRun] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
         self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
         self.questions: dict[int, SchedulerQuestion] = {}
@@ -100,16 +100,16 @@ class SubmissionQueue:
         self.shares_version, self.shares, self.shares_since = version, shares, self.version
         return True
 
-    def put(self, one: Waiting) -> None:
+    def put(self, one: QueuedRun) -> None:
         """Let a run wait; one that waits already keeps its place in the order."""
         self.waiting[one.chosen.task] = one
         self.by_call[one.row.key] = one.chosen.task
 
-    def take(self, one: Waiting) -> None:
+    def take(self, one: QueuedRun) -> None:
         """A run waits no longer."""
         del self.waiting[one.chosen.task], self.by_call[one.row.key]
 
-    def of_call(self, row: Pending) -> Waiting | None:
+    def of_call(self, row: Pending) -> QueuedRun | None:
         """The run that waits by this very call."""
         one = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
         return one if one is not None and one.row is row else None

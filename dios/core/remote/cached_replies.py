@@ -16,9 +16,9 @@ from dios.wire import dcp, messages
 READS: Final = (effects.AnswerRead,)
 
 
-def note(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
+def remember(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
     """Remember the answer to a deputy's call."""
-    deputy = state.deputies.get(answer.task)
+    deputy = state.remote_tasks.get(answer.task)
     if deputy is None or state.cluster is None:
         return
     peer = state.cluster.peers.get(deputy.home)

@@ -41,14 +41,14 @@ def peer_up(step: Step, event: PeerUp) -> None:
     if event.epoch > peer.epoch and peer.epoch:
         _started_anew(step, cluster, peer)
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
-    requests.heard(step, peer)
+    requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     revive(cluster, peer)
-    requests.say_again(step, peer)
-    requests.tell_again(step, peer)
-    reconciliation.claim(step, cluster, peer)
+    requests.repeat_all(step, peer)
+    requests.repeat_notices(step, peer)
+    reconciliation.reconcile(step, cluster, peer)
 
 
 def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
@@ -57,9 +57,9 @@ def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
     resume_all(step)  # runs that were not started are no children to lose
     peer.answers.clear()
     peer.settled = Watermark()
-    for target in peer.stand_ins.values():
+    for target in peer.proxies.values():
         target.order = 0
-    reconciliation.end_deputies(step, cluster, peer)
+    reconciliation.end_remote_tasks(step, cluster, peer)
     _lose_requests(step, peer)
     _lose_children(step, peer)
 
@@ -81,12 +81,12 @@ def received(step: Step, event: Received) -> None:
     if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
         return
     cluster.membership.heard(step.now, event.node)
-    requests.heard(step, peer)
+    requests.note_heard(step, peer)
     step.payload, step.payload_size = event.payload, event.attached
     message = event.message
     match message:
         case dcp.Ask():
-            serving.asked(step, peer, message)
+            serving.serve(step, peer, message)
         case dcp.Reply():
             requests.answered(step, peer, message)
         case dcp.Published():
@@ -124,14 +124,14 @@ def time_passed(step: Step, cluster: Cluster) -> None:
     tick = cluster.membership.next_tick
     if tick is not None and tick <= now:
         follow(step, cluster, cluster.membership.tick(now))
-    requests.due(step)
+    requests.repeat_due(step)
     if cluster.publish_at is not None and cluster.publish_at <= now:
         step.after += publication.publish_due(cluster)
-    for node in [node for node, end in cluster.graces.items() if end <= now]:
-        del cluster.graces[node]
-        reconciliation.end_deputies(step, cluster, cluster.peer(node))
-    if cluster.claim_at is not None and cluster.claim_at <= now:
-        reconciliation.claim_all(step, cluster)
+    for node in [node for node, end in cluster.grace_ends.items() if end <= now]:
+        del cluster.grace_ends[node]
+        reconciliation.end_remote_tasks(step, cluster, cluster.peer(node))
+    if cluster.reconcile_at is not None and cluster.reconcile_at <= now:
+        reconciliation.reconcile_all(step, cluster)
 
 
 def follow_all(step: Step) -> None:
@@ -165,7 +165,7 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
             revive(cluster, peer)
             if was_dead:
                 # Its connection may have stood all the time: no other event tells of this.
-                requests.tell_again(step, peer)
+                requests.repeat_notices(step, peer)
         if member.address and not peer.connected:
             step.emit(effects.Contact(member.node, member.name, member.address))
     if change.former is None or change.former is not member.status:
@@ -183,39 +183,39 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
     resume_all(step)  # runs that were not started are no children to lose
     _lose_requests(step, peer)
     _lose_children(step, peer)
-    for deputy in peer.deputies.values():
+    for deputy in peer.remote_tasks.values():
         for row in list(deputy.pending.values()):
             step.state.pending.remove(row)
         for buffer in list(deputy.buffers.values()):
             lifetimes.close_buffer(step, buffer)
-    if peer.deputies:
-        cluster.graces[peer.node] = step.now + limits.GRACE_MS * _MS
+    if peer.remote_tasks:
+        cluster.grace_ends[peer.node] = step.now + limits.GRACE_MS * _MS
 
 
 def revive(cluster: Cluster, peer: Peer) -> None:
     """It lives after all."""
     peer.dead_since = None
-    cluster.graces.pop(peer.node, None)
+    cluster.grace_ends.pop(peer.node, None)
 
 
 def _lose_requests(step: Step, peer: Peer) -> None:
     """Requests on its objects that were under way are over: their buffers go."""
     for task in step.state.tasks.values():
-        for buffer in [one for one in task.away.values() if one.reference.object.home == peer.node]:
-            lifetimes.close_away(step, buffer)
+        for buffer in [one for one in task.remote_buffers.values() if one.reference.object.home == peer.node]:
+            lifetimes.close_remote_buffer(step, buffer)
 
 
 def _lose_children(step: Step, peer: Peer) -> None:
     """Tell those who started tasks there that they are lost; should they live, they will be ended."""
     for task in list(step.state.tasks.values()):
-        for child in [one for one, told in task.children_away.items() if told[0] == peer.node]:
+        for child in [one for one, told in task.remote_children.items() if told[0] == peer.node]:
             _lose_child(step, peer, task, child)
 
 
 def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> None:
-    _, fingerprint, label = task.children_away.pop(child)
+    _, fingerprint, label = task.remote_children.pop(child)
     peer.lost.append(child)
-    target = peer.stand_ins.get(ObjectId(child))
+    target = peer.proxies.get(ObjectId(child))
     if target is not None:
         target.lost = True
         step.changed(target)
@@ -234,9 +234,9 @@ def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
     step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
     if peer is not None:
         _died(step, cluster, peer)
-        reconciliation.end_deputies(step, cluster, peer)
+        reconciliation.end_remote_tasks(step, cluster, peer)
         peer.connected = False
-    cluster.graces.pop(node, None)
+    cluster.grace_ends.pop(node, None)
     cluster.since.pop(node, None)
     step.emit(effects.HangUp(node, "it was removed from the cluster", revoked=True))
 

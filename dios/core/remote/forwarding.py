@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
-from dios.core.model.accounts import require_bytes, shadow
-from dios.core.model.records import AwayBuffer, Holder, Pending, Provenance, Reference
+from dios.core.model.accounts import buffer_version, require_bytes
+from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
 from dios.core.remote import proxies, requests
 from dios.core.remote.continuations import AnswerCaller, FitAnswer, FitAttached
 from dios.core.remote.peers import Peer, Proxy
@@ -86,7 +86,7 @@ _PASSED_BACK: Final = (
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
 
-def place_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
+def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
     """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
     field = _PLACED_BY.get(type(call))
     if field is None:
@@ -104,14 +104,14 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
     if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
-        step.reply(_told_lost(step, task, seq, task.table.get(call.ref)))
+        step.reply(_lost_status(step, task, seq, task.table.get(call.ref)))
         return
     if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
         raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
         return
-    there, source = translated(task, call)
+    there, source = translate(task, call)
     send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
 
 
@@ -129,7 +129,7 @@ def wait(step: Step, task: Holder, seq: int, call: messages.AnyCall, node: NodeI
     """Let a call wait for the answer of another node."""
     row = Pending(task, seq, call, ())
     step.wait(row)
-    task.abroad.add(node)
+    task.remote_nodes.add(node)
     return row
 
 
@@ -150,7 +150,7 @@ def send(
 def fit_answer(step: Step, row: Pending, then: FitAnswer, answer: dcp.Answer) -> None:
     """Answer a call with what the other node said."""
     del then
-    step.reply(fitted(step, row.task, row.seq, cast("messages.PlainCall", row.call), answer))
+    step.reply(fit(step, row.task, row.seq, cast("messages.PlainCall", row.call), answer))
 
 
 def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer) -> None:
@@ -166,7 +166,7 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
             )
         )
     else:
-        step.reply(fitted(step, task, row.seq, call, answer))
+        step.reply(fit(step, task, row.seq, call, answer))
 
 
 def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
@@ -191,7 +191,7 @@ def caller_of(task: Holder) -> dcp.Caller:
 
 
 # -- out ----------------------------------------------------------------------------------------------
-def translated(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     """The call with the buffers that it has over there, and the bytes that go with it.
 
     References need no translation; a buffer of this node makes no sense there.
@@ -200,7 +200,7 @@ def translated(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCa
         if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
             _require_room(task, call)
         return call, None
-    buffer = away_buffer(task, call.buffer)
+    buffer = remote_buffer(task, call.buffer)
     source = None
     releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
     if releases or (isinstance(call, _COMMITS) and call.data is None):
@@ -213,9 +213,9 @@ def translated(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCa
     return replace(call, buffer=buffer.remote), source
 
 
-def away_buffer(task: Holder, buffer_id: int) -> AwayBuffer:
+def remote_buffer(task: Holder, buffer_id: int) -> RemoteBuffer:
     """A buffer of the caller for an object of another node; EBADF for everything else."""
-    buffer = task.away.get(BufferId(buffer_id))
+    buffer = task.remote_buffers.get(BufferId(buffer_id))
     if buffer is not None:
         return buffer
     if buffer_id in task.buffers:
@@ -224,7 +224,7 @@ def away_buffer(task: Holder, buffer_id: int) -> AwayBuffer:
 
 
 def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
-    if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
+    if len(task.buffers) + len(task.remote_buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
     if call.size:
@@ -232,7 +232,7 @@ def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWri
 
 
 # -- back ---------------------------------------------------------------------------------------------
-def fitted(
+def fit(
     step: Step, task: Holder, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
 ) -> Part:
     """What the task is answered: the other node's answer with this node's buffers, slots and counters.
@@ -275,10 +275,10 @@ def _lost_child(
         return None
     if requests.cluster_of(step).peer(reference.object.home).dead_since is None:
         return None
-    return _told_lost(step, task, seq, reference)
+    return _lost_status(step, task, seq, reference)
 
 
-def _told_lost(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
+def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
     peer = requests.cluster_of(step).peer(reference.object.home)
     data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
@@ -321,14 +321,14 @@ def _fit_buffer(
         # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
         answer = replace(answer, size=call.size)
     # A call that names a buffer goes on with that one; the other node's numbers mean nothing here.
-    buffer = task.away.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
+    buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
     known = buffer is not None
     if buffer is None:
         mode = Mode.WRITE if writable else Mode.READ
         start = call.offset if isinstance(call, messages.AcquireRead | messages.AcquireWrite) else 0
-        held = shadow(task.account, answer.size)
-        buffer = AwayBuffer(step.state.fresh_buffer(), answer.buffer, reference, mode, start, held)
-        task.away[buffer.id] = buffer
+        held = buffer_version(task.account, answer.size)
+        buffer = RemoteBuffer(step.state.fresh_buffer(), answer.buffer, reference, mode, start, held)
+        task.remote_buffers[buffer.id] = buffer
         task.account.charge(Resource.REQUESTS, 1)
     else:
         buffer.reference, buffer.mode = reference, Mode.WRITE if writable else buffer.mode
@@ -349,7 +349,7 @@ def _fit_size(task: Holder, target: Proxy, call: messages.PlainCall) -> None:
     if isinstance(call, messages.WriteOnce):
         end = call.offset + len(call.data)
     elif isinstance(call, messages.CommitWrite):
-        buffer = task.away.get(BufferId(call.buffer))
+        buffer = task.remote_buffers.get(BufferId(call.buffer))
         if buffer is None:
             return
         length = len(call.data) if call.data is not None else call.size or buffer.length
@@ -361,13 +361,13 @@ def _fit_size(task: Holder, target: Proxy, call: messages.PlainCall) -> None:
 
 def _fit_done(step: Step, task: Holder, reference: Reference, call: messages.PlainCall) -> None:
     if isinstance(call, messages.ReleaseRead | messages.ReleaseWrite):
-        buffer = task.away.get(BufferId(call.buffer))
+        buffer = task.remote_buffers.get(BufferId(call.buffer))
         if buffer is not None:
-            lifetimes.close_away(step, buffer)
+            lifetimes.close_remote_buffer(step, buffer)
     elif isinstance(call, messages.Delete):
         ended = call.flags & Flag.DESTROY and reference.object.type is ObjectType.TASK
         if not ended:
-            proxies.lose(step, reference)
+            proxies.drop_lost(step, reference)
 
 
 def _fit_references(
@@ -393,6 +393,6 @@ def _fit_references(
 
 
 # -- vectors ------------------------------------------------------------------------------------------
-def places_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
+def proxies_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
     """The stand-in that each call of a vector is about."""
-    return [place_of(task, call) for call in vector.calls]
+    return [proxy_of(task, call) for call in vector.calls]

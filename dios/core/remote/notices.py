@@ -17,7 +17,7 @@ def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
     body = dcp.Tell(task.id, event)
     if isinstance(event, messages.ChildEnded):
         peer = requests.cluster_of(step).peer(task.home)
-        requests.tell_surely(step, peer, event.object, body)
+        requests.notify_reliably(step, peer, event.object, body)
     else:
         # Everything else that the node must know comes out when the nodes compare what they hold.
-        requests.tell(step, task.home, body)
+        requests.notify_node(step, task.home, body)

@@ -138,21 +138,17 @@ class Proxy(PhysicalObject):
 class Peer:
     """Another node: what was asked of it and is not answered, and what it asked and may ask again.
 
-    ``epoch`` is 0 until it was met. ``claim_epoch`` is the epoch under which what is held there was granted.
+    ``epoch`` is 0 until it was met. ``reconciled_epoch`` is the epoch under which what is held there was
+    granted.
     """
 
     __slots__ = (
         "address",
         "answers",
         "asked",
-        "claim_epoch",
-        "claimed_ns",
-        "claims_missing",
-        "claims_round",
         "connected",
         "cut_off",
         "dead_since",
-        "deputies",
         "epoch",
         "heard_ns",
         "lost",
@@ -160,12 +156,17 @@ class Peer:
         "name",
         "next_number",
         "node",
+        "notices",
         "order_out",
+        "proxies",
         "rack",
+        "reconcile_missing",
+        "reconcile_round",
+        "reconciled_epoch",
+        "reconciled_ns",
+        "remote_tasks",
+        "requests_unnamed",
         "settled",
-        "stand_ins",
-        "unsaid",
-        "untold",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -174,10 +175,10 @@ class Peer:
         self.rack = ""
         self.address = ""
         self.epoch = 0
-        self.claim_epoch = 0
-        self.claimed_ns: int | None = None  # when it first told all that it holds here
-        self.claims_round = 0  # of messages that told it what is held there
-        self.claims_missing = 0  # answers to that round
+        self.reconciled_epoch = 0
+        self.reconciled_ns: int | None = None  # when it first told all that it holds here
+        self.reconcile_round = 0  # of messages that told it what is held there
+        self.reconcile_missing = 0  # answers to that round
         self.connected = False
         self.met = False  # whether its epoch is its own word, and not what others say of it
         self.cut_off = False  # it may live, but nothing of it is heard here
@@ -187,12 +188,12 @@ class Peer:
         self.asked: dict[int, PendingRequest] = {}
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
-        self.unsaid = 0  # requests since one that named those which wait
+        self.requests_unnamed = 0  # requests since one that named those which wait
         self.settled = Watermark()
         self.order_out = 0
-        self.deputies: dict[TaskId, RemoteTask] = {}
-        self.stand_ins: dict[ObjectId, Proxy] = {}
-        self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}
+        self.proxies: dict[ObjectId, Proxy] = {}
+        self.notices: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
 
     def numbers_to_name(self) -> tuple[int, ...]:
         """Return the numbers to name in a request to the node: all that wait for its answers, or none.
@@ -200,12 +201,12 @@ class Peer:
         None where ``settled`` says it all. Long lists go with few requests, so that on average a request
         names about ``DCP_WAITING_TOLD``.
         """
-        self.unsaid += 1
+        self.requests_unnamed += 1
         if self.next_number - next(iter(self.asked)) == len(self.asked):
             return ()
-        if self.unsaid <= len(self.asked) // limits.DCP_WAITING_TOLD:
+        if self.requests_unnamed <= len(self.asked) // limits.DCP_WAITING_TOLD:
             return ()
-        self.unsaid = 0
+        self.requests_unnamed = 0
         return tuple(self.asked)
 
 
@@ -215,10 +216,9 @@ class Cluster:
     __slots__ = (
         "_moments",
         "cache",
-        "claim_at",
         "disbanded",
         "due_at",
-        "graces",
+        "grace_ends",
         "here",
         "membership",
         "peers",
@@ -226,6 +226,7 @@ class Cluster:
         "placed",
         "placement",
         "publish_at",
+        "reconcile_at",
         "seen_ns",
         "since",
         "to_publish",
@@ -243,12 +244,12 @@ class Cluster:
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
         self.disbanded: dict[Name, None] = {}  # groups that were destroyed: no message makes them anew
-        self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.grace_ends: dict[NodeId, int] = {}  # when what dead nodes held here goes
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status
         self.due_at: int | None = None  # when something is to be done, as of the last step
         self.seen_ns = 0  # of the last event
-        self.claim_at: int | None = None
+        self.reconcile_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def peer(self, node: NodeId) -> Peer:
@@ -260,15 +261,15 @@ class Cluster:
             found = self.peers[node] = Peer(node)
             # An answer to an earlier start of this node may still be on its way: it must fit nothing.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
-            found.untold.update((name, dcp.Disband(name)) for name in self.disbanded)
+            found.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
         return found
 
     def _clear_out(self) -> None:
         """Forget the nodes that have no row any more, and hold nothing here, nor anybody here of them."""
         for node, peer in list(self.peers.items()):
-            busy = peer.connected or peer.deputies or peer.stand_ins or peer.asked
+            busy = peer.connected or peer.remote_tasks or peer.proxies or peer.asked
             if not busy and node not in self.membership.members:
-                for table in (self.peers, self.since, self.placed, self.graces):
+                for table in (self.peers, self.since, self.placed, self.grace_ends):
                     table.pop(node, None)
 
     def living(self) -> Iterator[Peer]:
@@ -285,7 +286,7 @@ class Cluster:
         return Proximity.RACK if near else Proximity.CLUSTER
 
     # -- placement ----------------------------------------------------------------------------------
-    def loaded(self, member: Member) -> Member:
+    def expected_load(self, member: Member) -> Member:
         """A node with the tasks that were sent there since it last told of its load."""
         version, count = self.placed.get(member.node, (0, 0))
         if version != member.version or not count:
@@ -328,10 +329,10 @@ class Cluster:
             found.append(self._moments[0][0])
         if self.publish_at is not None:
             found.append(self.publish_at)
-        if self.graces:
-            found.append(min(self.graces.values()))
-        if self.claim_at is not None:
-            found.append(self.claim_at)
+        if self.grace_ends:
+            found.append(min(self.grace_ends.values()))
+        if self.reconcile_at is not None:
+            found.append(self.reconcile_at)
         return min(found, default=None)
 
     def _live(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:

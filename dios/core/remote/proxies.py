@@ -20,21 +20,21 @@ from dios.wire import dcp, messages
 from dios.wire.types import Permission
 
 
-def known(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
+def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
     """The stand-in for an object that another node told of; made when it is the first time."""
     if told.object in step.state.objects:
         raise ProtocolError("an object of another node has the id of one that is here")
-    target = peer.stand_ins.get(ObjectId(told.object))
+    target = peer.proxies.get(ObjectId(told.object))
     if target is None:
         cluster = requests.cluster_of(step)
-        target = peer.stand_ins[ObjectId(told.object)] = Proxy(peer, told, cluster.proximity_of(peer.node))
-        peer.claim_epoch = peer.claim_epoch or peer.epoch
+        target = peer.proxies[ObjectId(told.object)] = Proxy(peer, told, cluster.proximity_of(peer.node))
+        peer.reconciled_epoch = peer.reconciled_epoch or peer.epoch
     return target
 
 
 def require_unknown(step: Step, peer: Peer, told: messages.Reference) -> None:
     """It can be entered into a table: neither reference nor object have the id of another one."""
-    held = peer.stand_ins.get(ObjectId(told.object))
+    held = peer.proxies.get(ObjectId(told.object))
     if not told.ref or (held is not None and told.ref in held.references):
         raise ProtocolError("a reference to another node's object has the id of one that is here, or none")
     if told.object in step.state.objects:
@@ -55,7 +55,7 @@ def adopt(
     if told.ref in task.table:
         raise ProtocolError("a reference to another node's object has the id of one that is here")
     require_unknown(step, peer, told)
-    target = known(step, peer, told)
+    target = proxy_for(step, peer, told)
     if target.references:
         target.learn(told)
         step.changed(target)
@@ -71,12 +71,12 @@ def adopt(
         ref_id=told.ref,
         now=step.now,
     )
-    task.abroad.add(node)
+    task.remote_nodes.add(node)
     step.emit(effects.BindSlot(task.id, reference.public()))
     return reference
 
 
-def abroad(step: Step, reference: Reference) -> messages.Reference:
+def public_part(step: Step, reference: Reference) -> messages.Reference:
     """The public part of a deputy's reference as it travels: with the time it has left."""
     told = reference.public()
     return replace(told, expires_ns=max(1, told.expires_ns - step.now)) if told.expires_ns else told
@@ -84,7 +84,7 @@ def abroad(step: Step, reference: Reference) -> messages.Reference:
 
 def published(step: Step, peer: Peer, told: dcp.Published) -> None:
     """Bring a stand-in's counters up to date."""
-    target = peer.stand_ins.get(told.object)
+    target = peer.proxies.get(told.object)
     if target is None or target.zombie or told.order <= target.order:
         return
     target.order = told.order
@@ -98,10 +98,10 @@ def release(step: Step, cluster: Cluster) -> None:
     """Tell the nodes that have the objects which references were dropped."""
     dropped, cluster.to_release = cluster.to_release, {}
     for (node, task), refs in dropped.items():
-        requests.tell(step, node, dcp.Release(task, tuple(refs)))
+        requests.notify_node(step, node, dcp.Release(task, tuple(refs)))
 
 
-def lose(step: Step, reference: Reference) -> None:
+def drop_lost(step: Step, reference: Reference) -> None:
     """The reference is gone over there already: drop it without a word."""
     cluster = requests.cluster_of(step)
     target, task = reference.object, reference.task
@@ -116,4 +116,4 @@ def lose(step: Step, reference: Reference) -> None:
 def taken_back(step: Step, task: Holder, ref: RefId) -> None:
     """The node that has the object took a reference back."""
     if ref in task.table:
-        lose(step, task.table.get(ref))
+        drop_lost(step, task.table.get(ref))

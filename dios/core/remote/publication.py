@@ -23,7 +23,7 @@ def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId
         return []
     if target.zombie:
         cluster.to_publish.pop(target.id, None)
-        return published_to_watchers(cluster, target)
+        return messages_to_watchers(cluster, target)
     cluster.to_publish[target.id] = target
     if cluster.publish_at is None:
         cluster.publish_at = now + limits.PUBLISH_MS * _MS
@@ -34,10 +34,10 @@ def publish_due(cluster: Cluster) -> list[effects.Send]:
     """Return the messages about all objects that have changed for a while."""
     cluster.publish_at = None
     waiting, cluster.to_publish = cluster.to_publish, {}
-    return [send for target in waiting.values() for send in published_to_watchers(cluster, target)]
+    return [send for target in waiting.values() for send in messages_to_watchers(cluster, target)]
 
 
-def published_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:
+def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:
     """Return a message with an object's counters for each node whose tasks refer to it."""
     found: list[effects.Send] = []
     for node in target.watchers:

@@ -29,29 +29,29 @@ _Entry: TypeAlias = tuple[RefId, ObjectId, int, bool]
 _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 
 
-def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
+def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Say what tasks of this node hold on another's, and take back what it does not know."""
-    if cluster.claim_at is None:
-        cluster.claim_at = step.now + limits.CLAIM_MS * _MS
+    if cluster.reconcile_at is None:
+        cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
     by_task: dict[Holder, list[_Entry]] = {}
-    for target in peer.stand_ins.values():
+    for target in peer.proxies.values():
         for reference in target.references.values():
             own = reference.provenance in _OWN_AUTHORITY
             entry = (reference.id, target.id, int(reference.permissions), own)
             by_task.setdefault(reference.task, []).append(entry)
     for task in step.state.tasks.values():
-        if peer.node in task.abroad:
+        if peer.node in task.remote_nodes:
             by_task.setdefault(task, [])  # it holds nothing there, and has its deputy
-    epoch = peer.claim_epoch or peer.epoch
+    epoch = peer.reconciled_epoch or peer.epoch
     parts = list(_parts(by_task))
     bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
     lost, peer.lost = tuple(peer.lost), []
     tasks = tuple(task.id for task in by_task)
     bodies.append(dcp.Claim(epoch, parts[-1] if parts else (), lost, tasks))
-    peer.claims_round += 1
-    peer.claims_missing = len(bodies)
+    peer.reconcile_round += 1
+    peer.reconcile_missing = len(bodies)
     for body in bodies:
-        requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, peer.claims_round))
+        requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, peer.reconcile_round))
 
 
 def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
@@ -59,10 +59,10 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
     if not isinstance(answer, dcp.Unknown):
         return
     peer = requests.cluster_of(step).peer(then.node)
-    if then.round == peer.claims_round:
-        peer.claims_missing -= 1
-        if not peer.claims_missing:
-            peer.claim_epoch = peer.epoch
+    if then.round == peer.reconcile_round:
+        peer.reconcile_missing -= 1
+        if not peer.reconcile_missing:
+            peer.reconciled_epoch = peer.epoch
     _correct(step, peer, answer)
 
 
@@ -86,19 +86,19 @@ def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, .
         yield tuple(part)
 
 
-def claim_all(step: Step, cluster: Cluster) -> None:
+def reconcile_all(step: Step, cluster: Cluster) -> None:
     """Now and then, whatever has happened."""
     # Also where nobody can be asked now: who is taken for dead may live, and its connection stand.
-    cluster.claim_at = step.now + limits.CLAIM_MS * _MS
+    cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
-            claim(step, cluster, peer)
+            reconcile(step, cluster, peer)
 
 
 def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
     gone = set(answer.objects)
     unknown = set(answer.refs)
-    for target in list(peer.stand_ins.values()):
+    for target in list(peer.proxies.values()):
         if target.id in gone:
             target.zombie = True
             target.lost = target.lost or target.type is ObjectType.TASK
@@ -106,12 +106,12 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
             continue
         for reference in [one for one in target.references.values() if one.id in unknown]:
             holder = reference.task
-            proxies.lose(step, reference)
+            proxies.drop_lost(step, reference)
             told = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
             notices.notify(step, holder, told)
 
 
-def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
+def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
     cluster = requests.cluster_of(step)
     refs: list[RefId] = []
@@ -119,7 +119,7 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
     restarted = _may_be_of_before(step, peer, body.epoch)
     for holding in body.holdings:
-        deputy = remote_tasks.deputy_of(step, peer, holding.caller)
+        deputy = remote_tasks.remote_task_for(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
         for reference in deputy.table:
             told = holding.first <= reference.id <= holding.last
@@ -132,15 +132,15 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
             if target is None:
                 objects[object_id] = None
                 refs.append(ref)
-            elif restarted and own and remote_tasks.may_have_again(deputy, target, ref):
+            elif restarted and own and remote_tasks.can_restore(deputy, target, ref):
                 rights = Permission(permissions) & Permission.ALL
-                remote_tasks.grant_again(step, deputy, target, ref, rights)
+                remote_tasks.restore(step, deputy, target, ref, rights)
             else:
                 refs.append(ref)
     if body.tasks is not None:
-        peer.claimed_ns = step.now if peer.claimed_ns is None else peer.claimed_ns
+        peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
         known = set(body.tasks)
-        for deputy in [one for one in peer.deputies.values() if one.id not in known]:
+        for deputy in [one for one in peer.remote_tasks.values() if one.id not in known]:
             for reference in deputy.table:
                 if reference.granted_ns <= young:
                     lifetimes.drop_reference(step, reference)
@@ -151,10 +151,10 @@ def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
         victim = step.state.tasks.get(child)
         if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
             lifecycle.end_task_by(step, victim, victim.parent, "its parent was told that it is lost")
-    for deputy in peer.deputies.values():
+    for deputy in peer.remote_tasks.values():
         for reference in deputy.table:
             if not reference.object.zombie:
-                step.after += publication.publish(cluster, reference.object, step.now, step.told)
+                step.after += publication.publish(cluster, reference.object, step.now, step.informed)
     requests.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
 
 
@@ -163,12 +163,12 @@ def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
 
     Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
     """
-    late = peer.claimed_ns is not None and step.now - peer.claimed_ns > limits.CLAIM_YOUNG_MS * _MS
+    late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.CLAIM_YOUNG_MS * _MS
     return 0 < epoch < requests.cluster_of(step).here.epoch and not late
 
 
-def end_deputies(step: Step, cluster: Cluster, peer: Peer) -> None:
+def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Nothing that tasks of a node hold here counts any more."""
     del cluster
-    for deputy in list(peer.deputies.values()):
+    for deputy in list(peer.remote_tasks.values()):
         remote_tasks.end(step, peer, deputy)

@@ -35,7 +35,7 @@ from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resou
 _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
 
-def named(step: Step, host: str) -> Peer | None:
+def peer_named(step: Step, host: str) -> Peer | None:
     """The node that people call so; None for this one. EHOSTUNREACH when there is none, or it is dead."""
     cluster = step.state.cluster
     if cluster is None:
@@ -68,7 +68,7 @@ def gather(
     row.progress = GatherProgress(plan, [None] * len(asked), [], len(asked))
     step.wait(row)
     for place, (node, body, source) in enumerate(asked):
-        row.task.abroad.add(node)
+        row.task.remote_nodes.add(node)
         requests.ask_for_call(step, row, node, body, GatherAnswer(row.id, place), source=source)
 
 
@@ -153,7 +153,7 @@ class _Load:
 def _in_vector(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
         raise InvalidError(f"{type(call).__name__.lower()} on an object of another node stands alone")
-    return forwarding.translated(task, call)
+    return forwarding.translate(task, call)
 
 
 def _refusal(task: Holder, seq: int, error: DiosError) -> effects.Answer:
@@ -180,7 +180,7 @@ def _take_apart(
     offset = 0
     for place, result in zip(members, results, strict=True):
         try:
-            parts[place] = forwarding.fitted(step, task, seq, call.calls[place], result, offset)
+            parts[place] = forwarding.fit(step, task, seq, call.calls[place], result, offset)
         except DiosError as error:
             parts[place] = _refusal(task, seq, error)
         if isinstance(result, messages.Buffer) and result.data is None:
@@ -210,7 +210,7 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
         there = messages.Select(
             tuple(call.refs[index] for index in indexes), call.mode, None if waits else 0, call.flags
         )
-        task.abroad.add(node)
+        task.remote_nodes.add(node)
         body = dcp.Forward(forwarding.caller_of(task), there)
         requests.ask_for_call(step, row, node, body, SelectAnswer(row.id, tuple(indexes)))
 
@@ -237,7 +237,7 @@ def abandon(step: Step, row: Pending) -> None:
     for question in requests.give_up_all(step, row):
         if isinstance(question.body, dcp.Forward):
             cancel = messages.Cancel(question.number)
-            requests.tell(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
+            requests.notify_node(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
 
 
 # -- create and copy ----------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) 
         found = proxies.adopt(step, row.task, then.node, answer.reference, Provenance.CREATED)
         step.answer(row.task, row.seq, messages.Created(answer.name, found.public()))
     else:
-        step.reply(forwarding.fitted(step, row.task, row.seq, call, answer))
+        step.reply(forwarding.fit(step, row.task, row.seq, call, answer))
 
 
 def _placed(call: messages.Create) -> messages.Create:
@@ -301,11 +301,11 @@ def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answ
     if isinstance(answer, dcp.Planted):
         finish_copy(step, task, seq, answer)
     elif isinstance(answer, dcp.Offered) and then.node == requests.cluster_of(step).here.node:
-        _received(step, task, seq, then.receiver, then.home, answer)
+        _enter_received(step, task, seq, then.receiver, then.home, answer)
     elif isinstance(answer, messages.Done):
         step.answer(task, seq, answer)
     else:
-        step.reply(forwarding.fitted(step, task, seq, cast("messages.Copy", row.call), answer))
+        step.reply(forwarding.fit(step, task, seq, cast("messages.Copy", row.call), answer))
 
 
 def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tuple[NodeId, dcp.Caller]:
@@ -319,13 +319,13 @@ def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tupl
     return cluster.here.node, forwarding.caller_of(found)
 
 
-def _received(
+def _enter_received(
     step: Step, task: Holder, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered
 ) -> None:
     taker = step.state.tasks.get(receiver)
     if taker is None or not taker.alive or len(answer.references) != 1:
         refs = tuple(RefId(told.ref) for told in answer.references)
-        requests.tell(step, node, dcp.Release(receiver, refs))
+        requests.notify_node(step, node, dcp.Release(receiver, refs))
         step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
         return
     public = proxies.adopt(step, taker, node, answer.references[0], Provenance.DELEGATED).public()

@@ -62,7 +62,7 @@ def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]
     progress.waiting = dict.fromkeys(nodes)
     body = dcp.Resolve(forwarding.caller_of(task), progress.names, limit)
     for node in nodes:
-        task.abroad.add(node)
+        task.remote_nodes.add(node)
         requests.ask_for_call(step, row, node, body, SearchAnswer(row.id, node))
 
 
@@ -97,7 +97,7 @@ def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
         _ask_all(step, cluster, row, progress)
         return
     step.state.pending.remove(row)
-    _remember(cluster, progress)
+    _update_cache(cluster, progress)
     try:
         references = _granted(step, task, call, progress)
     except DiosError as error:
@@ -131,7 +131,7 @@ def _granted(
             if told.type is ObjectType.GROUP:
                 _release(step, task.id, node, (told,))
                 owner = owners.get(ObjectId(told.object), "")
-                group = groups.known(step, dcp.GroupName(Name(call.name), owner))
+                group = groups.group_for(step, dcp.GroupName(Name(call.name), owner))
                 if group is not None and all(group.id != one.object for one in references):
                     granted = lifetimes.grant(step, task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
@@ -140,7 +140,7 @@ def _granted(
     return tuple(references)
 
 
-def _remember(cluster: Cluster, progress: SearchProgress) -> None:
+def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:
     """Where something was found, so that the next question need not go to all."""
     nodes = tuple(node for node, _ in progress.found)
     if not nodes or len(progress.names) > limits.LOOKUP_CACHED_NAMES_MAX:
@@ -156,4 +156,4 @@ def _release(step: Step, task: TaskId, node: NodeId, references: tuple[messages.
     """Give back references that are more than was asked for, or came too late."""
     refs = tuple(RefId(told.ref) for told in references)
     if refs:
-        requests.tell(step, node, dcp.Release(task, refs))
+        requests.notify_node(step, node, dcp.Release(task, refs))

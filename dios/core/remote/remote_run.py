@@ -23,8 +23,8 @@ from dios.core.calls import (
 )
 from dios.core.model.records import (
     ChildIdentity,
-    Given,
     Holder,
+    PassedReference,
     Pending,
     PhysicalObject,
     Provenance,
@@ -136,8 +136,8 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
         home = origin.object.home
         if not home:
             if deputy is None:
-                deputy = remote_tasks.deputy_of(step, peer, start.child)
-            told = offered(step, deputy, origin, sharing)
+                deputy = remote_tasks.remote_task_for(step, peer, start.child)
+            told = offer(step, deputy, origin, sharing)
             start.held[place] = dcp.Held(here, told)
             start.granted.append((here, RefId(told.ref)))
         elif home == peer.node:
@@ -150,7 +150,7 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
             start.held[place] = dcp.Held(home, told)
 
 
-def offered(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
+def offer(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
     """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         access.delegable(origin.task, origin.id)
@@ -159,7 +159,7 @@ def offered(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharin
     step.audit(
         receiver, "delegate", "ok", origin.object.fingerprint, f"at start, rights {sharing.permissions}"
     )
-    return proxies.abroad(step, fresh)
+    return proxies.public_part(step, fresh)
 
 
 def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[Reference]) -> None:
@@ -210,12 +210,12 @@ def _withdraw(step: Step, start: StartProgress) -> None:
     cluster = requests.cluster_of(step)
     if start.node:
         peer = cluster.peer(start.node)
-        deputy = peer.deputies.get(start.child.task)
+        deputy = peer.remote_tasks.get(start.child.task)
         if deputy is not None:
             remote_tasks.end(step, peer, deputy)
     for node, ref in start.granted:
         if node != cluster.here.node:
-            requests.tell(step, node, dcp.Release(start.child.task, (ref,)))
+            requests.notify_node(step, node, dcp.Release(start.child.task, (ref,)))
 
 
 def _start(step: Step, row: Pending, start: StartProgress) -> None:
@@ -306,8 +306,8 @@ def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
     )
-    task.abroad.add(start.node)
-    access.local(task).children_away[child.task] = (start.node, child.fingerprint, child.label)
+    task.remote_nodes.add(start.node)
+    access.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
     cluster.note_placed(start.node)
     step.audit(
         task,
@@ -325,7 +325,7 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
     if row is None or not isinstance(row.progress, StartProgress):
         parent = step.state.tasks.get(then.call[0])
         if parent is not None:
-            parent.children_away.pop(then.child, None)
+            parent.remote_children.pop(then.child, None)
         return
     task, start = access.local(row.task), row.progress
     step.state.pending.remove(row)
@@ -337,7 +337,7 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
         else:
             step.answer(task, row.seq, messages.Created(answer.name, reference.public()))
         return
-    task.children_away.pop(then.child, None)
+    task.remote_children.pop(then.child, None)
     _withdraw(step, start)
     if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
         _no_room(step, row, start)
@@ -347,12 +347,12 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
 
 
 # -- on the other node --------------------------------------------------------------------------------
-def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
+def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task for one of another node: with exactly what it was offered."""
     cluster = requests.cluster_of(step)
-    if ObjectId(body.child) in step.state.objects or body.child in step.state.deputies:
+    if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
         raise ProtocolError("a task with an id that is taken")
-    parent = remote_tasks.deputy_of(step, peer, body.caller)
+    parent = remote_tasks.remote_task_for(step, peer, body.caller)
     everything = (body.program, *body.inputs, *body.outputs)
     origins = [
         parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything
@@ -362,9 +362,9 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
             access.delegable(parent, origin.id)
     brand = run_orders.brand_for(step, parent, body.call.brand)
     targets = _targets(step, cluster, parent, everything, origins)
-    names = groups.names_known(step, body.groups)
+    names = groups.names_for(step, body.groups)
     given = [
-        Given(
+        PassedReference(
             target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
         )
         for target, one in zip(targets, everything, strict=True)
@@ -395,7 +395,7 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
     if body.call.flags & Flag.NON_BLOCKING:
-        step.answer(parent, number, messages.Created(child.name, proxies.abroad(step, reference)))
+        step.answer(parent, number, messages.Created(child.name, proxies.public_part(step, reference)))
     else:
         step.wait(Pending(parent, number, body.call, (child.object,)))
 
@@ -413,7 +413,7 @@ def _targets(
         raise ProtocolError("two references with one id, or none")
     for one, origin in zip(everything, origins, strict=True):
         if origin is None:
-            proxies.require_unknown(step, remote_tasks.home_of(cluster, one.node), one.reference)
+            proxies.require_unknown(step, remote_tasks.peer_named(cluster, one.node), one.reference)
         else:
             delegation.end_of(step, one.reference.expires_ns)
             parent.table.require_room()
@@ -423,7 +423,7 @@ def _targets(
     elif not RULES[program.type].executable:
         raise NotExecutableError(f"a {program.type.name} cannot be run")
     return [
-        proxies.known(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
+        proxies.proxy_for(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
         for one, origin in zip(everything, origins, strict=True)
     ]
 

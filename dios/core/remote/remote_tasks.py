@@ -21,18 +21,18 @@ from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
 
 
-def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
+def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
     """The deputy of another node's task; made when it is needed first.
 
     ``guessed``: whom the task acts for is not known yet; its own node will say it.
     """
     state = step.state
-    found = state.deputies.get(caller.task)
+    found = state.remote_tasks.get(caller.task)
     if found is not None:
         if found.home != peer.node:
             raise ProtocolError("a task is said to be on two nodes")
         if found.guessed and not guessed:
-            _recognise(step, found, caller)
+            _set_principal(step, found, caller)
         return found
     if caller.task in state.tasks:
         raise ProtocolError("a task of this node is said to be on another")
@@ -58,16 +58,16 @@ def deputy_of(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = Fal
         label=caller.label,
         now=step.now,
     )
-    state.deputies[deputy.id] = deputy
-    peer.deputies[deputy.id] = deputy
+    state.remote_tasks[deputy.id] = deputy
+    peer.remote_tasks[deputy.id] = deputy
     if peer.dead_since is not None and state.cluster is not None:
         # Should it never come back, this goes as what it had before does.
-        state.cluster.graces.setdefault(peer.node, step.now + limits.GRACE_MS * 1_000_000)
+        state.cluster.grace_ends.setdefault(peer.node, step.now + limits.GRACE_MS * 1_000_000)
     step.emit(effects.OpenDeputy(deputy.id, peer.node, principal))
     return deputy
 
 
-def _recognise(step: Step, deputy: RemoteTask, caller: dcp.Caller) -> None:
+def _set_principal(step: Step, deputy: RemoteTask, caller: dcp.Caller) -> None:
     """Its own node says for whom the task acts: what it holds is counted with that principal from now on."""
     principal = Principal(caller.principal)
     held = len(deputy.table)
@@ -82,13 +82,13 @@ def _recognise(step: Step, deputy: RemoteTask, caller: dcp.Caller) -> None:
 
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:
-    if len(peer.deputies) >= limits.DEPUTIES_PER_NODE_MAX:
-        raise LimitError(f"{len(peer.deputies)} tasks of node {peer.name} hold something here; end some")
+    if len(peer.remote_tasks) >= limits.DEPUTIES_PER_NODE_MAX:
+        raise LimitError(f"{len(peer.remote_tasks)} tasks of node {peer.name} hold something here; end some")
     if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
         raise LimitError(f"this node knows {len(state.principals)} principals, and takes no more")
 
 
-def home_of(cluster: Cluster, node: NodeId) -> Peer:
+def peer_named(cluster: Cluster, node: NodeId) -> Peer:
     """The node that another one says a task is on; EHOSTUNREACH for one that nobody has heard of."""
     peer = cluster.peers.get(node)
     if peer is None:
@@ -96,7 +96,7 @@ def home_of(cluster: Cluster, node: NodeId) -> Peer:
     return peer
 
 
-def may_have_again(deputy: RemoteTask, target: PhysicalObject, ref: RefId) -> bool:
+def can_restore(deputy: RemoteTask, target: PhysicalObject, ref: RefId) -> bool:
     """Whether a reference of before a new start can be granted again, as it was, and counted."""
     if target.persistence is not Persistence.DURABLE or not ref or ref in target.references:
         return False
@@ -117,18 +117,18 @@ def end(step: Step, peer: Peer, deputy: RemoteTask) -> None:
     if deputy.brand is not Brand.LEGACY:
         # What a person's process has started lives on, wherever it is.
         lifecycle.end_orphans(step, deputy)
-    peer.deputies.pop(deputy.id, None)
-    step.state.deputies.pop(deputy.id, None)
+    peer.remote_tasks.pop(deputy.id, None)
+    step.state.remote_tasks.pop(deputy.id, None)
     step.emit(effects.CloseDeputy(deputy.id))
 
 
-def grant_again(
+def restore(
     step: Step, deputy: RemoteTask, target: PhysicalObject, ref: RefId, permissions: Permission
 ) -> Reference:
     """A reference that this node knew before it was started anew."""
     reference = step.state.add_reference(
         deputy, target, permissions, Provenance.RESOLVED, ref_id=ref, now=step.now
     )
-    step.seen(target)
+    step.depend_on(target)
     step.audit(deputy, "claim", "ok", target.fingerprint)
     return reference

@@ -22,7 +22,7 @@ from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
-def plant(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
+def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Have the object of one of the giver's references made on another node, too; answered by Planted."""
     reference = access.delegable(giver, call.ref)
     origin = reference.object
@@ -36,7 +36,7 @@ def plant(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Co
         kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
     raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
     body = dcp.Plant(
-        caller=caller_as_told(giver),
+        caller=caller_of(giver),
         name=origin.name,
         groups=groups.described(step, origin.groups),
         owner=origin.owner,
@@ -47,18 +47,18 @@ def plant(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Co
         size=origin.size,
         home=giver.home or requests.cluster_of(step).here.node,
     )
-    step.seen(origin)
+    step.depend_on(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
     requests.ask(step, node, body, then, source=source)
 
 
-def caller_as_told(task: Holder) -> dcp.Caller:
+def caller_of(task: Holder) -> dcp.Caller:
     """For whom: the task itself, also where this node knows it by its deputy."""
     return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
 
-def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
+def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     """Make the object here, and grant the caller a reference, whosever task it is."""
     if body.size != step.payload_size:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
@@ -73,9 +73,9 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     if task is not None and not _is_asked_for(peer, task):
         raise NotPermittedError("the task has asked for no copy; nothing is put into its table unasked")
     if task is None:
-        home = remote_tasks.home_of(cluster, body.home or peer.node)
-        task = remote_tasks.deputy_of(step, home, body.caller)
-    names = groups.names_known(step, body.groups)
+        home = remote_tasks.peer_named(cluster, body.home or peer.node)
+        task = remote_tasks.remote_task_for(step, home, body.caller)
+    names = groups.names_for(step, body.groups)
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()
     require_all(accounts, Resource.OBJECTS, 1)
@@ -102,7 +102,7 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     step.emit(effects.ApplyWrite(made.id, source, durable=durable))
     reference = lifetimes.grant(step, task, made, Permission.ALL, Provenance.DELEGATED)
     step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
-    held = dcp.Held(cluster.here.node, proxies.abroad(step, reference))
+    held = dcp.Held(cluster.here.node, proxies.public_part(step, reference))
     requests.reply(step, peer, number, dcp.Planted(held))
 
 

@@ -48,10 +48,10 @@ def ask(
     cluster = cluster_of(step)
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
-        _go_on(step, then, unreachable(peer))
+        _continue(step, then, unreachable(peer))
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
-        _go_on(
+        _continue(
             step, then, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already")
         )
         return None
@@ -60,11 +60,11 @@ def ask(
     question = PendingRequest(number, peer, body, then, source, step.now)
     question.version = _version_of(step.state, source)
     peer.asked[number] = question
-    _say(step, cluster, question)
+    _send(step, cluster, question)
     return question
 
 
-def _go_on(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
+def _continue(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
     if then is not None:
         step.continue_with(then, answer)
 
@@ -81,43 +81,43 @@ def ask_for_call(
     """Ask another node for a waiting call, which gives the request up when it is over."""
     question = ask(step, node, body, then, source=source)
     if question is not None:
-        row.questions.append((node, question.number))
+        row.requests.append((node, question.number))
 
 
-def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
+def notify_node(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
     """Ask for something whose answer does not matter; it is repeated until it is done, or the node dead."""
     ask(step, node, body)
 
 
-def tell_surely(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
+def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
     """Tell a node of something that it must hear: if not now, when it is back.
 
     ``key`` is what is told of. What is too old, with many newer, is left out.
     """
-    peer.untold[key] = body
-    if len(peer.untold) > limits.UNTOLD_MAX:
-        del peer.untold[next(iter(peer.untold))]
+    peer.notices[key] = body
+    if len(peer.notices) > limits.UNTOLD_MAX:
+        del peer.notices[next(iter(peer.notices))]
     ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
-def tell_again(step: Step, peer: Peer) -> None:
+def repeat_notices(step: Step, peer: Peer) -> None:
     """A node is back: it hears what it may not know."""
-    for key, body in list(peer.untold.items()):
+    for key, body in list(peer.notices.items()):
         ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
 def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
     """Forget a notice that a node has heard."""
     if not isinstance(answer, messages.Failure):
-        cluster_of(step).peer(then.node).untold.pop(then.key, None)
+        cluster_of(step).peer(then.node).notices.pop(then.key, None)
 
 
-def _say(step: Step, cluster: Cluster, question: PendingRequest) -> None:
+def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     peer = question.peer
     if peer.connected:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
         if source is not None:
-            step.seen(source)  # its content may still be on the way to the disk
+            step.depend_on(source)  # its content may still be on the way to the disk
         asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, asked, question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
@@ -133,7 +133,7 @@ def _version_of(state: State, source: WriteSource | None) -> int:
     return -1 if target is None else target.v_w
 
 
-def _say_again(step: Step, cluster: Cluster, question: PendingRequest) -> None:
+def _repeat(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     """Repeat a request, but never with other bytes than those that it was made for."""
     if _version_of(step.state, question.source) != question.version:
         said = "the object was written while its bytes were sent again; it may have been copied as it was"
@@ -142,7 +142,7 @@ def _say_again(step: Step, cluster: Cluster, question: PendingRequest) -> None:
         said = "the buffer was closed while its bytes were sent again; they may have been written"
         _finish(step, question, _failure(Code.EHOSTUNREACH, said))
     else:
-        _say(step, cluster, question)
+        _send(step, cluster, question)
 
 
 def _has_its_buffer(state: State, question: PendingRequest) -> bool:
@@ -151,12 +151,12 @@ def _has_its_buffer(state: State, question: PendingRequest) -> bool:
     if source is None or not source.buffer or not isinstance(body, dcp.Forward):
         return True
     task = state.tasks.get(body.caller.task)
-    return task is not None and source.buffer in task.away
+    return task is not None and source.buffer in task.remote_buffers
 
 
 def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
     """Give up every request of a call that is over. Return those that were not answered yet."""
-    found = [question for request in row.questions if (question := _give_up(step, request)) is not None]
+    found = [question for request in row.requests if (question := _give_up(step, request)) is not None]
     if isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
             step.emit(effects.DropPayload(payload))
@@ -169,7 +169,7 @@ def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
     return None if peer is None else peer.asked.pop(number, None)
 
 
-def due(step: Step) -> None:
+def repeat_due(step: Step) -> None:
     """Repeat what was not answered in time; give up on whom nothing was heard of for too long."""
     cluster = cluster_of(step)
     for question in cluster.due(step.now):
@@ -177,11 +177,11 @@ def due(step: Step) -> None:
         silent_ms = (step.now - max(question.silent_since, question.moving_since)) // _MS
         if _is_cut_off(step, question):
             peer.cut_off = True
-        if peer.cut_off or silent_ms >= _patience_ms(question):
+        if peer.cut_off or silent_ms >= _timeout_ms(question):
             _finish(step, question, unreachable(peer))
             continue
         question.repeats += 1
-        _say_again(step, cluster, question)
+        _repeat(step, cluster, question)
 
 
 def _is_cut_off(step: Step, question: PendingRequest) -> bool:
@@ -193,15 +193,15 @@ def _is_cut_off(step: Step, question: PendingRequest) -> bool:
     return step.now - quiet_since >= (limits.DCP_SILENCE_MS + bulk_ms) * _MS
 
 
-def heard(step: Step, peer: Peer) -> None:
+def note_heard(step: Step, peer: Peer) -> None:
     """Something came from a node; one that was not heard for a while learns what it missed."""
     peer.heard_ns = step.now
     if peer.cut_off:
         peer.cut_off = False
-        tell_again(step, peer)
+        repeat_notices(step, peer)
 
 
-def excuse(step: Step, cluster: Cluster) -> None:
+def reset_silence(step: Step, cluster: Cluster) -> None:
     """This node itself was away for a while: nobody else was silent."""
     for peer in cluster.peers.values():
         peer.heard_ns = step.now
@@ -209,7 +209,7 @@ def excuse(step: Step, cluster: Cluster) -> None:
             question.silent_since = step.now
 
 
-def _patience_ms(question: PendingRequest) -> int:
+def _timeout_ms(question: PendingRequest) -> int:
     if isinstance(question.body, dcp.Resolve | dcp.Rows):
         return limits.LOOKUP_PATIENCE_MS
     if question.source is not None:
@@ -234,22 +234,22 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
 
 def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
     question.peer.asked.pop(question.number, None)
-    _go_on(step, question.then, answer)
+    _continue(step, question.then, answer)
 
 
 def fail_all(step: Step, peer: Peer, why: str = "") -> None:
     """No answer of this peer will come any more."""
     questions, peer.asked = list(peer.asked.values()), {}
     for question in questions:
-        _go_on(step, question.then, unreachable(peer, why))
+        _continue(step, question.then, unreachable(peer, why))
 
 
-def say_again(step: Step, peer: Peer) -> None:
+def repeat_all(step: Step, peer: Peer) -> None:
     """The connection is new: whatever was said on the one before may be lost."""
     cluster = cluster_of(step)
     for question in list(peer.asked.values()):
         question.silent_since = step.now
-        _say_again(step, cluster, question)
+        _repeat(step, cluster, question)
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
@@ -291,7 +291,7 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
 
 def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) -> None:
     # Whatever it told of may still be on its way to the disk.
-    step.wait_for_everything()
+    step.depend_on_everything()
     effect = remembered.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
         target = step.state.objects.get(part.object) if isinstance(part, READS) else None
@@ -325,7 +325,7 @@ def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
         return True
     if not isinstance(part, _OPENS) or not part.result.buffer:
         return False
-    deputy = step.state.deputies.get(part.task)
+    deputy = step.state.remote_tasks.get(part.task)
     return deputy is None or BufferId(part.result.buffer) not in deputy.buffers
 
 

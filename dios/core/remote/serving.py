@@ -35,13 +35,13 @@ from dios.wire.types import ObjectType, Permission, Resource
 Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
 
 
-def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
+def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
     validation.require_request(step.state, requests.cluster_of(step), peer, body)
     settled = peer.settled.has(message.number)  # if it waits still, then for nobody
     if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
-        known = step.state.deputies.get(body.caller.task)
+        known = step.state.remote_tasks.get(body.caller.task)
         if known is not None and message.number in known.pending:
             raise ProtocolError(f"request {message.number} waits already")
     if not requests.is_new(step, peer, message):
@@ -58,17 +58,17 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
-    deputy = remote_tasks.deputy_of(step, peer, body.caller)
+    deputy = remote_tasks.remote_task_for(step, peer, body.caller)
     call = body.call
     attached = step.payload_size
     if isinstance(call, messages.ReadOnce | messages.WriteOnce):
-        step.told = peer.node
+        step.informed = peer.node
     if isinstance(call, messages.Vector):
         dispatch.dispatch_vector(step, deputy, number, call, step.payload, attached)
     elif isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
-        names = groups.names_known(step, body.groups)
+        names = groups.names_for(step, body.groups)
         if len(names) < len(body.groups):
             raise StaleError("a group was destroyed; create the object in another")
         object_calls.create_in(step, deputy, number, call, names)
@@ -77,7 +77,7 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
 
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
-    deputy = remote_tasks.deputy_of(step, peer, body.caller)
+    deputy = remote_tasks.remote_task_for(step, peer, body.caller)
     every = {target.id: target for name in body.names for target in step.state.names.find(name)}
     found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
     found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
@@ -88,7 +88,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     references: list[messages.Reference] = []
     for target in found:
         reference = lifetimes.grant(step, deputy, target, Permission.ALL, Provenance.RESOLVED)
-        references.append(proxies.abroad(step, reference))
+        references.append(proxies.public_part(step, reference))
         if target.type is ObjectType.GROUP:
             owners.append((target.id, target.owner))
     if references:
@@ -98,22 +98,22 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
 
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Delegate to a task that is about to be started on another node."""
-    giver = remote_tasks.deputy_of(step, peer, body.caller)
+    giver = remote_tasks.remote_task_for(step, peer, body.caller)
     references = [access.delegable(giver, one.ref) for one in body.shared]
-    home = remote_tasks.home_of(requests.cluster_of(step), body.node)
-    receiver = remote_tasks.deputy_of(step, home, body.receiver)
+    home = remote_tasks.peer_named(requests.cluster_of(step), body.node)
+    receiver = remote_tasks.remote_task_for(step, home, body.receiver)
     receiver.table.require_room(len(references))
     told = [
-        remote_run.offered(step, receiver, reference, one)
+        remote_run.offer(step, receiver, reference, one)
         for reference, one in zip(references, body.shared, strict=True)
     ]
     requests.reply(step, peer, number, dcp.Offered(tuple(told)))
 
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
-    giver = remote_tasks.deputy_of(step, peer, body.caller)
+    giver = remote_tasks.remote_task_for(step, peer, body.caller)
     then = AnswerRequest(peer.node, number, peer.epoch)
-    delegation.delegate_away(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
+    delegation.delegate_remote(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 
 def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
@@ -131,7 +131,7 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
 
 def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     """Sent by the task's own node, or by one that offered and had no use for it."""
-    deputy = step.state.deputies.get(body.task)
+    deputy = step.state.remote_tasks.get(body.task)
     if deputy is not None:
         for ref in body.refs:
             reference = deputy.table.find(ref)
@@ -142,7 +142,7 @@ def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
 
 def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
     for task in body.tasks:
-        deputy = peer.deputies.get(task)
+        deputy = peer.remote_tasks.get(task)
         if deputy is not None:
             remote_tasks.end(step, peer, deputy)
     requests.reply(step, peer, number, messages.Done(1))
@@ -160,12 +160,12 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
                 event = messages.Retired(
                     event.ref, event.object, event.fingerprint, reference.label, event.expired
                 )
-                proxies.lose(step, reference)
+                proxies.drop_lost(step, reference)
         elif isinstance(event, messages.ChildEnded):
             # One that was taken for lost was told of then; of a child on a third node only that one tells.
-            place = task.children_away.get(TaskId(event.object))
+            place = task.remote_children.get(TaskId(event.object))
             if place is not None and place[0] == peer.node:
-                del task.children_away[TaskId(event.object)]
+                del task.remote_children[TaskId(event.object)]
                 news = True
         if task.alive and news:
             notices.notify(step, task, event)
@@ -200,12 +200,12 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Offer: _offer,
     dcp.Delegate: _delegate,
     dcp.Give: _give,
-    dcp.Start: remote_run.started_for,
-    dcp.Plant: replication.planted,
+    dcp.Start: remote_run.start_for_node,
+    dcp.Plant: replication.replica_requested,
     dcp.Release: _release,
     dcp.Gone: _gone,
     dcp.Tell: _tell,
-    dcp.Claim: reconciliation.claimed,
+    dcp.Claim: reconciliation.answer_claim,
     dcp.Disband: _disband,
     dcp.Rows: _rows,
     dcp.Keep: _keep,

@@ -97,7 +97,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
 
 def _require_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
     """The task can be one of this other node's."""
-    known = state.deputies.get(task)
+    known = state.remote_tasks.get(task)
     if node == here or task in state.tasks or (known is not None and known.home != node):
         raise ProtocolError("a task is said to be where it is not")
 

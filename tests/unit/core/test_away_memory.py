@@ -125,7 +125,7 @@ def test_a_call_that_was_given_up_may_come_late(two: Two) -> None:
     (late,) = asks(held)
     _, cancel = two.held_back(messages.Cancel(seq))
     assert two.me.read(two.ref) == b"content"
-    deputy = two.there.core.state.deputies[two.me.task]
+    deputy = two.there.core.state.remote_tasks[two.me.task]
     assert late.number in deputy.pending
     two.hear(late)
     assert late.number not in two.books()[1].answers

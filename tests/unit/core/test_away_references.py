@@ -52,7 +52,7 @@ class Friends:
         peers = [
             peer for state in found if state.cluster is not None for peer in state.cluster.peers.values()
         ]
-        return not any(peer.stand_ins or peer.deputies for peer in peers)
+        return not any(peer.proxies or peer.remote_tasks for peer in peers)
 
 
 def gone(citizen: Citizen, ref: int) -> bool:
@@ -268,7 +268,7 @@ def test_both_sides_come_to_agree(side: str) -> None:
     told = friends.delegate()
     friends.cluster.advance(limits.CLAIM_YOUNG_MS + 100, 1_000)
     state = (friends.receiver.node if side == "home" else friends.home).core.state
-    table = (state.tasks if side == "home" else state.deputies)[friends.receiver.task].table
+    table = (state.tasks if side == "home" else state.remote_tasks)[friends.receiver.task].table
     friends.cluster.drop = lambda parcel: True  # noqa: ARG005 - all is lost
     if side == "home":
         friends.receiver.send(messages.Delete(told.ref, int(Flag.HANDLE_ONLY)))
@@ -324,4 +324,4 @@ def test_nothing_is_left_for_tasks_of_a_node_that_was_dead_already() -> None:
     assert refused.code == Code.EHOSTUNREACH
     cluster.advance(limits.GRACE_MS + 1_000, grain=250)
     assert here.core.state.cluster is not None
-    assert not here.core.state.cluster.peers[far.node].deputies
+    assert not here.core.state.cluster.peers[far.node].remote_tasks
