@@ -1,6 +1,6 @@
-"""Big objects: the first view of 64 MB, writing it on fresh and on re-used pages, beside Ray.
+"""Large objects: the first view of 64 MB, and writes on fresh and on reused pages, compared with Ray.
 
-Not for: small objects (``benchmarks.calls``). A GB is a thousand million bytes.
+Small objects are in ``benchmarks.calls``. A GB is a thousand million bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _READS = ("read view, first", "read view, once more", "read view and every byte 
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     data = bytes(bytearray(b"0123456789abcdef" * (SIZE // 16)))
-    speed = section.figure("copy into memory at hand, for comparison", _memory_speed(data), "GB/s")
+    speed = section.figure("copy into memory with pages, for comparison", _memory_speed(data), "GB/s")
     found = _ours(data)
     for name, values in found.items():
         if name.startswith("write"):
@@ -36,15 +36,15 @@ def run(section: Section) -> None:
             section.figure(name, median(values) * 1e6, "µs")
     ray_fresh, ray_again, ray_first, ray_later = _ray(section, data)
     section.figure("ray.put on fresh pages", ray_fresh, "GB/s")
-    section.figure("ray.put on re-used pages", ray_again, "GB/s")
+    section.figure("ray.put on reused pages", ray_again, "GB/s")
     section.figure("ray.get, first", ray_first, "µs")
-    section.figure("ray.get, once more", ray_later, "µs")
+    section.figure("ray.get, repeated", ray_later, "µs")
     first, later = (median(found[name]) * 1e6 for name in ("read view, first", "read view, once more"))
     section.rows.append(
         Row(
             "64 MB blob: first read view",
-            f"{number(first)} µs; {number(later)} once more",
-            f"ray.get {number(ray_first)} µs; {number(ray_later)} once more",
+            f"{number(first)} µs; {number(later)} repeated",
+            f"ray.get {number(ray_first)} µs; {number(ray_later)} repeated",
             f"{times(ray_first / first)} faster",
             judge("300 µs", first, 300),
             judge("100 µs", first, 100),
@@ -62,13 +62,13 @@ def run(section: Section) -> None:
     )
     section.rows.append(
         Row(
-            "64 MB blob: write on re-used pages",
-            f"{number(again)} GB/s (the same buffer, acquired anew)",
+            "64 MB blob: write on reused pages",
+            f"{number(again)} GB/s (the same buffer, acquired again)",
             f"ray.put {number(ray_again)} GB/s",
             times(again / ray_again),
             judge("5 GB/s", again, 5, below=False),
             judge("memory speed", again, 0.8 * speed, below=False),
-            f"memory speed: 80 % of a copy into memory that has its pages, which takes {number(speed)} GB/s",
+            f"memory speed: 80 % of a copy into memory with pages, which reaches {number(speed)} GB/s",
         )
     )
 
@@ -85,10 +85,10 @@ def _memory_speed(data: bytes) -> float:
 
 
 def _ours(data: bytes) -> dict[str, list[float]]:
-    """The seconds of each kind of access."""
+    """Return the seconds of each kind of access."""
     found: dict[str, list[float]] = {name: [] for name in (*_WRITES, *_READS)}
     for _ in range(TURNS):
-        # A new node each time: an old one has pages at hand that a fresh write would profit from.
+        # A new node each time, because the free pages of an old node would make a fresh write faster.
         with running_node() as bench, dios.connect(bench.data, groups=[]) as writer:
             group = writer.create_group()
             blob = writer.create(dios.SHMEM_BLOB, groups=[group])
@@ -121,7 +121,7 @@ def _reads(reference: dios.Reference, data: bytes, found: dict[str, list[float]]
 
 
 def _again(node: dios.Node, data: bytes) -> float:
-    """The seconds of one more write through the same buffer: acquired anew, filled, committed."""
+    """Return the seconds of one more write through the same buffer: acquire, fill, commit."""
     taken: list[float] = []
     blob = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS)
     with blob.write(SIZE, dios.EXCL, blank=True, replace=True) as request:
@@ -132,7 +132,7 @@ def _again(node: dios.Node, data: bytes) -> float:
             request.view[:] = data
             taken.append((clock() - before) / 1e9)
     blob.delete()
-    # The first ones still meet pages that nobody has touched, here and in the node.
+    # The first writes use pages that nobody has touched yet, here and in the node.
     return median(taken[_AGAIN // 3 :])
 
 
@@ -148,7 +148,7 @@ def _ray(section: Section, data: bytes) -> tuple[float, float, float, float]:
     first: list[float] = []
     later: list[float] = []
     with contextlib.suppress(MissingPeerError), ray_session(2_000_000_000) as (ray, _):
-        # The store's pages are fresh until it has been filled once.
+        # The pages of the store are fresh until it has been filled once.
         held = [_put(ray, array, fresh) for _ in range(TURNS)]
         for reference in held:
             for taken in (first, later):
@@ -157,7 +157,7 @@ def _ray(section: Section, data: bytes) -> tuple[float, float, float, float]:
                 taken.append((clock() - before) / 1e3)
         held.clear()
         for _ in range(2 * TURNS):
-            # Ray hears a moment later that nobody holds the last one, and can use its pages again.
+            # Ray learns after a moment that the last object is not in use, and can reuse its pages.
             time.sleep(_RAY_FREES_SECONDS)
             _put(ray, array, again)
         again = again[TURNS:]

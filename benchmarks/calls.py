@@ -1,6 +1,6 @@
-"""The control plane: system calls, small reads, creates and vectors, beside an echo, Redis and Ray.
+"""The control plane: system calls, small reads, creates and vectors, compared with an echo, Redis and Ray.
 
-Not for: bytes in bulk (``benchmarks.blobs``) or durability (``benchmarks.durable``).
+Bulk data is in ``benchmarks.blobs``, durability in ``benchmarks.durable``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CREATE_KINDS = ("anonymous", "random", "deterministic")
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     ours = _against_small_servers(section)
     ray = _ray(section)
     _vectors(section)
@@ -36,7 +36,7 @@ def run(section: Section) -> None:
 
 # -- one call at a time -------------------------------------------------------------------------------
 def _against_small_servers(section: Section) -> dict[str, float]:
-    """Our calls, the echo's and Redis', in turns: the client on one processor, each server on the other."""
+    """Measure our calls, the echo's and Redis' in turns: client on one processor, servers on the other."""
     payload = os.urandom(SIZE)
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(running_node(SERVER_CPU))
@@ -92,7 +92,7 @@ def _redis_pipelined(section: Section, redis: Client, payload: bytes) -> None:
 
 # -- vectors ------------------------------------------------------------------------------------------
 def _vectors(section: Section) -> None:
-    """Calls in one message, with both ends on one processor."""
+    """Measure calls in one message, with both ends on one processor."""
     with running_node(CLIENT_CPU) as bench, dios.connect(bench.data, groups=[]) as node:
         pin(CLIENT_CPU)
         blob = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=os.urandom(SIZE))
@@ -119,13 +119,13 @@ def _vectors(section: Section) -> None:
 
 # -- Ray ----------------------------------------------------------------------------------------------
 class _Keeper:
-    """An actor that holds what is read."""
+    """An actor that stores the value that is read."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
 
     def read(self) -> bytes:
-        """What an actor's user would do for a shared small value."""
+        """Return the value, as a user of actors would share a small value."""
         return self._payload
 
 
@@ -154,7 +154,7 @@ def _ray(section: Section) -> dict[str, float]:
     return found
 
 
-# -- the table ----------------------------------------------------------------------------------------
+# -- the result ---------------------------------------------------------------------------------------
 def _rows(section: Section, found: dict[str, float], ray: dict[str, float]) -> None:
     echo = found["echo, bytes"]
     vectored = section.rows
@@ -168,7 +168,7 @@ def _rows(section: Section, found: dict[str, float], ray: dict[str, float]) -> N
             times(stat / echo) + " the bare echo",
             judge("1.6 x the echo", stat / echo, 1.6),
             judge("1.25 x", stat / echo, 1.25),
-            f"{number(stat / found['echo, messages'])} x the echo that packs and unpacks messages",
+            f"{number(stat / found['echo, messages'])} x the echo with MessagePack",
         )
     )
     get, actor = found.get("redis get", NAN), ray.get("ray actor call", NAN)

@@ -1,6 +1,6 @@
-"""A cluster of our own for a section: its nodes on this machine, pinned where asked, and their end.
+"""A cluster for a benchmark section: nodes on this machine, optionally pinned, stopped at the end.
 
-Not for: measuring it (``benchmarks.cluster_calls`` and its neighbours).
+The measurements are in ``benchmarks.cluster_calls`` and the other ``cluster_`` sections.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ NO_COMPILED: Final = "PYTHONDONTWRITEBYTECODE"
 
 @dataclass(frozen=True, slots=True)
 class BenchCluster:
-    """Running nodes; they are counted from 0."""
+    """Running nodes, counted from 0."""
 
     made: LocalCluster
     start_seconds: float
 
     def at(self, number: int) -> dios.Node:
-        """A session at one node, for its own user's things."""
+        """Return a session at one node, as its user."""
         return dios.connect(self.made.nodes[number].socket, groups=())
 
     def pid(self, number: int) -> int:
-        """The process of one node."""
+        """Return the process id of one node."""
         return int((self.made.nodes[number].data / "node.pid").read_text())
 
     def pids(self) -> list[int]:
-        """The processes of all nodes."""
+        """Return the process ids of all nodes."""
         return [self.pid(number) for number in range(len(self.made.nodes))]
 
     def pin(self, cpus: Sequence[int]) -> None:
-        """Bind each node to a processor, all its threads."""
+        """Bind all threads of each node to a processor."""
         for number, cpu in enumerate(cpus):
             pin(cpu, self.pid(number))
 
     def spread(self) -> None:
-        """Let every node run anywhere again."""
+        """Let every node run on all processors again."""
         for pid in self.pids():
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), ALL_CPUS)
@@ -59,9 +59,9 @@ class BenchCluster:
 
 @contextlib.contextmanager
 def running_cluster(count: int, **settings: str) -> Iterator[BenchCluster]:
-    """A fresh cluster of so many nodes, ended with the body."""
+    """Start a new cluster of ``count`` nodes; stop it at the end of the context."""
     with workspace() as folder, private_environment(folder), writing_compiled():
-        # What is measured here is nodes; rounds of the scheduler have a section of their own.
+        # The scheduler is switched off, because its rounds have a section of their own.
         settings = {"coordinator": "off", **settings}
         made = local_cluster.make(folder / "cluster", nodes=count, settings=settings)
         pids: list[int] = []
@@ -77,7 +77,7 @@ def running_cluster(count: int, **settings: str) -> Iterator[BenchCluster]:
 
 @contextlib.contextmanager
 def writing_compiled() -> Iterator[None]:
-    """Let nodes keep their compiled modules: else they would be measured compiling them."""
+    """Let nodes write compiled modules; otherwise their compilation would be measured."""
     before = os.environ.pop(NO_COMPILED, None)
     try:
         yield
@@ -87,13 +87,13 @@ def writing_compiled() -> Iterator[None]:
 
 
 def reap(pid: int) -> None:
-    """Take leave of a node that has ended, where it was started by this process."""
+    """Wait for a node that has ended, if this process started it."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
 
 def processor_ns(pid: int) -> int:
-    """The nanoseconds that the living threads of a process have run."""
+    """Return the nanoseconds that the living threads of a process have run."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def processor_ns(pid: int) -> int:
 
 
 def bytes_of(answer: Answer | DiosError) -> int:
-    """How many bytes a small or large read gave; they are let go."""
+    """Return the number of bytes of a small or large read, and release them."""
     if isinstance(answer, DiosError):
         raise answer
     result, fd = expect_buffer(answer)
@@ -112,7 +112,7 @@ def bytes_of(answer: Answer | DiosError) -> int:
 
 
 class Pipeline:
-    """One connection to a node with several requests under way at a time."""
+    """One connection to a node with several requests in flight at a time."""
 
     def __init__(self, socket: Path) -> None:
         self._channel: Final = ClientChannel(connect(socket))
@@ -121,7 +121,7 @@ class Pipeline:
         self.node: Final = dios.Node(connection, connection.hello((), "pipeline"))
 
     def reads(self, calls: Sequence[PlainCall]) -> int:
-        """Ask all, then take all answers, whichever comes first; how many bytes they gave."""
+        """Send all requests, then receive all answers in any order; return the number of bytes."""
         asked = set()
         for call in calls:
             seq, frame = self._session.request(call)
@@ -137,14 +137,14 @@ class Pipeline:
 
 
 def blobs(node: dios.Node, contents: Sequence[bytes]) -> list[bytes]:
-    """The names of fresh objects of this session's node, which live as long as the session."""
+    """Return the names of new objects of this session's node, which live as long as the session."""
     assert node.home is not None
     made = [node.create(dios.SHMEM_BLOB, data=data, groups=[node.home]) for data in contents]
     return [blob.name for blob in made if blob.name is not None]
 
 
 def found(node: dios.Node, names: Sequence[bytes]) -> list[dios.Reference]:
-    """References to the only object of each name."""
+    """Return references to the only object of each name."""
     references = [node.lookup(name) for name in names]
     assert all(len(each) == 1 for each in references)
     return [each[0] for each in references]

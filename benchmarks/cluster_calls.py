@@ -1,6 +1,6 @@
-"""Between nodes, in round trips: a system call on a remote object, lookups, starts of tasks.
+"""Calls between nodes, in round trips: a system call on a remote object, lookups, starts of tasks.
 
-Not for: bytes (``benchmarks.cluster_reads``).
+Reads of many bytes are in ``benchmarks.cluster_reads``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_LINE = b"import time; now = time.perf_counter_ns()\nprint(now)\n"
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     _round_trips(section)
     _starts(section)
     for nodes, limit in ((3, 1.5), (16, 2.0)):
@@ -38,7 +38,7 @@ def run(section: Section) -> None:
 
 # -- round trips --------------------------------------------------------------------------------------
 def _round_trips(section: Section) -> None:
-    """The client and its node on one processor, the other node on the other; then wherever they like."""
+    """Measure with the client and its node on one processor and the other node on another, then unpinned."""
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(2, pool_size="0"))
         shown = ends(stack.enter_context(workspace()))
@@ -79,7 +79,7 @@ def _round_trips(section: Section) -> None:
 
 
 def _in_turns(calls: dict[str, Callable[[], object]], echo: Callable[[], list[float]]) -> dict[str, float]:
-    """The median microseconds of each call, and of the echo, whose client is a loop of its own."""
+    """Return the median microseconds of each call, and of the echo, whose client has its own event loop."""
     samples: dict[str, list[float]] = {name: [] for name in (*calls, "bare trio TLS echo")}
     for _ in range(ROUNDS):
         for name, value in interleaved(calls, rounds=1, calls=CALLS).items():
@@ -89,7 +89,7 @@ def _in_turns(calls: dict[str, Callable[[], object]], echo: Callable[[], list[fl
 
 
 def _processor_time(section: Section, cluster: BenchCluster, far: dios.Reference) -> None:
-    """What a call costs each node, however busy the machine is."""
+    """Measure the processor time of a call at each node, which does not depend on other load."""
     count = ROUNDS * CALLS
     before = [processor_ns(pid) for pid in cluster.pids()]
     for _ in range(count):
@@ -102,7 +102,7 @@ def _processor_time(section: Section, cluster: BenchCluster, far: dios.Reference
 
 # -- lookups ------------------------------------------------------------------------------------------
 def _lookups(section: Section, nodes: int, limit: float) -> None:
-    """Names that nobody has asked for before, each on another node in turn, beside a stat there."""
+    """Look up names that are not known yet, each on another node in turn, compared with a stat there."""
     taken: dict[str, list[float]] = {
         name: [] for name in ("stat", "find", "find again", "lookup", "lookup of no name")
     }
@@ -146,20 +146,20 @@ def _lookups(section: Section, nodes: int, limit: float) -> None:
     section.rows.append(
         Row(
             f"remote lookup of one reference, {nodes} nodes",
-            f"{number(found_us['find'])} µs; once more {number(found_us['find again'])} µs",
+            f"{number(found_us['find'])} µs; repeated {number(found_us['find again'])} µs",
             f"stat there {number(trip)} µs",
             f"{number(ratio)} round trips",
             judge(f"{number(limit)} round trips", ratio, limit),
-            note=f"of all that there are, which every node must answer: {number(found_us['lookup'] / trip)} "
+            note=f"all objects of a name, which every node must answer: {number(found_us['lookup'] / trip)} "
             "round trips",
         )
     )
 
 
 def _settle(node: dios.Node, known: bytes) -> None:
-    """Every node was asked, and the last answers may still be under way: let them, and be at work again.
+    """Wait for the last answers of a lookup at every node, and keep the connection busy.
 
-    A name that was found before is looked up where it was: nobody else is asked.
+    The lookup uses a known name, which is looked up at its node only.
     """
     time.sleep(_QUIET_SECONDS)
     for _ in range(3):
@@ -173,7 +173,7 @@ def _all(references: Sequence[dios.Reference | None]) -> list[dios.Reference]:
 
 # -- starts -------------------------------------------------------------------------------------------
 def _starts(section: Section) -> None:
-    """From the call to the first line, here and on the other node, of a client at work."""
+    """Measure from the call to the first line of output, at both nodes, without pauses between calls."""
     first: dict[str, list[float]] = {"n1": [], "n2": []}
     trips: list[float] = []
     with running_cluster(2, pool_size="4") as cluster, cluster.at(0) as node, cluster.at(1) as other:
@@ -199,7 +199,11 @@ def _starts(section: Section) -> None:
             f"local start {number(here)} µs; round trip {number(trip)} µs",
             f"local start and {number(more / trip)} round trips",
             judge("local start and 2 round trips", more / trip, 2),
-            judge("and 1; below 300 µs beyond the local start", max(more / trip, more / THESIS_START_US), 1),
+            judge(
+                "1 round trip; below 300 µs beyond the local start",
+                max(more / trip, more / THESIS_START_US),
+                1,
+            ),
             f"{number(more)} µs beyond the local start",
         )
     )

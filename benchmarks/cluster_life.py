@@ -1,6 +1,6 @@
-"""A local cluster's start, what an idle node keeps, and how soon the others notice that one is gone.
+"""The start of a local cluster, the memory of an idle node, and the time to detect that a node is gone.
 
-Not for: what work does when a node dies (``benchmarks.cluster_work``).
+The effect of a lost node on running work is in ``benchmarks.cluster_work``.
 """
 
 from __future__ import annotations
@@ -35,27 +35,25 @@ NAN = float("nan")
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     _up(section)
     with running_cluster(NODES) as cluster:
         killed = [_noticed(cluster, signal.SIGKILL) for _ in range(DEATHS)]
         frozen = [_noticed(cluster, signal.SIGSTOP) for _ in range(DEATHS)]
     for what, taken, limit in (("killed", killed, 1.0), ("frozen", frozen, 3.0)):
         suspected = section.figure(
-            f"{what} node, first doubt, median", median([doubt for doubt, _ in taken]), "s"
+            f"{what} node, first suspicion, median", median([doubt for doubt, _ in taken]), "s"
         )
-        sure = section.figure(
-            f"{what} node, known to be gone, median", median([dead for _, dead in taken]), "s"
-        )
-        worst = section.figure(f"{what} node, known to be gone, slowest", max(dead for _, dead in taken), "s")
+        sure = section.figure(f"{what} node, declared dead, median", median([dead for _, dead in taken]), "s")
+        worst = section.figure(f"{what} node, declared dead, slowest", max(dead for _, dead in taken), "s")
         section.rows.append(
             Row(
-                f"time to notice a {what} node",
+                f"time to detect a {what} node",
                 f"{number(sure)} s, slowest {number(worst)} s",
                 "",
                 "",
                 judge(f"{number(limit)} s", worst, limit),
-                note=f"{DEATHS} times, until the last other says so; doubted after {number(suspected)} s",
+                note=f"{DEATHS} runs, until the last node reports it; suspected after {number(suspected)} s",
             )
         )
 
@@ -85,7 +83,7 @@ def _up(section: Section) -> None:
                     reap(pid)
     ready, most = median(starts), max(memory)
     section.figure(f"dios up --nodes {NODES}", ready, "s")
-    section.figure("an idle node of three with its pool, PSS, the largest", most, "MB")
+    section.figure("largest idle node of three with its pool, PSS", most, "MB")
     ray_start, ray_memory = _ray(section)
     section.rows += [
         Row(
@@ -125,9 +123,9 @@ def _ray(section: Section) -> tuple[float, float]:
         return NAN, NAN
 
 
-# -- noticing -----------------------------------------------------------------------------------------
+# -- failure detection --------------------------------------------------------------------------------
 def _noticed(cluster: BenchCluster, end: signal.Signals) -> tuple[float, float]:
-    """Seconds until the last of the others doubts, and until it is sure; the cluster is whole afterwards."""
+    """Return the seconds until the last node suspects, and until it is sure; restore the cluster."""
     pid = cluster.pid(VICTIM)
     seen: list[tuple[float, float]] = []
     ready = threading.Barrier(NODES)
@@ -157,7 +155,7 @@ def _noticed(cluster: BenchCluster, end: signal.Signals) -> tuple[float, float]:
 def _watch(
     cluster: BenchCluster, number: int, ready: threading.Barrier, seen: list[tuple[float, float]]
 ) -> None:
-    """Ask one node again and again how the victim stands, until it is dead."""
+    """Ask one node for the status of the victim until it is dead."""
     name = cluster.made.nodes[VICTIM].name
     doubt = NAN
     with cluster.at(number) as node:

@@ -1,6 +1,6 @@
-"""Remote reads: one at a time, in vectors, pipelined; beside Ray's second node and a bare TLS stream.
+"""Remote reads: one at a time, in vectors, pipelined; compared with Ray's second node and a bare TLS stream.
 
-Not for: calls without bytes (``benchmarks.cluster_calls``). A MB is a million bytes, 4 KB are 4096.
+Calls without data are in ``benchmarks.cluster_calls``. A MB is a million bytes, 4 KB are 4096.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ROUNDS = 5
 NAN = float("nan")
 
 Rates = dict[str, dict[str, float]]
-"""MB a second: of a size, of a way to read."""
+"""MB per second, by size, then by the way to read."""
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     ours = _ours(section)
     ray = _ray(section)
     for size, rates in ours.items():
@@ -74,7 +74,7 @@ def _ours(section: Section) -> Rates:
 def _ways(
     pipe: Pipeline, calls: Sequence[PlainCall], size: int, shown: Ends, port: int, stack: contextlib.ExitStack
 ) -> dict[str, Callable[[], int]]:
-    """How bytes can be read; each gives how many it has read."""
+    """Return the ways to read bytes; each returns the number of bytes that it has read."""
     bare = [BulkClient(shown, port, size) for _ in range(2)]
     for client in bare:
         stack.callback(client.close)
@@ -103,7 +103,7 @@ def _ways(
 
 
 def _in_turns(ways: dict[str, Callable[[], int]], size: int, count: int) -> dict[str, float]:
-    """The median MB a second of each way."""
+    """Return the median MB per second of each way."""
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(ROUNDS + 1):
         for way, read in ways.items():
@@ -122,7 +122,7 @@ def _in_turns(ways: dict[str, Callable[[], int]], size: int, count: int) -> dict
 def _processor_time(
     section: Section, cluster: BenchCluster, pipe: Pipeline, calls: Sequence[PlainCall], name: str
 ) -> None:
-    """What a read costs each node, however busy the machine is."""
+    """Measure the processor time of a read at each node, which does not depend on other load."""
     for way, groups in (("one at a time", [[call] for call in calls]), ("16 pipelined", [list(calls)])):
         turns = max(1, TIMES[name] // len(calls))
         before = [processor_ns(pid) for pid in cluster.pids()]
@@ -163,7 +163,7 @@ def _ray_rates(nodes: RayNodes, size: int, count: int) -> dict[str, float]:
     }
 
 
-# -- the table ----------------------------------------------------------------------------------------
+# -- the result ---------------------------------------------------------------------------------------
 def _rows(section: Section, ours: Rates, ray: Rates) -> None:
     mine, theirs = ours["4 KB"], ray.get("4 KB", {})
     alone, together = theirs.get("Ray, one at a time", NAN), theirs.get("Ray, 16 at once", NAN)
@@ -195,7 +195,7 @@ def _rows(section: Section, ours: Rates, ray: Rates) -> None:
                 f"remote read of {name}, one at a time",
                 f"{number(rate)} MB/s",
                 f"Ray {number(peer)} MB/s; bare TLS {number(bare)} MB/s, "
-                f"{number(rates['bare TLS, one stream'])} without asking in between",
+                f"{number(rates['bare TLS, one stream'])} in one request",
                 f"{times(rate / peer)} Ray, {times(rate / bare)} bare TLS",
                 judge(f"{number(least)} x Ray", rate / peer, least, below=False),
                 judge(f"{number(wanted)} of bare TLS", rate / bare, wanted, below=False),

@@ -1,7 +1,7 @@
-"""The word count over three nodes of this machine: beside one node, and with a node killed in the middle.
+"""The word count over three nodes of this machine, compared with one node, and with one node killed midway.
 
-Not for: other systems, beside which ``benchmarks.wordcount`` sets the job on one node. The processes that
-work are as many in both cases: two mappers, two reducers.
+Other systems are compared in ``benchmarks.wordcount``. The number of worker processes is the same in all
+cases: two mappers, two reducers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAN = float("nan")
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     FOLDER.mkdir(exist_ok=True)
     count = int(WORDS * SHARE) // 10 * 10
     path = FOLDER / f"words-{count}.txt"
@@ -66,11 +66,11 @@ def run(section: Section) -> None:
 
 
 def over(nodes: int) -> Contender:
-    """The job of ``benchmarks.wordcount`` on so many nodes, controlled at the first."""
+    """Return the job of ``benchmarks.wordcount`` on ``nodes`` nodes, controlled at the first."""
 
     def run_job(path: Path, clocked: Clocked) -> Found:
         with running_cluster(nodes) as cluster, cluster.at(0) as node:
-            # The waiting children are there before the clock runs.
+            # Start the clock when the waiting children of the pools are ready.
             time.sleep(0.5)
             with clocked():
                 result = mapreduce.run(node, MAP_KEYS, inputs=[path], reducers=2, workers=2)
@@ -83,7 +83,7 @@ def over(nodes: int) -> Contender:
 
 # -- a node dies --------------------------------------------------------------------------------------
 def _killed(section: Section, path: Path, count: int, role: str, splits: int | None) -> None:
-    """Kill the node where such a task runs when half the input is mapped; what was mapped twice."""
+    """Kill the node of a task with a role when half of the input is mapped; measure the repeated work."""
     with running_cluster(NODES) as cluster, cluster.at(0) as node:
         time.sleep(0.5)
         victim = _Victim(cluster, role)
@@ -95,18 +95,20 @@ def _killed(section: Section, path: Path, count: int, role: str, splits: int | N
         with result:
             right = sum(int(str(found)) for _, found in result) == count
         if victim.killed is None:
-            section.trouble.append(f"no {role} ran on another node than the first when half was mapped")
+            section.trouble.append(
+                f"no {role} ran on another node than the first when half of the input was mapped"
+            )
             return
         mapped = sum(report.input_bytes for report in result.tasks if report.role is Role.MAPPER)
     twice = mapped / path.stat().st_size - 1
     cut = "as many mappers as processes" if splits is None else f"{splits} mappers"
     section.figure(f"word count with the node of {_LABEL[role]} killed, {cut}, wall", taken, "s")
-    section.figure(f"the same, input mapped twice ({victim.told})", 100 * twice, "%")
+    section.figure(f"the same, share of input mapped twice ({victim.told})", 100 * twice, "%")
     if not right:
         section.trouble.append(f"the counts are wrong after the node of {_LABEL[role]} was killed")
     section.rows.append(
         Row(
-            f"word count of {cut}, node of {_LABEL[role]} killed in the middle: work done twice",
+            f"word count of {cut}, node of {_LABEL[role]} killed midway: repeated work",
             f"{number(100 * twice)} %",
             "",
             "",
@@ -127,7 +129,7 @@ class _Victim:
         self.told = ""
 
     def strike(self, progress: JobProgress) -> None:
-        """Kill the node of such a task when it is time, and it is not the first one."""
+        """Kill the node of such a task at the right time, unless it is the first node."""
         if self.killed is not None or progress.bytes_done < MOMENT * progress.bytes_total:
             return
         names = [each.name for each in self._cluster.made.nodes]

@@ -1,9 +1,9 @@
-"""Deniability on the clock: a task times lookups of names of nothing and of names in a group of others.
+"""A timing test of deniability: lookups of nonexistent names and of names in a group of another user.
 
-A pure task looks names up in random order and times each call (thesis §3.2.2, §4.4). The same test is given
-names of nothing twice, the control, which must show no difference, and a wait of a few microseconds, which it
-must find: so "nothing found" says something. Not for: what the replies hold, which
-`tests/security/test_deniability.py` compares.
+A pure task looks names up in random order and times each call (thesis §3.2.2, §4.4). As a control, the same
+test compares two sets of nonexistent names, where it must find no difference, and lookups with an added delay
+of a few microseconds, which it must detect: so a result without a difference is meaningful. The contents of
+the replies are compared in `tests/security/test_deniability.py`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TRIES: Final = 10_000
 NAMES: Final = 64
 MANY_OBJECTS: Final = 2_000
 BLOCK: Final = 400
-"""So many tries in a row share one load of the machine, whose median is taken out."""
+"""The number of consecutive tries that share one load of the machine; their median is subtracted."""
 
 Z_MAX: Final = 4.0
-"""Chance alone passes this once in 16,000 comparisons."""
+"""The bound for Mann-Whitney's z; chance alone exceeds it once in 16,000 comparisons."""
 
 KS_FACTOR: Final = 1.95
-"""Kolmogorov-Smirnov: chance alone passes this once in a thousand comparisons."""
+"""The bound for the Kolmogorov-Smirnov distance; chance alone exceeds it once in a thousand comparisons."""
 
 RESULT: Final = Path(__file__).parent / "results" / "deniability.md"
 _WAIT_S: Final = 600.0
@@ -78,7 +78,7 @@ node.output("samples").write_bytes(bytes(plan) + taken.tobytes())
 
 
 class Kind(NamedTuple):
-    """One sort of name: what is asked for, in the resolved group or in all one's own, and a planted wait."""
+    """A kind of name: the names, looked up in the resolved group or in all own groups, and an added delay."""
 
     names: tuple[bytes, ...]
     group: bool = False
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Two sorts of name against each other; times in nanoseconds, ``z`` and ``distance`` without unit."""
+    """Two kinds of names compared; times in nanoseconds, ``z`` and ``distance`` without unit."""
 
     title: str
     tries: int
@@ -98,12 +98,12 @@ class Comparison(NamedTuple):
 
     @property
     def distance_max(self) -> float:
-        """What chance alone makes of the distance."""
+        """The bound of the distance for chance alone."""
         return KS_FACTOR * math.sqrt(2 / self.tries)
 
     @property
     def differs(self) -> bool:
-        """Whether the two can be told apart."""
+        """Return True if the two kinds can be distinguished."""
         return abs(self.z) > Z_MAX or self.distance > self.distance_max
 
 
@@ -115,12 +115,12 @@ COMPARED: Final[dict[str, tuple[str, str]]] = {
     "control: planted wait of 2 us": ("absent", "planted 2"),
     "control: planted wait of 5 us": ("absent", "planted 5"),
 }
-"""What is compared; a planted wait must be found, everything else must not differ."""
+"""The comparisons; an added delay must be detected, nothing else may differ."""
 
 
-# -- making and measuring -----------------------------------------------------------------------------
+# -- preparation and measurement ----------------------------------------------------------------------
 def prepare(node: Node) -> tuple[Group, bytes, dict[str, Kind]]:
-    """A group to be a member of, the name of a foreign one inside, and the sorts of names."""
+    """Return a group to join, the name of a foreign group inside it, and the kinds of names."""
     common = node.create_group()
     foreign = node.create_group(parents=[common])
     there = [node.create(dios.SHMEM_BLOB, groups=[foreign], data=b"secret") for _ in range(NAMES)]
@@ -161,7 +161,7 @@ def _name(handle: Reference) -> bytes:
 def measure(
     node: Node, common: Group, group: bytes, kinds: Mapping[str, Kind], tries: int
 ) -> dict[str, list[float]]:
-    """Nanoseconds of each try by sort of name, in one pure task; the load of the moment is taken out."""
+    """Return the nanoseconds of each try by kind of name, in one pure task, with the load subtracted."""
     job = {
         "group": group.hex(),
         "tries": tries,
@@ -178,7 +178,7 @@ def measure(
     ):
         status = task.wait(timeout=_WAIT_S)
         if not status.ok:
-            raise RuntimeError(f"the measuring task ended badly: {status.detail}")
+            raise RuntimeError(f"the measuring task failed: {status.detail}")
         found = bytes(samples.read_bytes())
     count = tries * len(kinds)
     taken = array("q")
@@ -187,7 +187,7 @@ def measure(
 
 
 def by_kind(names: Sequence[str], plan: bytes, taken: Sequence[int]) -> dict[str, list[float]]:
-    """Sort samples by kind, each less the median of its block; the median of all is added again."""
+    """Sort samples by kind; subtract the median of each block and add the median of all."""
     sorted_out: dict[str, list[float]] = {name: [] for name in names}
     middle = statistics.median(taken)
     edges = [*range(0, len(taken), BLOCK), len(taken)]
@@ -198,9 +198,9 @@ def by_kind(names: Sequence[str], plan: bytes, taken: Sequence[int]) -> dict[str
     return sorted_out
 
 
-# -- telling apart --------------------------------------------------------------------------------------
+# -- comparison -------------------------------------------------------------------------------------------
 def compare(title: str, first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Mann-Whitney's z, the Kolmogorov-Smirnov distance, and how far the quartiles are from each other."""
+    """Return Mann-Whitney's z, the Kolmogorov-Smirnov distance, and the differences of the quartiles."""
     quartiles = [statistics.quantiles(values, n=4) for values in (first, second)]
     return Comparison(
         title,
@@ -213,7 +213,7 @@ def compare(title: str, first: Sequence[float], second: Sequence[float]) -> Comp
 
 
 def _rank_statistics(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Both from one walk over all values in order; values that are equal share their rank."""
+    """Compute both in one pass over all values in order; equal values share their rank."""
     n, m = len(first), len(second)
     values = sorted([(value, 0) for value in first] + [(value, 1) for value in second])
     seen = [0, 0]
@@ -236,7 +236,7 @@ def _rank_statistics(first: Sequence[float], second: Sequence[float]) -> tuple[f
 
 
 def compare_all(samples: Mapping[str, Sequence[float]]) -> dict[str, Comparison]:
-    """Every row of ``COMPARED``."""
+    """Compare every row of ``COMPARED``."""
     return {
         title: compare(title, samples[first], samples[second]) for title, (first, second) in COMPARED.items()
     }
@@ -244,7 +244,7 @@ def compare_all(samples: Mapping[str, Sequence[float]]) -> dict[str, Comparison]
 
 # -- the whole measurement --------------------------------------------------------------------------------
 def as_page(found: Mapping[str, Comparison]) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     report = begin()
     machine = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     rows = [
@@ -256,20 +256,20 @@ def as_page(found: Mapping[str, Comparison]) -> str:
     first = next(iter(found.values()))
     return "\n".join(
         [
-            "# Deniability on the clock",
+            "# Deniability: timing of lookups",
             "",
             f"{report.date}. {machine}.",
             "",
             "Written by `make deniability`. One pure task looks names up in random order and times calls:",
-            f"{first.tries:,} tries of each sort. Names of nothing are compared with names in a group of",
-            "others. The same test must find nothing between two sets of names of nothing, and must find a",
-            "wait of a few microseconds that is planted.",
+            f"{first.tries:,} tries of each kind. Nonexistent names are compared with names in a group of",
+            "another user. As a control, the test must find no difference between two sets of nonexistent",
+            "names, and must detect an added delay of a few microseconds.",
             "",
-            "| against nothing | nothing, us | other, us | shifts of quartiles, ns | z | KS | differs |",
+            "| comparison | nonexistent, us | other, us | differences of quartiles, ns | z | KS | differs |",
             "|---|---|---|---|---|---|---|",
             *rows,
             "",
-            f"They differ when Mann-Whitney's |z| is over {Z_MAX:.0f}, or the distance of Kolmogorov-Smirnov",
+            f"Two kinds differ if Mann-Whitney's |z| is over {Z_MAX:.0f}, or the Kolmogorov-Smirnov distance",
             f"over {first.distance_max:.4f}.",
             "",
         ]
@@ -277,13 +277,13 @@ def as_page(found: Mapping[str, Comparison]) -> str:
 
 
 def as_expected(found: Mapping[str, Comparison]) -> bool:
-    """Whether planted waits were found and nothing else."""
+    """Return True if the added delays were detected and nothing else."""
     return all(each.differs == ("planted" in title) for title, each in found.items())
 
 
 def main() -> int:
-    """Measure, show and write the page; 1 when names can be told apart, or a planted wait was missed."""
-    print(f"timing {TRIES:,} lookups of each of {len(COMPARED) + 2} sorts of names ...", file=sys.stderr)
+    """Measure, print and write the page; return 1 if names differ or an added delay was not detected."""
+    print(f"timing {TRIES:,} lookups of each of {len(COMPARED) + 2} kinds of names ...", file=sys.stderr)
     with running_node() as started, dios.connect(started.data, groups=()) as node:
         common, group, kinds = prepare(node)
         found = compare_all(measure(node, common, group, kinds, TRIES))

@@ -1,6 +1,6 @@
-"""Durable creates of 4 KB, acknowledged: one client, and sixteen at once, beside bare LMDB.
+"""Acknowledged durable creates of 4 KB: one client, and sixteen at once, compared with bare LMDB.
 
-Not for: large durable objects. The disk may acknowledge from a cache of its own: only ratios say something.
+The disk may acknowledge from its own cache, so only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREATES = 4000
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     payload = os.urandom(SIZE)
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(running_node(None))
@@ -70,7 +70,7 @@ def run(section: Section) -> None:
 
 
 class _BareStore:
-    """What a careful user of LMDB would write."""
+    """A store as a careful user of LMDB would write it."""
 
     def __init__(self, environment: lmdb.Environment) -> None:
         self._begin = environment.begin
@@ -79,19 +79,19 @@ class _BareStore:
     @staticmethod
     @contextlib.contextmanager
     def opened(folder: Path):  # type: ignore[no-untyped-def]  # noqa: ANN205 - lmdb has no types
-        """A store in ``folder`` that syncs every commit."""
+        """Open a store in ``folder`` that syncs every commit."""
         with lmdb.open(str(folder / "bare"), map_size=2**30, sync=True, metasync=True) as environment:
             yield _BareStore(environment)
 
     def put(self, payload: bytes) -> None:
-        """One synced commit of one value."""
+        """Store one value in one synced commit."""
         self._next += 1
         with self._begin(write=True) as transaction:
             transaction.put(self._next.to_bytes(8, "big"), payload)
 
 
 def _many_clients(data: Path, payload: bytes) -> float:
-    """Creates a second of CLIENTS connections with one create outstanding each, driven by one process."""
+    """Return creates per second of CLIENTS connections with one outstanding create each, from one process."""
     with contextlib.ExitStack() as stack:
         channels = [
             stack.enter_context(contextlib.closing(ClientChannel(connect(data / "node.sock"))))

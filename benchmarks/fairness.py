@@ -1,9 +1,8 @@
-"""Fair shares: exact EDRF beside Algorithm 1 by rounds, DC-DRF before its deadline, SDRF's decisions.
+"""Fair shares: exact EDRF compared with Algorithm 1, DC-DRF before its deadline, and SDRF's decisions.
 
-Processor time, both sides of a ratio in one run. Demands are Table 3's (``dios.fairness.generate_demands``),
-months those of ``dios.fairness.google_like``.
-
-Not for: what SDRF costs in a round of the scheduler (``firmament_round.py``).
+All times are processor time, and both sides of a ratio are measured in one run. Demands are Table 3's
+(``dios.fairness.generate_demands``), months those of ``dios.fairness.google_like``. SDRF's cost in a round of
+the scheduler is in ``firmament_round.py``.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ CLOUD: Final = (1_000_000, 100_000)
 """Tenants and resources of the paper's datacenter."""
 
 CLOUDS: Final = (("G0", 2, 0.6, 1.5, 1), ("U0", 4, 1.4, 3, 2))
-"""Profile; seconds at least and wanted; GB at least and wanted."""
+"""Profile; required and desired seconds; required and desired GB."""
 
 DECISIONS: Final = ((600, 1, 2.9), (5_000, 0.3, 0.7), (100_000, 0.2, 0.5))
-"""Users; million decisions a second at least and wanted."""
+"""Users; required and desired million decisions a second."""
 
 SECONDS: Final = 2.6
-"""Between two decisions, as in a month of 1,000,000 tasks."""
+"""Seconds between two decisions, as in a month of 1,000,000 tasks."""
 
 FILLED: Final = 0.9
-"""The month's capacity, of what its tasks would use if none waited."""
+"""The month's capacity, as a fraction of what its tasks would use if none waited."""
 
 INTERVALS: Final = 20
-"""Control intervals of DC-DRF; the later half counts, when the search for epsilon has settled."""
+"""Control intervals of DC-DRF; the second half counts, when the search for epsilon has settled."""
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """The seconds of processor time that ``work`` takes, on all threads."""
+    """Return the seconds of processor time that ``work`` takes, on all threads."""
     before = time.process_time()
     work()
     return time.process_time() - before
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     _compile()
     _by_rounds(section)
     for profile, *goals in CLOUDS:
@@ -68,7 +67,7 @@ def run(section: Section) -> None:
 
 
 def _compile() -> None:
-    """Compile all kernels, or load them."""
+    """Compile or load all kernels."""
     small = generate_demands("G0", 200, 100, seed=SEED)
     edrf(small)
     algorithm_1(small, 10)
@@ -81,7 +80,7 @@ def _compile() -> None:
 
 
 def _by_rounds(section: Section) -> None:
-    """A tenth of the paper's datacenter, Algorithm 1 to its end."""
+    """Measure a tenth of the paper's datacenter, with Algorithm 1 to its end."""
     demands = generate_demands("G0", CLOUD[0] // 10, CLOUD[1] // 10, seed=SEED)
     found = edrf(demands)
     own = median([cpu(lambda: edrf(demands)) for _ in range(TURNS)])
@@ -104,14 +103,14 @@ def _by_rounds(section: Section) -> None:
 
 
 def _cloud(section: Section, profile: str, least: float, wanted: float, *memory: float) -> None:
-    """The paper's datacenter: seconds, passes over the demands, memory."""
+    """Measure the paper's datacenter: seconds, passes over the demands, memory."""
     began = time.process_time()
     demands = generate_demands(profile, *CLOUD, seed=SEED)
     section.figure(f"{profile}, making the demands", time.process_time() - began, "s")
     entries = demands[1].size
     unit = min(cpu(lambda: one_pass(demands[1], demands[2], np.zeros(CLOUD[1]))) for _ in range(TURNS))
     taken = [cpu(lambda: edrf(demands)) for _ in range(TURNS)]
-    # Both are the quickest: what a system takes to hand out fresh memory differs by more than the rest.
+    # Both are the fastest runs: the time that a system needs for fresh memory varies more than the rest.
     own = min(taken)
     section.figure(f"{profile}, one scatter pass, the quickest of {TURNS}", unit, "s")
     section.figure(f"{profile}, exact EDRF, the slowest of {TURNS}", max(taken), "s")
@@ -148,7 +147,7 @@ def _cloud(section: Section, profile: str, least: float, wanted: float, *memory:
 
 
 def _extrapolated(demands: Csr, exact: Allocation) -> str:
-    """What Algorithm 1 would take, from some of its rounds and from when the exact answer says who leaves."""
+    """Return the time that Algorithm 1 would take, from some of its rounds and the exact order of leaving."""
     before = time.process_time()
     _, made, summed = algorithm_1(demands, 10)
     each = (time.process_time() - before) / summed
@@ -167,10 +166,10 @@ def _peak(profile: str) -> tuple[float, float]:
 
 
 def _before_a_deadline(section: Section) -> None:
-    """DC-DRF with a second for each interval, the taking in of demands too, beside the exact shares.
+    """Measure DC-DRF with a second for each interval, including the reading of demands, against exact shares.
 
-    The second is one of processor time, on one thread. Two threads do more in a second of an idle machine; on
-    one where others work, neither a second on the wall nor how two threads come along says anything.
+    The second is processor time of one thread. Two threads do more in a second on an idle machine, but with
+    other load neither real time nor the progress of two threads is meaningful.
     """
     demands = generate_demands("G0", *CLOUD, seed=SEED)
     exact = edrf(demands)
@@ -209,7 +208,7 @@ def _before_a_deadline(section: Section) -> None:
 
 
 def _decisions(section: Section, users: int, least: float, wanted: float) -> None:
-    """A month of 1,000,000 tasks by SDRF; with 600 users also by DRF, and by the live tree."""
+    """Measure a month of 1,000,000 tasks under SDRF; with 600 users also under DRF, and by the live tree."""
     month: FairTrace = generate_trace(GoogleLike(users=users, seed=SEED))
     capacity = month.usage() * FILLED
     started = 0
@@ -255,7 +254,7 @@ def _decisions(section: Section, users: int, least: float, wanted: float) -> Non
 
 
 def _plain_tree(section: Section) -> None:
-    """The live tree in plain Python with 600 users of two resources: decisions, each of four operations."""
+    """Measure the live tree in plain Python with 600 users of two resources: four operations per decision."""
     rng = random.Random(SEED)  # noqa: S311 - a history, no secret
     decisions, users = 20_000, DECISIONS[0][0]
 

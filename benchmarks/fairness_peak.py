@@ -1,6 +1,6 @@
-"""The most memory that a process needs for exact shares of a large cloud, and nothing else.
+"""The peak memory of a process that computes exact shares of a large cloud.
 
-``python -m benchmarks.fairness_peak G0`` makes the demands, divides, and prints GB. Not for: times.
+``python -m benchmarks.fairness_peak G0`` generates the demands, divides, and prints GB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dios.fairness.generate_demands import generate_demands
 
 
 def main(profile: str, tenants: int, resources: int) -> None:
-    """Print the peak after the demands were made, and at the end; the kernel counts KiB."""
+    """Print the peak after generating the demands, and at the end; the kernel counts KiB."""
     demands = generate_demands(profile, tenants, resources, seed=1)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
     edrf(demands)

@@ -1,6 +1,6 @@
-"""Algorithm 1 of the DC-DRF paper as it is printed, compiled: what exact EDRF by events is compared with.
+"""Algorithm 1 of the DC-DRF paper as printed, compiled: the baseline for exact EDRF by events.
 
-Not for: measuring (``fairness.py``), nor for use. Each round sums anew what all tenants use who still rise.
+Each round sums again the demands of all tenants that still rise. ``fairness.py`` measures it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Csr: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 DRY = 1e-12
-"""A resource of which no more is left is dry."""
+"""A resource with at most this much left is exhausted."""
 
 
 def algorithm_1(demands: Csr, rounds: int) -> tuple[Floats, int, int]:
-    """At most so many rounds: each tenant's z, the rounds made, and the demands that they summed up."""
+    """Run at most ``rounds``; return each tenant's z, the rounds made, and the demands that they summed."""
     offsets, resources, values, count = demands
     z = np.zeros(offsets.size - 1)
     made, summed = rise_by_rounds(offsets, resources, values, rounds, z, np.ones(count))
@@ -36,7 +36,7 @@ def rise_by_rounds(
     z: Floats,
     left: Floats,
 ) -> tuple[int, int]:
-    """Lines 3 to 10, all weights 1. Tenants who have left are not looked at again."""
+    """Run lines 3 to 10 with all weights 1. Tenants that have left are not examined again."""
     there, count, made, summed = np.arange(len(z)), len(z), 0, 0
     scale = np.zeros(len(z))
     for i in range(len(z)):
@@ -72,6 +72,6 @@ def rise_by_rounds(
 
 @kernel
 def one_pass(resources: npt.NDArray[np.int32], values: npt.NDArray[np.float32], sums: Floats) -> None:
-    """One scatter pass over the demands: the unit in which exact EDRF is measured."""
+    """Make one scatter pass over the demands: the unit of measurement for exact EDRF."""
     for p in range(resources.size):
         sums[resources[p]] += values[p]

@@ -127,7 +127,7 @@ def _compile() -> None:
         found = cluster.warm.solve()
         step = next_round(workload, found.choice[cluster.ids], rng, share=0.1)
         workload = step.after
-        cluster.tell(step)
+        cluster.apply(step)
 
 
 def _scratch(
@@ -187,7 +187,7 @@ def _warm(section: Section, size: str, load: int, least: float, wanted: float) -
         step = next_round(workload, found.choice[cluster.ids], rng)
         workload = step.after
         before = time.process_time()
-        cluster.tell(step)
+        cluster.apply(step)
         found = cluster.warm.solve()
         own.append((time.process_time() - before) * 1e3)
         assert found.status == "optimal", found.reason

@@ -1,10 +1,10 @@
-"""What guarantees cost the data path: two tasks that read from another node, with guarantees and without.
+"""The cost of bandwidth guarantees: two tasks that read from another node, with and without guarantees.
 
-They read without a pause in one run, while guarantees are told and lifted in turns; what counts is what the
-sending node has moved. Once the link is said to carry far more than the machine can, so that nobody is held
-up; once nothing is said, and the link is divided by what was seen.
+They read continuously in one run, while guarantees are set and removed in turns; the rate of the sending node
+counts. In one case the link is configured much faster than the machine, so that no transfer is delayed; in
+the other case it is not configured, and the measured bandwidth of the link is shared.
 
-Not for: whether guarantees are kept (``tests/lab/guarantees.py``).
+``tests/lab/guarantees.py`` tests that guarantees are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_BYTES: Final = 16 * MIB
 TURNS: Final = 12
 TURN_S: Final = 1.0
 SETTLE_S: Final = 0.3
-"""After guarantees are told or lifted: transfers that are under way change their connections."""
+"""The pause after a change of guarantees, while running transfers change their connections."""
 LEASE_MS: Final = 60_000
 LEAST, WANTED = 0.9, 0.97
 READER: Final = b"""
@@ -41,11 +41,11 @@ while not end.read_bytes():
         with blob.read() as request:
             assert len(request.view) == blob.size
 """
-LINKS: Final = {"a link of 64 GiB/s": "64GiB", "a link by what was seen": "auto"}
+LINKS: Final = {"a link of 64 GiB/s": "64GiB", "a link with measured bandwidth": "auto"}
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     for name, rate in LINKS.items():
         with running_cluster(2, pool_size=str(TASKS), link_rate=rate) as cluster:
             free, held, ratio = trio.run(_in_turns, cluster)
@@ -64,7 +64,7 @@ def run(section: Section) -> None:
 
 
 async def _in_turns(cluster: BenchCluster) -> tuple[float, float, float]:
-    """MB a second without guarantees and with them, and their ratio in turns that are neighbours: medians."""
+    """Return the median MB per second without and with guarantees, and the median ratio of adjacent turns."""
     here, there = cluster.made.nodes
     async with dios.open_node(str(here.socket)) as node, dios.open_node(str(there.socket)) as other:
         assert node.home is not None
@@ -95,7 +95,7 @@ async def _in_turns(cluster: BenchCluster) -> tuple[float, float, float]:
 
 
 async def _rate(node: AsyncNode, told: list[Guarantee] | tuple[()]) -> float:
-    """MB a second that it sends in one turn."""
+    """Return the MB per second that the node sends in one turn."""
     await node.govern(guarantees=told, lease_ms=LEASE_MS)
     await trio.sleep(SETTLE_S)
     began, before = time.monotonic(), await _moved(node)

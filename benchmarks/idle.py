@@ -1,6 +1,6 @@
-"""A node that does nothing: how soon it answers, and what it keeps.
+"""An idle node: its start-up time and its memory.
 
-Not for: tasks. Memory is proportional (PSS), of every process of the node, with its waiting children.
+Memory is proportional (PSS), of all processes of the node, including the waiting children of its pool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SETTLE_SECONDS = 1.0
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     starts: list[float] = []
     memory = daemon = lean = float("nan")
     for turn in range(STARTS + 1):
@@ -36,7 +36,7 @@ def run(section: Section) -> None:
         lean = tree_pss_mb(bench.pid)
     start = section.figure("node start to ready", median(starts), "s")
     section.figure("daemon, PSS", daemon, "MB")
-    section.figure("daemon, zygote and no waiting child, PSS", lean, "MB")
+    section.figure("daemon and zygote without a pool, PSS", lean, "MB")
     section.figure("daemon, zygote and the pool's waiting children, PSS", memory, "MB")
     ray_start, ray_memory = _ray(section)
     section.rows.append(
@@ -57,7 +57,7 @@ def run(section: Section) -> None:
             f"{times(ray_memory / memory)} less",
             judge("70 MB", memory, 70),
             judge("45 MB", memory, 45),
-            "judged with the waiting children",
+            "judged including the waiting children",
         )
     )
 

@@ -1,6 +1,6 @@
-"""DURABLE_STREAM: appends acknowledged, by one writer and by sixteen, beside bare LMDB and a synced file.
+"""DURABLE_STREAM: acknowledged appends of one writer and of sixteen, compared with LMDB and a synced file.
 
-Not for: disks. Theirs may acknowledge from a cache of its own: only ratios say something.
+The disk may acknowledge from its own cache, so only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOGETHER = 20_000
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(workspace())
         bench = stack.enter_context(running_node(None))
@@ -79,7 +79,7 @@ def _many_writers(data: Path, group: bytes, name: bytes) -> float:
             log = node.find(name)
             ready.wait()
             if not isinstance(log, dios.Log):
-                raise TypeError("the log is not found")
+                raise TypeError("the log was not found")
             for _ in range(EACH):
                 log.append(ENTRY)
 

@@ -1,7 +1,4 @@
-"""Clocks, processors and memory: how every section measures.
-
-Not for: what is measured (one module per section), or how it is shown (``benchmarks.report``).
-"""
+"""Clocks, processors and memory: the methods of measurement of all sections."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ SERVER_CPU: Final = 1
 _TICK_SECONDS: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 clock = time.perf_counter_ns
-"""CLOCK_MONOTONIC, the same in every process of the machine."""
+"""CLOCK_MONOTONIC in nanoseconds, equal in all processes of the machine."""
 
 
 def cpus() -> list[int]:
-    """The processors that this run may use, in order."""
+    """Return the processors that this run may use, in order."""
     return sorted(os.sched_getaffinity(0))
 
 
 def pin(which: int, pid: int = 0) -> None:
-    """Bind every thread of a process to one processor, counted among those of this run."""
+    """Bind all threads of a process to one processor, counted among those of this run."""
     usable = ALL_CPUS
     chosen = {usable[which % len(usable)]}
     threads = [0] if not pid else [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
@@ -39,7 +36,7 @@ def pin(which: int, pid: int = 0) -> None:
 
 
 def unpin() -> None:
-    """Let this process run anywhere again."""
+    """Let this process run on all processors again."""
     os.sched_setaffinity(0, ALL_CPUS)
 
 
@@ -54,9 +51,9 @@ def interleaved(
     calls: int = 200,
     between: Callable[[str], object] = lambda _: None,
 ) -> dict[str, float]:
-    """The median microseconds of one call of each contender, in turns, so that all meet the same machine.
+    """Return the median microseconds of one call of each contender, measured in turns under equal conditions.
 
-    ``between`` is called, unmeasured, with a contender's name after each of its turns.
+    ``between`` is called, unmeasured, with the name of a contender after each of its turns.
     """
     samples: dict[str, list[int]] = {name: [] for name in contenders}
     gc.collect()
@@ -85,20 +82,20 @@ def _turn(call: Callable[[], object], calls: int) -> list[int]:
 
 
 def once(call: Callable[[], object]) -> float:
-    """The seconds that one call takes."""
+    """Return the seconds of one call."""
     before = clock()
     call()
     return (clock() - before) / 1e9
 
 
 def median(values: list[float]) -> float:
-    """The median, NaN of nothing."""
+    """Return the median, or NaN if there are no values."""
     return statistics.median(values) if values else float("nan")
 
 
 # -- processes --------------------------------------------------------------------------------------
 def descendants(root: int) -> list[int]:
-    """Every process below ``root``, without itself."""
+    """Return all processes below ``root``, without itself."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -115,7 +112,7 @@ def descendants(root: int) -> list[int]:
 
 
 def pss_kib(pid: int) -> int:
-    """A process' proportional share of memory, 0 when it is gone or out of reach."""
+    """Return the proportional memory of a process in KiB, or 0 if it cannot be read."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -124,12 +121,12 @@ def pss_kib(pid: int) -> int:
 
 
 def tree_pss_mb(root: int) -> float:
-    """The proportional memory of a process and everything below it, in MB of a million bytes."""
+    """Return the proportional memory of a process and its descendants, in MB of a million bytes."""
     return sum(pss_kib(pid) for pid in [root, *descendants(root)]) * 1024 / 1e6
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """Processor seconds of a process and everything below it, with the children they waited for."""
+    """Return the processor seconds of a process and its descendants, with the children they waited for."""
     total = 0.0
     for pid in [root, *descendants(root)]:
         with contextlib.suppress(OSError):
@@ -139,9 +136,9 @@ def tree_cpu_seconds(root: int) -> float:
 
 
 class PeakMemory:
-    """Watches the proportional memory of another process' tree from a thread; MB of a million bytes.
+    """A thread that measures the peak proportional memory of a process tree; MB of a million bytes.
 
-    Not of one's own: the watching would be counted, and would stop the process for each look.
+    It cannot measure its own process, because each sample costs memory and stops the process.
     """
 
     def __init__(self, root: int, period_s: float = 0.25) -> None:
@@ -166,7 +163,7 @@ class PeakMemory:
 
 @contextlib.contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """A child of this process that does ``work`` and ends; killed when the body ends before it."""
+    """Run ``work`` in a child process; kill it if the context ends before it."""
     pid = os.fork()
     if not pid:
         status = 1

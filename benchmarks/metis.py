@@ -1,6 +1,6 @@
 """The text of the thesis' word count: 51.2 million five-letter words, a million of them different (§5.3).
 
-Not for: counting them. The same seed gives the same bytes: ``python -m benchmarks.metis words.txt``.
+The same seed gives the same bytes: ``python -m benchmarks.metis words.txt``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH: Final = 200_000
 
 
 def vocabulary(rng: random.Random, unique: int) -> list[bytes]:
-    """So many different words, in random order."""
+    """Return ``unique`` different words in random order."""
     found: dict[bytes, None] = {}
     while len(found) < unique:
         letters = bytes(rng.choices(_ALPHABET, k=LETTERS * (unique - len(found))))
@@ -31,9 +31,9 @@ def vocabulary(rng: random.Random, unique: int) -> list[bytes]:
 
 
 def write_words(path: Path, *, words: int = WORDS, unique: int = UNIQUE, seed: int = SEED) -> int:
-    """Write ``words`` words drawn evenly from ``unique`` ones, ten a line; gives the bytes written.
+    """Write ``words`` words drawn evenly from ``unique`` words, ten per line; return the number of bytes.
 
-    The file is complete or not there. A file of this name and the right size is left as it is.
+    The file is written atomically. An existing file of the right size is not changed.
     """
     size = words * (LETTERS + 1)
     if path.exists() and path.stat().st_size == size:
@@ -57,11 +57,11 @@ def write_words(path: Path, *, words: int = WORDS, unique: int = UNIQUE, seed: i
 
 
 def main() -> None:
-    """Write the file that the command line names."""
+    """Write the file named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path, help="the file to write")
-    parser.add_argument("--words", type=int, default=WORDS, help=f"how many words (default {WORDS:,})")
-    parser.add_argument("--unique", type=int, default=UNIQUE, help=f"how many different ones ({UNIQUE:,})")
+    parser.add_argument("--words", type=int, default=WORDS, help=f"number of words (default {WORDS:,})")
+    parser.add_argument("--unique", type=int, default=UNIQUE, help=f"number of different words ({UNIQUE:,})")
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
     size = write_words(options.path, words=options.words, unique=options.unique, seed=options.seed)

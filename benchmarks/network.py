@@ -1,6 +1,6 @@
-"""TCP_STREAM beside a bare trio socket: bytes a second, and connections a second.
+"""TCP_STREAM compared with a bare trio socket: bytes per second, and connections per second.
 
-Not for: networks. Both ends are on this machine, and the processors are shared by all who take part.
+Both ends are on this machine and share its processors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     with running_node(None) as bench, dios.connect(bench.data, groups=[]) as node, _sink() as port:
         address = f"127.0.0.1:{port}"
         bare, ours = 0.0, 0.0
@@ -50,7 +50,7 @@ def run(section: Section) -> None:
 
 @contextlib.contextmanager
 def _sink() -> Iterator[int]:
-    """A port where whatever comes is read, in a thread; it answers one byte at the end."""
+    """Open a port at which a thread reads everything, and answers one byte at the end."""
 
     def serve(server: socket.socket) -> None:
         buffer = bytearray(len(PIECE))

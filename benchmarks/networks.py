@@ -1,6 +1,9 @@
-"""Rounds of a drawn cluster: some tasks leave, as many come, all costs drift; and a warm start so told.
+"""Generators of networks like those of a real cluster, by seed, and of the changes between rounds.
 
-Not for: simulated time or placements that follow from it (``dios.firmament.simulate``).
+``quincy`` draws jobs of tasks whose input is stored on some machines, racks of machines, a cluster
+aggregator, and an unscheduled aggregator for each job: the network of Quincy (thesis §6.2, §C.2, §C.3).
+``next_round`` replaces some tasks and changes all costs, and ``WarmCluster`` keeps a workload in a warm
+solver. Machines may have inner vertices for sockets, caches, cores and threads (§6.5.2, Figure 6.7).
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from dios.firmament.solvers.problem import FlowProblem
 from dios.firmament.solvers.warm_solver import WarmSolver
 
 INNER_VERTICES: Final = 66
-"""So many vertices stand below each machine in the thesis' networks (§8.4)."""
+"""The number of vertices below each machine in the thesis' networks (§8.4)."""
 
 
 def _parents() -> Ints:
-    """Two sockets, four caches in each, three cores in each of these, and threads for the rest."""
+    """Return the parents of two sockets, four caches in each, three cores in each cache, and threads."""
     parents = [-1, -1]
     parents += [socket for socket in range(2) for _ in range(4)]
     parents += [2 + cache for cache in range(8) for _ in range(3)]
@@ -39,7 +42,7 @@ class Arcs:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """All arcs of the parts, in order."""
+        """Return all arcs of the parts, in order."""
         return cls(
             np.concatenate([part.tail for part in parts]),
             np.concatenate([part.head for part in parts]),
@@ -49,7 +52,7 @@ class Arcs:
 
 
 def inner_arcs(slots: Ints, slot_cost: Ints, first: int, sink: int) -> Arcs:
-    """The arcs inside each machine (M,): down its tree, and from the threads to the sink.
+    """Return the arcs inside each machine (M,): down its tree, and from the threads to the sink.
 
     A machine's slots are spread evenly over its threads, and each thread's slots cost ``slot_cost``.
     The inner vertices are numbered from ``first``, each machine's in one run.
@@ -80,7 +83,7 @@ SIZES: Final = {"S": (100, 1_000), "M": (3_000, 40_000), "L": (12_550, 150_000)}
 
 RACK_MACHINES: Final = 40
 PREFERENCES_MAX: Final = 7
-"""A task prefers at most so many machines, and at most so many racks."""
+"""The largest number of machines, and of racks, that a task prefers."""
 
 JOB_TASKS: Final = 45
 """The mean number of tasks of a job; sizes are spread widely around it."""
@@ -93,7 +96,7 @@ WAITING_COST: Final = 6
 """One more second of waiting (omega of Table C.3)."""
 
 PLACED_GAIN: Final = 400
-"""Waiting costs so much from the start, so that tasks run where there is room."""
+"""The cost of waiting from the start, so that tasks run where there is room."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,17 +125,17 @@ class Workload:
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return len(self.job)
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return len(self.slots)
 
     @property
     def racks(self) -> int:
-        """How many racks there are."""
+        """The number of racks."""
         return len(self.cluster_cost)
 
     @property
@@ -151,11 +154,11 @@ class Workload:
         return self.upper_vertices - 1
 
     def sizes(self) -> Ints:
-        """N_j of each job, (J,)."""
+        """Return N_j of each job, (J,)."""
         return np.bincount(self.job, minlength=len(self.least)).astype(np.int64)
 
     def upper_supply(self) -> Ints:
-        """The supplies of the upper vertices, (U,): F_j - N_j, and the rest at the sink (§C.2)."""
+        """Return the supplies of the upper vertices, (U,): F_j - N_j, and the rest at the sink (§C.2)."""
         supply = np.zeros(self.upper_vertices, np.int64)
         count = self.sizes()
         supply[self.cluster + 1 : self.sink] = np.minimum(self.most - count, 0)
@@ -163,7 +166,7 @@ class Workload:
         return supply
 
     def upper_arcs(self) -> Arcs:
-        """The arcs above the machines, from the machines' slots, and from the aggregators (Table C.1)."""
+        """Return the arcs above the machines, from their slots, and from the aggregators (Table C.1)."""
         machine = np.arange(self.machines)
         count = self.sizes()
         racks = np.arange(self.racks)
@@ -181,7 +184,7 @@ class Workload:
         return Arcs.joined(parts)
 
     def problem(self) -> FlowProblem:
-        """The flow network: the tasks are the first vertices, then the upper ones, then inner ones."""
+        """Return the flow network: tasks are the first vertices, then upper ones, then inner ones."""
         upper = self.upper_arcs()
         inner = INNER_VERTICES * self.machines if self.inner else 0
         rows = np.repeat(np.arange(self.tasks), np.diff(self.start))
@@ -199,13 +202,13 @@ class Workload:
 
 
 def _spread(total: int, parts: int) -> Ints:
-    """``total`` in ``parts`` numbers that differ by one at the most."""
+    """Divide ``total`` into ``parts`` numbers that differ by at most 1."""
     bounds = np.arange(parts + 1, dtype=np.int64) * total // parts
     return np.diff(bounds)
 
 
 def _job_sizes(tasks: int, rng: np.random.Generator) -> Ints:
-    """Sizes that add up to ``tasks``, widely spread."""
+    """Draw widely spread sizes that add up to ``tasks``."""
     sizes: list[int] = []
     left = tasks
     while left:
@@ -216,7 +219,7 @@ def _job_sizes(tasks: int, rng: np.random.Generator) -> Ints:
 
 
 def rows(workload: Workload, job: Ints, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Options of new tasks: (start, target, cost) as in :class:`Workload`, for tasks of these jobs (T,).
+    """Draw the options of new tasks of these jobs (T,): (start, target, cost) as in :class:`Workload`.
 
     Input of 1 to 64 GB stands in parts on up to seven machines; costs are Quincy's data terms (Table C.3).
     """
@@ -229,7 +232,7 @@ def rows(workload: Workload, job: Ints, rng: np.random.Generator) -> tuple[Ints,
     share = np.where(used, rng.random((tasks, PREFERENCES_MAX)), 0.0)
     share *= (rng.uniform(0.3, 1.0, tasks) / np.maximum(share.sum(1), 1e-9))[:, None]
     rack = workload.rack[machine]
-    # A rack's share is that of all its machines which hold a part.
+    # A rack's share is that of all its machines that hold a part.
     same = (rack[:, :, None] == rack[:, None, :]) & used[:, None, :]
     rack_share = (share[:, None, :] * same).sum(2)
     again = np.tril(machine[:, :, None] == machine[:, None, :], -1) & used[:, None, :]
@@ -259,7 +262,7 @@ def rows(workload: Workload, job: Ints, rng: np.random.Generator) -> tuple[Ints,
 def quincy(
     machines: int, tasks: int, load: int, seed: int, *, aggregate: bool = False, inner: bool = False
 ) -> Workload:
-    """A cluster whose tasks need ``load`` per cent of its slots.
+    """Draw a cluster whose tasks need ``load`` per cent of its slots.
 
     ``aggregate``: costs also from the cluster aggregator to racks, racks to machines, and machines to the
     sink. ``inner``: each machine has the thesis' 66 vertices of sockets, caches, cores and threads inside.
@@ -292,16 +295,16 @@ def quincy(
 
 
 RUNNING_GAIN: Final = 1
-"""So much cheaper a round is it to leave a running task where it is (theta of Table C.3)."""
+"""The amount by which staying becomes cheaper each round (theta of Table C.3)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What changes from one round to the next; tasks are positions in the workload before.
+    """The changes from one round to the next; tasks are positions in the workload before.
 
     ``departed`` leave. Option ``index[i]`` of task ``drifted[i]`` has the new ``cost[i]``. The rows
     ``start``, ``target``, ``arrived_cost`` are those of new tasks, of jobs ``arrived_job``. ``after`` is the
-    workload then: who stays, in order, and then who came.
+    workload then: the tasks that stay, in order, and then the new ones.
     """
 
     departed: Ints
@@ -316,9 +319,9 @@ class Round:
 
 
 def next_round(workload: Workload, choice: Ints, rng: np.random.Generator, share: float = 0.01) -> Round:
-    """A round in which ``share`` of the tasks is replaced; ``choice`` (T,) is the option that each takes now.
+    """Draw a round that replaces ``share`` of the tasks; ``choice`` (T,) is the present option of each.
 
-    Waiting becomes dearer for those who wait, and staying cheaper for those who run.
+    Waiting becomes more expensive for waiting tasks, and staying cheaper for running ones.
     """
     count = max(1, round(share * workload.tasks))
     departed = np.sort(rng.choice(workload.tasks, count, replace=False)).astype(np.int64)
@@ -366,8 +369,8 @@ class WarmCluster:
     def _vertex(self, upper: Ints) -> Ints:
         return np.where(upper == self._sink, 0, upper + 1)
 
-    def tell(self, change: Round) -> None:
-        """Tell the warm solver all that changed."""
+    def apply(self, change: Round) -> None:
+        """Apply all changes to the warm solver."""
         self.warm.change_costs(self.ids[change.drifted], change.index, change.cost)
         self.warm.remove_tasks(self.ids[change.departed])
         came = self.warm.add_tasks(change.start, self._vertex(change.target), change.arrived_cost)

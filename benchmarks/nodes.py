@@ -1,7 +1,4 @@
-"""A node of our own for a section: its process, pinned where asked, and its end.
-
-Not for: measuring it.
-"""
+"""A node for a benchmark section: its process, optionally pinned, stopped at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from benchmarks.measure import clock, pin
 from dios.node.daemon import command
 
 DISK: Final = "BENCH_DISK"
-"""The variable that tells a section where its folders shall be."""
+"""The environment variable with the folder for the sections' files."""
 
 _DISK: Final = "/var/tmp"  # noqa: S108 - the one folder for temporary files that is never kept in memory
 
@@ -35,9 +32,9 @@ class BenchNode:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder on a disk where there is one: commits to memory would say nothing.
+    """Create a temporary folder, on a disk if there is one, because commits to memory are meaningless.
 
-    That of a section is inside of the run's own, which also removes what a section that was killed left.
+    The folder of a section is inside that of the whole run, which also removes the files of killed sections.
     """
     disk = Path(os.environ.get(DISK, _DISK))
     with tempfile.TemporaryDirectory(prefix="dios-bench-", dir=disk if disk.is_dir() else None) as folder:
@@ -46,9 +43,9 @@ def workspace() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_node(cpu: int | None = None, *, without: str = "", **settings: str) -> Iterator[BenchNode]:
-    """A fresh node, ended with the body; ``cpu`` binds its threads (but none of its tasks).
+    """Start a new node and stop it at the end of the context; ``cpu`` binds its threads, but not its tasks.
 
-    ``without`` takes one thing away from it, see ``benchmarks.weakened_node``.
+    ``without`` removes one part of it, see ``benchmarks.weakened_node``.
     """
     with workspace() as folder, node_in(folder, cpu, without=without, **settings) as node:
         yield node
@@ -58,7 +55,7 @@ def running_node(cpu: int | None = None, *, without: str = "", **settings: str) 
 def node_in(
     folder: Path, cpu: int | None = None, *, without: str = "", **settings: str
 ) -> Iterator[BenchNode]:
-    """The same in a folder that is there already, and stays; its log is the file ``log`` in it."""
+    """Start a node in an existing folder, which remains; its log is the file ``log`` in it."""
     with private_environment(folder) as environment:
         data = folder / "node"
         ready, far = os.pipe()
@@ -74,7 +71,7 @@ def node_in(
                 stderr=log,
                 pass_fds=(far,),
                 env=environment,
-                # Ctrl-C is for who runs the benchmark, and ends the node in the end.
+                # Ctrl-C is for the benchmark, which then stops the node.
                 start_new_session=True,
             )
         os.close(far)
@@ -98,12 +95,12 @@ def node_in(
 
 @contextlib.contextmanager
 def private_environment(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Keep the person's own default node and keyring out of it."""
+    """Hide the user's default node and keyring."""
     own = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CONFIG_HOME": str(folder / "config")}
     before = {key: os.environ.get(key) for key in own}
     os.environ.update(own)
     try:
-        # A node that may not keep its compiled modules would be measured compiling them.
+        # Otherwise a node that cannot write compiled modules would compile them during the measurement.
         yield {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     finally:
         for key, value in before.items():

@@ -1,9 +1,8 @@
-"""Packing jobs: the time for one, how many tasks are admitted beside other rules, and shares of a link.
+"""Packing of jobs: time for a job, admitted tasks compared with other rules, and shares of a link.
 
-Processor time, and both sides of a ratio under the same jobs in one run. Jobs are made up
-(``dios.packer.generate_jobs``), by seeds that chose no policy.
-
-Not for: rates that are enforced on real sockets, or the paper's figures (``dios repro packer``).
+All times are processor time, and both sides of a ratio are measured under the same jobs in one run. Jobs are
+synthetic (``dios.packer.generate_jobs``), with seeds that were not used to choose a policy. The paper's
+figures are made by ``dios repro packer``.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from dios.packer.simulate import JOBS_EACH, Simulation, SyntheticJobs, summarise
 SEEDS: Final = (16, 17, 18)
 SERVERS: Final = 1200
 PRESSURE: Final = 30.0
-"""Mbit/s of an edge in the median at which links are short."""
+"""Median Mbit/s of an edge at which links are scarce."""
 STORM: Final = 45.0
-"""The same, half as much again."""
+"""One and a half times as much."""
 CALM: Final = 5.0
-"""Where they are not: whatever the rule, what servers have is all asked for."""
+"""Median Mbit/s at which links are plentiful: every rule uses all servers."""
 FILLED: Final = 30
-"""Instants until the first jobs have ended."""
+"""The number of instants until the first jobs have ended."""
 INSTANTS: Final = 100
 
 ACCEPTED: Final = (
@@ -38,14 +37,14 @@ ACCEPTED: Final = (
     ("ahead", "tetris-time", PRESSURE, 1.20, 1.50, "Tetris that knows demands over time"),
     ("ahead", "tetris-time", STORM, 1.20, 1.50, "Tetris that knows demands over time"),
 )
-"""Ours, the other, Mbit/s of an edge in the median, at least and wanted, and who the other is."""
+"""Our rule, the other rule, median Mbit/s of an edge, required and desired ratio, the other rule's name."""
 
 TASKS: Final = 10_000
 TURNS: Final = 50
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     warm_up()
     _decisions(section)
     _many_servers(section)
@@ -62,15 +61,15 @@ def _played(servers: int, instants: int, seed: int, mbps: float, policies: tuple
 
 
 def _late_ms(simulation: Simulation, begin: int) -> list[float]:
-    """Milliseconds for each job from an instant on, under the only policy."""
+    """Return the milliseconds for each job from an instant on, under the only policy."""
     before = int(simulation.came.jobs[:begin].sum())
     return [1e3 * each for each in simulation.records[0].job_s[before:]]
 
 
 def _decisions(section: Section) -> None:
-    """One job in a data centre that is full: the rules of ours, and Tetris' for comparison."""
+    """Measure one job in a full data centre: our rules, and Tetris' for comparison."""
     names = ("fixed", "literal", "ahead", "tetris")
-    # One after the other: a data centre has one rule, and its books stay in the processor's caches.
+    # One after the other, so that the arrays of one data centre stay in the processor's caches.
     found = {
         name: _late_ms(_played(SERVERS, FILLED + 20, SEEDS[0], PRESSURE, (name,)), FILLED) for name in names
     }
@@ -102,7 +101,7 @@ def _decisions(section: Section) -> None:
 
 
 def _many_servers(section: Section) -> None:
-    """The same with ten times the servers."""
+    """Measure the same with ten times the servers."""
     instants = 22
     spans = _late_ms(_played(10 * SERVERS, instants, SEEDS[0], PRESSURE, ("fixed",)), instants - 2)
     own = section.figure("12,000 servers, fixed, a job, median", median(spans), "ms")
@@ -123,7 +122,7 @@ def _many_servers(section: Section) -> None:
 
 
 def _accepted(section: Section) -> None:
-    """Parts of all tasks that are admitted, by seed."""
+    """Measure the admitted fraction of all tasks, by seed."""
     found: dict[tuple[str, float], list[float]] = {}
     for mbps in (CALM, PRESSURE, STORM):
         names = tuple(dict.fromkeys(name for row in ACCEPTED if row[2] == mbps for name in row[:2]))
@@ -135,7 +134,7 @@ def _accepted(section: Section) -> None:
     for ours, other, mbps, least, wanted, peer in ACCEPTED:
         pairs = list(zip(found[ours, mbps], found[other, mbps], strict=True))
         ratios = [one / two for one, two in pairs]
-        # The worst seed decides.
+        # The worst seed is compared with the goals.
         worst = min(ratios)
         each = ", ".join(f"{ratio:.2f} ({seed})" for ratio, seed in zip(ratios, SEEDS, strict=True))
         section.rows.append(
@@ -152,7 +151,7 @@ def _accepted(section: Section) -> None:
 
 
 def _shares(section: Section) -> None:
-    """A node's link among 10,000 tasks: half of what is wanted beyond guarantees can be had."""
+    """Measure shares of a link among 10,000 tasks; half of the demand beyond guarantees is available."""
     rng = np.random.default_rng(SEEDS[0])
     guarantees, demands = rng.uniform(0.0, 1.0, TASKS), rng.lognormal(0.0, 1.0, TASKS)
     weights = rng.uniform(0.0, 1.0, TASKS)

@@ -1,6 +1,6 @@
-"""What a run found, as Markdown for people and JSON for programs.
+"""The results of a run, as Markdown and as JSON.
 
-Not for: measuring. A missing figure is shown as missing, with its reason; nothing is left out.
+A missing figure is shown as missing, with its reason.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PACKAGES: Final = (
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What is asked for; ``met`` None means that it could not be judged in this run."""
+    """A goal; ``met`` is None if it could not be judged in this run."""
 
     text: str
     met: bool | None = None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of the table: ours, what one would use instead, and how they compare.
+    """One row of the table: our result, the usual alternative, and their ratio.
 
-    ``ratio`` says what is divided by what in ``ratio_text``.
+    ``ratio_text`` explains the ratio.
     """
 
     what: str
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One measured number, for the long list and for programs."""
+    """One measured number, for the complete list and for programs."""
 
     name: str
     value: float
@@ -52,7 +52,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct):
-    """Everything one section found; ``trouble`` says what could not be measured, and why."""
+    """The results of one section; ``trouble`` lists the measurements that failed, with reasons."""
 
     name: str
     rows: list[Row] = []
@@ -62,7 +62,7 @@ class Section(msgspec.Struct):
     date: str = ""
 
     def figure(self, name: str, value: float, unit: str) -> float:
-        """Note a number, and give it back; one that is missing is not noted."""
+        """Record a number and return it; a missing number is not recorded."""
         if value == value:  # noqa: PLR0124 - NaN
             self.figures.append(Figure(name, value, unit))
         return value
@@ -79,12 +79,12 @@ class Report(msgspec.Struct):
 
 
 def begin() -> Report:
-    """An empty report with what must be known of the machine; no host name and no path."""
+    """Return an empty report with a description of the machine, without host name and paths."""
     return Report(now(), _machine(), _versions())
 
 
 def now() -> str:
-    """The moment, to the minute."""
+    """Return the current time, to the minute."""
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -119,14 +119,14 @@ def _versions() -> dict[str, str]:
 
 
 def save(report: Report, markdown: Path, json: Path) -> None:
-    """Write both forms."""
+    """Write both formats."""
     markdown.parent.mkdir(parents=True, exist_ok=True)
     markdown.write_text(as_markdown(report))
     json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
 def load(path: Path) -> Report | None:
-    """A report written earlier, None when there is none that can be read."""
+    """Return an earlier report, or None if there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except (OSError, msgspec.DecodeError):
@@ -134,18 +134,18 @@ def load(path: Path) -> Report | None:
 
 
 def as_markdown(report: Report) -> str:
-    """The whole report as a page."""
+    """Return the whole report as a page."""
     machine = ", ".join(f"{key} {value}" for key, value in report.machine.items())
     versions = ", ".join(f"{key} {value}" for key, value in report.versions.items())
     lines = [
-        "# What was measured",
+        "# Benchmark results",
         "",
         f"{report.date}. {machine}.",
         "",
         f"{versions}.",
         "",
-        "Written by `make bench`; how it is measured is on the page [Benchmarks](../../docs/benchmarks.md).",
-        "Both sides of a row were measured in this run. A dash means that nothing is asked for there.",
+        "Written by `make bench`; the methods are on the page [Benchmarks](../../docs/benchmarks.md).",
+        "Both sides of a row were measured in this run. A dash means that there is no goal.",
         "",
     ]
     rows = [row for section in report.sections for row in section.rows]
@@ -185,7 +185,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A number with three digits that count."""
+    """Format a number with three significant digits."""
     if value != value:  # noqa: PLR0124 - NaN
         return "not measured"
     if abs(value) >= 1000:
@@ -199,7 +199,7 @@ def times(value: float) -> str:
 
 
 def judge(text: str, value: float, limit: float, *, below: bool = True) -> Goal:
-    """A goal that ``value`` is at most ``limit`` (``below``) or at least."""
+    """Return a goal: ``value`` is at most ``limit`` (``below``) or at least ``limit``."""
     if value != value or limit != limit:  # noqa: PLR0124 - NaN
         return Goal(text)
     return Goal(text, value <= limit if below else value >= limit)

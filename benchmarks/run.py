@@ -1,6 +1,6 @@
-"""``make bench``: run the sections, each in a process of its own, and write what they found.
+"""Run the benchmark sections, each in a process of its own, and write the results (``make bench``).
 
-Not for: measuring. ``ONLY=calls,streams`` runs some sections and keeps the others' last results.
+``ONLY=calls,streams`` runs some sections and keeps the last results of the others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SECONDS_MAX: Final = {
     "guarantees": 300,
     "sprayer": 300,
 }
-"""The sections in their order, and the time after which one is killed."""
+"""The sections in order, and the seconds after which a section is killed."""
 
 PAGES: Final = {
     "one-machine": tuple(
@@ -65,7 +65,7 @@ PAGES: Final = {
     "guarantees-path": ("guarantees",),
     "sprayer": ("sprayer",),
 }
-"""The files of results, and whose figures stand in each."""
+"""The result files, and the sections of each."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -74,7 +74,9 @@ def main() -> int:
     """Run the sections named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="sections, with commas: cluster (all of them), " + ", ".join(SECONDS_MAX)
+        "--only",
+        default="",
+        help="sections, separated by commas: cluster (all of them), " + ", ".join(SECONDS_MAX),
     )
     parser.add_argument("--section", default="", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -89,7 +91,7 @@ def main() -> int:
         chosen.remove("cluster")
     unknown = [name for name in chosen if name not in SECONDS_MAX]
     if unknown:
-        parser.error(f"no section {', '.join(unknown)}; there are cluster, {', '.join(SECONDS_MAX)}")
+        parser.error(f"unknown section {', '.join(unknown)}; choose from cluster, {', '.join(SECONDS_MAX)}")
     adopt_orphans()
     for page, sections in PAGES.items():
         if any(name in chosen for name in sections):
@@ -98,7 +100,7 @@ def main() -> int:
 
 
 def _fill(markdown: Path, sections: Sequence[str], chosen: Sequence[str]) -> None:
-    """Run those of a page's sections that were chosen; the others' last results stay on it."""
+    """Run the chosen sections of a page; keep the last results of the others."""
     found = report.begin()
     json = markdown.with_suffix(".json")
     before = report.load(json)
@@ -113,7 +115,7 @@ def _fill(markdown: Path, sections: Sequence[str], chosen: Sequence[str]) -> Non
 
 
 def adopt_orphans() -> None:
-    """What anything started here leaves behind becomes ours, so that it can be found and ended."""
+    """Make orphaned descendants children of this process, so that they can be found and killed."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -125,7 +127,7 @@ def _show(section: Section) -> None:
 
 
 def run_apart(name: str) -> Section:
-    """Run one section in a process of its own, bounded in time, and leave nothing of it behind."""
+    """Run one section in a process of its own with a time limit; leave no process behind."""
     print(f"{time.strftime('%H:%M:%S')} {name} (at most {SECONDS_MAX[name]} s)", flush=True)
     began = time.monotonic()
     with workspace() as folder:
@@ -154,7 +156,7 @@ def run_apart(name: str) -> Section:
 
 
 def end_all() -> None:
-    """Kill what is still there of the processes that this run has started."""
+    """Kill the remaining descendants of this process."""
     deadline = time.monotonic() + 10
     while (left := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in left:
@@ -167,13 +169,13 @@ def end_all() -> None:
 
 
 def run_here(name: str, out: Path) -> int:
-    """Be one section's process; what it has found is written even when it fails half-way."""
+    """Run a section in this process; write the results even if it fails half-way."""
     section = Section(name)
     module = importlib.import_module(f"benchmarks.{name}")
     run = cast("Callable[[Section], None]", module.run)
     try:
         run(section)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the report says so
+    except Exception as error:  # noqa: BLE001 - any error becomes part of the report
         traceback.print_exc()
         section.trouble.append(f"{type(error).__name__}: {error}".splitlines()[0])
     out.write_bytes(msgspec.json.encode(section))

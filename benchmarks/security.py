@@ -1,7 +1,8 @@
-"""The price of security: a task's start and work with each layer of the sandbox on and off, calls with the
+"""The cost of security: starts and work of tasks with each layer of the sandbox on and off, calls with the
 audit log and with limits on and off.
 
-Not for: whether a layer holds (``tests/security``). What is switched off here no setting switches off.
+The parts that are switched off here cannot be switched off by any setting. ``tests/security`` tests the
+layers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOOSE: Final = "objects=1000000000 bytes=1000GiB references=1000000000 requests=
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     mechanisms = probe()
     missing = missing_for_pure(mechanisms)
     if missing:
@@ -56,7 +57,7 @@ async def _layers(section: Section, mechanisms: Mapping[str, Mechanism]) -> None
     ways |= {f"without {name}": _off(mechanisms, names) for name, names in LAYERS.items()}
     starts: dict[str, list[float]] = {name: [] for name in ways}
     work: dict[str, dict[str, list[float]]] = {name: {"system calls": [], "compute": []} for name in ways}
-    # One zygote after the other, and all once more: two of one process would share its control groups.
+    # One zygote after the other, in two rounds: two zygotes in one process would share their control groups.
     for turn in range(2 * len(ways)):
         name = list(ways)[turn % len(ways)]
         try:
@@ -90,7 +91,7 @@ def _zygote(mechanisms: Mapping[str, Mechanism]) -> contextlib.AbstractAsyncCont
 
 
 async def _one(zygote: ZygotePool) -> tuple[float, dict[str, float]]:
-    """The milliseconds of one start, and the nanoseconds of each kind of work."""
+    """Return the milliseconds of one start, and the nanoseconds of each kind of work."""
     began = clock()
     task = await zygote.spawn(Brand.PURE, Limits())
     try:
@@ -149,7 +150,7 @@ def _tell_layers(
 
 # -- audit log and limits -----------------------------------------------------------------------------
 def _calls(section: Section) -> None:
-    """The same calls to four nodes in turns, of which the first is as everybody has it."""
+    """Make the same calls to four nodes in turns; the first has the default configuration."""
     ways: dict[str, dict[str, str]] = {
         "as it is": {},
         "no audit log": {"without": "audit"},

@@ -1,7 +1,4 @@
-"""What the tasks of ``benchmarks.security`` do: say that they run, then time what they are told to.
-
-Not for: measuring starts, which is done from outside.
-"""
+"""The program of the tasks of ``benchmarks.security``: it reports its start, then executes timed commands."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ ROUNDS: Final = 200_000
 
 
 def main() -> int:
-    """Answer commands until the other end closes."""
+    """Answer commands until the other end closes the connection."""
     channel = socket.socket(fileno=3)
     channel.send(b"up")
     while command := channel.recv(64):

@@ -1,10 +1,8 @@
-"""Network functions: what forwarding costs, what spraying gains, its fairness, delays, look-ups and start.
+"""Network functions: the cost of forwarding, the gain of spraying, fairness, delays, lookups and start-up.
 
-Between namespaces of its own (``dios.papers.sprayer.lab``), offloads off, both sides of a ratio in turns in
-one run.
-The sender has the same processors as what is measured, so each row tells how much of them it used.
-
-Not for: the thesis' figures (``dios repro sprayer``).
+The functions run between network namespaces (``dios.papers.sprayer.lab``) with offloads off; both sides of a
+ratio are measured in turns in one run. The sender uses the same processors as the function, so each row
+reports its share. The thesis' figures are reproduced by ``dios repro sprayer``.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from benchmarks.report import Goal, Row, Section, judge, number, times
 from benchmarks.sprayer_loops import bare_cycles, cycles_each_second, nat_lookups, plain_python
 from dios.limits import SPRAYER_BATCH
 from dios.papers.sprayer.lab import measure, tcp
-from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames
 from dios.papers.sprayer.lab.measure import LONG, LONG_BURST, ForwardingRate, MeasurementSetting
-from dios.papers.sprayer.lab.spaces import NotHereError, mortal
-from dios.papers.sprayer.lab.spaces import run as run_command
-from dios.papers.sprayer.lab.traffic import FrameSender, made
+from dios.papers.sprayer.lab.namespaces import NotHereError, killed_with_parent
+from dios.papers.sprayer.lab.namespaces import run as run_command
+from dios.papers.sprayer.lab.traffic import FrameSender, frames_to_right
+from dios.papers.sprayer.lab.veth_pairs import CABLE, LEFT_LINK, STRANGER_LINK, VethPairs
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.linux.offloads import change_features, requested_features
 from dios.sprayer.memory_engine import MemoryEngine
@@ -38,10 +36,10 @@ from dios.sprayer.runtime.workers import Workers
 
 SEEDS: Final = (31, 32, 33)
 ROUNDS: Final = (31, 32, 33, 34, 35)
-"""Seeds where two ways to steer are compared."""
+"""The seeds for comparisons of two ways to steer."""
 SECONDS: Final = 1.0
 BUSY_SECONDS: Final = 0.6
-"""Where loops that go first have all processors: after a second the kernel gives a twentieth to others."""
+"""A pause for loops with realtime priority: after a second the kernel gives others a twentieth of it."""
 CYCLES: Final = 10_000
 LOAD: Final = 0.7
 FLOWS: Final = 8
@@ -55,12 +53,12 @@ EVERY_S: Final = 0.002
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     _framework(section)
     _lookups(section)
     _memory(section)
     try:
-        with Cables() as cables:
+        with VethPairs() as cables:
             _forwarding(section, cables)
             lower = _one_flow(section, cables)
             _delays(section, cables, lower)
@@ -74,8 +72,8 @@ def run(section: Section) -> None:
 
 
 # One core -----------------------------------------------------------------------------------------------
-def _forwarding(section: Section, cables: Cables) -> None:
-    """One flow of long frames by one core: workers, plain Python and the kernel."""
+def _forwarding(section: Section, cables: VethPairs) -> None:
+    """Forward one flow of long frames on one core: with workers, plain Python and the kernel."""
     setting = MeasurementSetting(cores=1, steer="rss", length=LONG, seed=SEEDS[0], seconds=SECONDS)
     measure.forwarding(cables, None, setting._replace(seconds=0.1))
     _plain(cables)
@@ -97,8 +95,8 @@ def _forwarding(section: Section, cables: Cables) -> None:
     both = {name: median([_us_with_sender(rate) for rate in each]) for name, each in found.items()}
     for name in contenders:
         section.figure(f"1,514 bytes, one flow, one core, {name}", rates[name], "frames/s")
-        section.figure(f"the same, {name}, processor without the sender", alone[name], "us a frame")
-        section.figure(f"the same, {name}, processor with the sender", both[name], "us a frame")
+        section.figure(f"the same, {name}, processor time without the sender", alone[name], "us per frame")
+        section.figure(f"the same, {name}, processor time with the sender", both[name], "us per frame")
     for name in ours:
         ratio = rates[name] / rates["plain Python"]
         section.rows.append(
@@ -109,11 +107,11 @@ def _forwarding(section: Section, cables: Cables) -> None:
                 times(ratio),
                 judge("3 x", ratio, 3.0, below=False),
                 Goal("10 x, and above the kernel", ratio >= 10.0 and rates[name] > rates["kernel"]),
-                f"a frame takes {number(alone[name])} us of a worker's processor beside "
-                f"{number(alone['plain Python'])} of plain Python's, which is "
-                f"{times(alone['plain Python'] / alone[name])}; with the sender {number(both[name])}, "
-                f"{number(both['plain Python'])} and, by the kernel, which forwards on the sender's "
-                f"processor, {number(both['kernel'])}",
+                f"a frame needs {number(alone[name])} us of processor time in a worker and "
+                f"{number(alone['plain Python'])} us in plain Python, which is "
+                f"{times(alone['plain Python'] / alone[name])}; with the sender {number(both[name])} us, "
+                f"{number(both['plain Python'])} us and, for the kernel, which forwards on the sender's "
+                f"processor, {number(both['kernel'])} us",
             )
         )
 
@@ -126,15 +124,15 @@ def _us_with_sender(rate: ForwardingRate) -> float:
     return 1e6 * (rate.worker_cpus + rate.sender_cpus) / rate.frames_s
 
 
-def _by_python(cables: Cables, setting: MeasurementSetting) -> ForwardingRate:
-    frames = made(1, setting.length, setting.seed, burst=LONG_BURST)
+def _by_python(cables: VethPairs, setting: MeasurementSetting) -> ForwardingRate:
+    frames = frames_to_right(1, setting.length, setting.seed, burst=LONG_BURST)
     with plain_python(cables) as counter, FrameSender(cables.left, frames) as sender:
-        return measure.taken(cables, sender, counter, setting.seconds, [0])
+        return measure.measure_arrivals(cables, sender, counter, setting.seconds, [0])
 
 
 def _by_kernel(setting: MeasurementSetting) -> ForwardingRate:
-    """Forwarding by the kernel, between machines of its own, as much as it is sent."""
-    with Cables() as cables:
+    """Forward with the kernel, between separate network namespaces, at the maximum rate."""
+    with VethPairs() as cables:
         turned = "/proc/sys/net/ipv4"
         off = " ".join(f"echo 0 > {turned}/conf/{name}/rp_filter;" for name in ("all", "in0", "out0"))
         run_command(cables.middle.inside("sh", "-c", f"echo 1 > {turned}/ip_forward; {off}"))
@@ -150,11 +148,11 @@ def _by_kernel(setting: MeasurementSetting) -> ForwardingRate:
             1, setting.length, setting.seed, target=_MIDDLE_LINK, source=LEFT_LINK, burst=LONG_BURST
         )
         with FrameSender(cables.left, frames) as sender:
-            return measure.taken(cables, sender, None, setting.seconds)
+            return measure.measure_arrivals(cables, sender, None, setting.seconds)
 
 
-def _plain(cables: Cables) -> None:
-    """No offloads on the function's side, as while a function runs."""
+def _plain(cables: VethPairs) -> None:
+    """Switch offloads off on the function's side, as for a running function."""
     with cables.middle.entered():
         for name in ("in0", "out0"):
             features = [each for each in requested_features(name) if each.startswith(("tx-", "rx-gro"))]
@@ -165,9 +163,9 @@ def _plain(cables: Cables) -> None:
 
 
 def _framework(section: Section) -> None:
-    """Cycles that workers add to the bare loop of an engine."""
+    """Measure the cycles that workers add to the bare loop of an engine."""
     hertz = cycles_each_second()
-    text = [each.tobytes()[ABOVE:] for each in made(1, measure.SHORT, SEEDS[0]).messages]
+    text = [each.tobytes()[ABOVE:] for each in frames_to_right(1, measure.SHORT, SEEDS[0]).messages]
     spans: dict[str, list[float]] = {"bare": [], "workers": [], "synthetic": []}
     for _ in range(5):
         engines = [MemoryEngine(text, 1, room=0, again=measure.AGAIN) for _ in spans]
@@ -187,8 +185,8 @@ def _framework(section: Section) -> None:
     own = found["workers"] - found["bare"]
     section.rows.append(
         Row(
-            "cost of the framework above the bare loop of an engine",
-            f"{number(own)} cycles a packet",
+            "cost of the framework in addition to the bare loop of an engine",
+            f"{number(own)} cycles per packet",
             f"the loop itself {number(found['bare'])}",
             "",
             judge("400", own, 400.0),
@@ -200,7 +198,7 @@ def _framework(section: Section) -> None:
 
 
 def _lookups(section: Section) -> None:
-    """Look-ups in a NAT's table."""
+    """Measure lookups in the table of a NAT."""
     found = [nat_lookups(TABLE_FLOWS, seed) for seed in SEEDS]
     batches = section.figure(
         "NAT, 1,000,000 flows, get_flows", median([each.in_batches for each in found]) / 1e6, "million/s"
@@ -210,13 +208,13 @@ def _lookups(section: Section) -> None:
     )
     section.rows.append(
         Row(
-            "NAT look-ups on one core, 1,000,000 flows",
+            "NAT lookups on one core, 1,000,000 flows",
             f"{number(batches)} million/s",
             "",
             "",
             judge("5 million/s", batches, 5.0, below=False),
             judge("15 million/s", batches, 15.0, below=False),
-            f"get_flows, batches of {SPRAYER_BATCH} in an order that is drawn; get_flow {number(single)}; "
+            f"get_flows, batches of {SPRAYER_BATCH} in random order; get_flow {number(single)}; "
             f"{min(each.held for each in found):,} flows held",
         )
     )
@@ -224,7 +222,7 @@ def _lookups(section: Section) -> None:
 
 # Two cores ----------------------------------------------------------------------------------------------
 def _both(rate: Callable[[str, int], ForwardingRate]) -> dict[str, list[ForwardingRate]]:
-    """RSS and spraying in turns."""
+    """Measure RSS and spraying in turns."""
     found: dict[str, list[ForwardingRate]] = {"rss": [], "spray": []}
     for seed in ROUNDS:
         for steer, each in found.items():
@@ -233,7 +231,7 @@ def _both(rate: Callable[[str, int], ForwardingRate]) -> dict[str, list[Forwardi
 
 
 def _gain(section: Section, found: dict[str, list[ForwardingRate]], where: str, note: str) -> None:
-    """The row of one flow."""
+    """Add the row of one flow."""
     rates = {name: median([rate.frames_s for rate in each]) for name, each in found.items()}
     for name, value in rates.items():
         section.figure(f"one flow, {CYCLES:,} cycles, {where}, {name}", value, "frames/s")
@@ -258,16 +256,16 @@ def _memory(section: Section) -> None:
     found = _both(
         lambda steer, seed: measure.in_memory(Synthetic(CYCLES), setting._replace(steer=steer, seed=seed))
     )
-    _gain(section, found, "frames in memory", "both processors are the workers' alone")
+    _gain(section, found, "frames in memory", "workers have both processors for themselves")
 
 
-def _sprayed(cables: Cables, how: str, steer: str, seed: int) -> ForwardingRate:
+def _sprayed(cables: VethPairs, how: str, steer: str, seed: int) -> ForwardingRate:
     setting = MeasurementSetting(cores=2, seconds=BUSY_SECONDS, how=how, steer=steer, seed=seed)
     return measure.forwarding(cables, Synthetic(CYCLES), setting)
 
 
-def _one_flow(section: Section, cables: Cables) -> float:
-    """Between namespaces; the lower rate by packet sockets."""
+def _one_flow(section: Section, cables: VethPairs) -> float:
+    """Measure one flow between namespaces; return the lower rate with packet sockets."""
     lower = 0.0
     for how, what in (("af_xdp", "AF_XDP"), ("af_packet", "packet sockets")):
         found = _both(partial(_sprayed, cables, how))
@@ -277,7 +275,7 @@ def _one_flow(section: Section, cables: Cables) -> float:
         section.figure(f"one flow, spraying, {what}, processors of the sender", sender, "processors")
         section.figure(f"one flow, spraying, {what}, processors of workers", share, "processors")
         note = (
-            f"sprayed, the sender takes {sender:.2f} of the two processors and workers have {share:.2f}; "
+            f"with spraying, the sender uses {sender:.2f} of the two processors and the workers {share:.2f}; "
             f"a second of a worker's processor is worth {number(per_cpu[1])} frames sprayed and "
             f"{number(per_cpu[0])} by RSS"
         )
@@ -286,8 +284,8 @@ def _one_flow(section: Section, cables: Cables) -> float:
     return lower
 
 
-def _delays(section: Section, cables: Cables, lower: float) -> None:
-    """The 99th percentile at 70 % of the lower rate."""
+def _delays(section: Section, cables: VethPairs, lower: float) -> None:
+    """Measure the 99th percentile at 70 % of the lower rate."""
     late: dict[str, list[float]] = {"rss": [], "spray": []}
     lost, sent = 0.0, list[float]()
     for seed in SEEDS:
@@ -295,14 +293,17 @@ def _delays(section: Section, cables: Cables, lower: float) -> None:
         for steer in ("spray", "rss"):
             setting = MeasurementSetting(cores=2, steer=steer, seed=seed, seconds=SECONDS)
             found = measure.delay(cables, Synthetic(CYCLES), setting, rate)
-            # Sprayed, workers on both processors go before the sender: RSS gets what it managed then.
+            # With spraying, workers on both processors have priority over the sender, so RSS gets the same
+            # rate.
             rate = min(rate, int(found.frames_s))
             late[steer].append(found.p99)
             lost = max(lost, found.lost)
             sent.append(found.frames_s)
-            section.figure(f"one flow, {steer}, seed {seed}, sent one by one", found.frames_s, "frames/s")
+            section.figure(
+                f"one flow, {steer}, seed {seed}, frames sent individually", found.frames_s, "frames/s"
+            )
             section.figure(f"one flow, {steer}, seed {seed}, median", found.median, "us")
-            section.figure(f"one flow, {steer}, seed {seed}, 99 %", found.p99, "us")
+            section.figure(f"one flow, {steer}, seed {seed}, 99th percentile", found.p99, "us")
     own, peer = median(late["spray"]), median(late["rss"])
     section.rows.append(
         Row(
@@ -312,14 +313,14 @@ def _delays(section: Section, cables: Cables, lower: float) -> None:
             times(own / peer),
             judge("not worse", own / peer, 1.0),
             judge("better", own / peer, 0.95),
-            f"{number(LOAD * lower)} frames/s wanted, {number(min(sent))} sent at least; at most "
+            f"{number(LOAD * lower)} frames/s requested, at least {number(min(sent))} sent; at most "
             f"{lost:.2%} were lost",
         )
     )
 
 
-def _fairness(section: Section, cables: Cables) -> None:
-    """Jain's index of connections of a real TCP."""
+def _fairness(section: Section, cables: VethPairs) -> None:
+    """Measure Jain's index of TCP connections of the kernel."""
     found: dict[str, list[float]] = {"rss": [], "spray": []}
     carried: dict[str, list[float]] = {"rss": [], "spray": []}
     for seed in SEEDS:
@@ -332,7 +333,7 @@ def _fairness(section: Section, cables: Cables) -> None:
             carried[steer].append(
                 section.figure(f"{FLOWS} connections, {steer}, seed {seed}", one.bits_s / 1e9, "Gbit/s")
             )
-            section.figure(f"{FLOWS} connections, {steer}, seed {seed}, sent again", 100 * one.again, "%")
+            section.figure(f"{FLOWS} connections, {steer}, seed {seed}, retransmitted", 100 * one.again, "%")
     # The worst seed decides.
     own, peer = min(found["spray"]), min(found["rss"])
     section.rows.append(
@@ -350,9 +351,9 @@ def _fairness(section: Section, cables: Cables) -> None:
 
 
 # A start ------------------------------------------------------------------------------------------------
-def _first_packet(section: Section, cables: Cables) -> None:
-    """From starting the command to the first packet on the other side."""
-    # The first start compiles, if anything has to be.
+def _first_packet(section: Section, cables: VethPairs) -> None:
+    """Measure from the start of the command to the first packet on the other side."""
+    # The first start may compile.
     spans = [_started(cables) for _ in range(1 + len(SEEDS))]
     own = section.figure("dios nf run nat, first packet, compiled before", median(spans[1:]), "s")
     section.rows.append(
@@ -363,12 +364,12 @@ def _first_packet(section: Section, cables: Cables) -> None:
             "",
             judge("2 s", own, 2.0),
             judge("0.5 s", own, 0.5),
-            f"`dios nf run nat`; the first of all starts {number(spans[0])} s",
+            f"`dios nf run nat`; the first start in this run {number(spans[0])} s",
         )
     )
 
 
-def _started(cables: Cables) -> float:
+def _started(cables: VethPairs) -> float:
     words = (
         "nf",
         "run",
@@ -386,7 +387,9 @@ def _started(cables: Cables) -> float:
     with (
         _heard(cables) as first,
         _knocking(cables),
-        subprocess.Popen(mortal(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
+        subprocess.Popen(
+            killed_with_parent(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
     ):
         begun = time.monotonic()
         try:
@@ -397,8 +400,8 @@ def _started(cables: Cables) -> float:
 
 
 @contextlib.contextmanager
-def _heard(cables: Cables) -> Iterator[Callable[[float], float]]:
-    """Waits for the first frame of TCP on the right; when it came."""
+def _heard(cables: VethPairs) -> Iterator[Callable[[float], float]]:
+    """Wait for the first TCP frame on the right; yield a function that returns its time of arrival."""
     with cables.right.entered():
         ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
         ear.bind((CABLE, 0x0800))
@@ -414,10 +417,10 @@ def _heard(cables: Cables) -> Iterator[Callable[[float], float]]:
 
 
 @contextlib.contextmanager
-def _knocking(cables: Cables) -> Iterator[None]:
-    """Connections that are opened on the left, one after the other."""
+def _knocking(cables: VethPairs) -> Iterator[None]:
+    """Open connections on the left, one after the other."""
     over = threading.Event()
-    with FrameSender(cables.left, made(4096, measure.SHORT, SEEDS[0])) as sender:
+    with FrameSender(cables.left, frames_to_right(4096, measure.SHORT, SEEDS[0])) as sender:
 
         def knock() -> None:
             while not over.is_set():

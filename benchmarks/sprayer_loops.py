@@ -1,6 +1,6 @@
-"""What network functions are measured beside: loops of the plainest kind, and look-ups by themselves.
+"""Simple loops for comparison with network functions, and lookups without packets.
 
-Not for: measuring (``benchmarks.sprayer``). What is compiled here is never kept on disk.
+Compiled code of this module is not cached on disk. The measurements are in ``benchmarks.sprayer``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.limits import SPRAYER_BATCH
-from dios.papers.sprayer.lab.cables import INSIDE, OUTSIDE, Cables
 from dios.papers.sprayer.lab.measure import WORKER
+from dios.papers.sprayer.lab.veth_pairs import INSIDE, OUTSIDE, VethPairs
 from dios.sprayer.compile.intrinsics import array_at, call_at, callable_at, cycles, uint64
 from dios.sprayer.flows.five_tuple import hash_flow
 from dios.sprayer.flows.flow_table import Flows
@@ -43,8 +43,8 @@ CLOCK_S: Final = 0.2
 
 
 @contextmanager
-def plain_python(cables: Cables) -> Iterator[npt.NDArray[np.int64]]:
-    """What receives and sends with Python's own sockets in one thread; yields the counter of frames."""
+def plain_python(cables: VethPairs) -> Iterator[npt.NDArray[np.int64]]:
+    """Receive and send with Python sockets in one thread; yield the counter of frames."""
     counter = np.zeros(1, np.int64)
     ends = []
     with cables.middle.entered():
@@ -52,7 +52,7 @@ def plain_python(cables: Cables) -> Iterator[npt.NDArray[np.int64]]:
             end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             end.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, struct.pack("=i", 1))
             end.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, 2**24)
-            # The kernel's own patience: Python's would ask before each frame whether there is one.
+            # A timeout of the kernel; with a timeout of Python, each receive would need two system calls.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _WAIT)
             end.bind((name, _ALL))
             ends.append(end)
@@ -84,7 +84,7 @@ def _carry(
 
 
 def _bare(arguments: int, turns: int, _none: int) -> int:
-    """The three functions of an engine and nothing else; cycles."""
+    """Call the three functions of an engine and nothing else; return the cycles."""
     words = array_at(arguments, (_WORDS,), _WORD)
     packets = array_at(words[_PACKETS], (SPRAYER_BATCH,), PACKET)
     frames = array_at(words[_FRAMES], (SPRAYER_BATCH,), _WORD)
@@ -104,7 +104,7 @@ def _now(_one: int, _two: int, _three: int) -> int:
 
 
 def bare_cycles(engine: MemoryEngine, turns: int) -> int:
-    """The cycles that so many turns with an engine take without workers."""
+    """Return the cycles of ``turns`` turns of an engine without workers."""
     packets, frames = np.zeros(SPRAYER_BATCH, PACKET), np.zeros(SPRAYER_BATCH, np.int64)
     words = np.array(
         [
@@ -117,7 +117,7 @@ def bare_cycles(engine: MemoryEngine, turns: int) -> int:
 
 
 def cycles_each_second() -> float:
-    """How fast the processor's counter of cycles goes."""
+    """Return the frequency of the cycle counter in cycles per second."""
     clock = _Three(callable_at(_now, keep=False))
     begun, before = time.perf_counter(), clock(0, 0, 0)
     time.sleep(CLOCK_S)
@@ -125,7 +125,7 @@ def cycles_each_second() -> float:
 
 
 class Lookups(NamedTuple):
-    """Look-ups a second on one core."""
+    """Lookups per second on one core."""
 
     one_by_one: float
     in_batches: float
@@ -133,7 +133,7 @@ class Lookups(NamedTuple):
 
 
 def nat_lookups(flows: int, seed: int) -> Lookups:
-    """Look-ups in the table of a NAT with so many flows, each once, in an order that is drawn."""
+    """Look up each of ``flows`` flows of a NAT once, in random order."""
     function = Nat(["192.0.2.1"], flows_max=flows)
     function.prepare(1)
     (table,) = make_tables(function, 1, np.array([seed], np.uint64), 0)
@@ -147,7 +147,7 @@ def nat_lookups(flows: int, seed: int) -> Lookups:
         found = look(table, packets)
         spans.append(time.process_time() - begun)
         if found != held:
-            raise AssertionError(f"{found} of {held} flows were found")
+            raise AssertionError(f"only {found} of {held} flows were found")
     return Lookups(flows / spans[0], flows / spans[1], held)
 
 
@@ -167,7 +167,7 @@ def _filling(kernel: _Fill) -> _Fill:
 
 @_filling
 def _fill(flows: Flows, packets: Packets, order: npt.NDArray[np.int64]) -> int:
-    """Insert a flow for each number, and write descriptors of them in an order; how many found room."""
+    """Insert a flow for each number, and write descriptors in an order; return the number of stored flows."""
     held = 0
     for number in range(len(order)):
         flow = Flow(
@@ -186,7 +186,7 @@ def _fill(flows: Flows, packets: Packets, order: npt.NDArray[np.int64]) -> int:
 
 @_compiled
 def _look(flows: Flows, packets: Packets) -> int:
-    """``get_flow`` of each."""
+    """Call ``get_flow`` for each packet."""
     found = 0
     for i in range(len(packets)):
         packet = packets[i]
@@ -200,7 +200,7 @@ def _look(flows: Flows, packets: Packets) -> int:
 
 @_compiled
 def _look_batches(flows: Flows, packets: Packets) -> int:
-    """``get_flows`` of each batch, as workers hand them to a handler."""
+    """Call ``get_flows`` for each batch, of the size that workers use."""
     found = 0
     for begin in range(0, len(packets), SPRAYER_BATCH):
         batch = packets[begin : begin + SPRAYER_BATCH]

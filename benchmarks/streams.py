@@ -1,6 +1,6 @@
-"""SHMEM_STREAM between two processes on two processors, beside a framed pipe and ZeroMQ.
+"""SHMEM_STREAM between two processes on two processors, compared with a framed pipe and ZeroMQ.
 
-Not for: consoles, whose bytes pass the node. Rates are of payload bytes, a MB is a million.
+Rates are of payload bytes; a MB is a million bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.peers.redis_server import MissingPeerError
 from benchmarks.report import Row, Section, judge, number, times
 
 MESSAGES: Final = {64: 150_000, 1024: 100_000, 4096: 60_000, 65536: 8_000, 1 << 20: 600}
-"""How many messages of each size are one turn: a fifth of a second, about."""
+"""The number of messages of each size in one turn, for about a fifth of a second."""
 
 ROUNDS: Final = 7
 ROUNDS_OF_OTHERS: Final = 3
@@ -30,7 +30,7 @@ _BATCH: Final = 64
 
 
 class Ring:
-    """A stream of a node, each process with a connection of its own; ``batched`` moves many at a time."""
+    """A stream of a node, with a connection for each process; ``batched`` moves several messages per call."""
 
     def __init__(self, data: Path, group: bytes, name: bytes, *, batched: bool = False) -> None:
         self._data: Final = data
@@ -43,7 +43,7 @@ class Ring:
         with dios.connect(self._data, groups=[self._group]) as node:
             found = node.find(self._name)
             if not isinstance(found, dios.Stream):
-                raise TypeError("the stream is not there")
+                raise TypeError("the stream was not found")
             yield found
             found.close()
 
@@ -61,7 +61,7 @@ class Ring:
                 send(data)
 
     def read(self, count: int) -> float:
-        """Receive messages; the seconds from the first one to the last one."""
+        """Receive messages; return the seconds from the first to the last message."""
         with self._stream() as stream:
             receive, receive_many = stream.reader.receive, stream.reader.receive_many
             receive()
@@ -77,7 +77,7 @@ class Ring:
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     with running_node() as bench, dios.connect(bench.data, groups=[]) as node, workspace() as folder:
         group = node.create_group()
 
@@ -108,7 +108,7 @@ def _known(name: bytes | None) -> bytes:
 
 
 def _one_size(contenders: dict[str, Callable[[], Contender]], size: int) -> dict[str, float]:
-    """MB a second of each contender, in turns."""
+    """Return the MB per second of each contender, measured in turns."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(ROUNDS):
         for name, make in contenders.items():
@@ -119,7 +119,7 @@ def _one_size(contenders: dict[str, Callable[[], Contender]], size: int) -> dict
 
 
 def _transfer(contender: Contender, size: int, count: int) -> float:
-    """MB a second from the arrival of the first message to that of the last."""
+    """Return the MB per second from the arrival of the first message to that of the last."""
     data = os.urandom(size)
 
     def work() -> None:
@@ -136,7 +136,7 @@ def _transfer(contender: Contender, size: int, count: int) -> float:
 
 
 def _idle(section: Section, contender: Contender) -> None:
-    """How much of a processor a reader takes that waits for a message."""
+    """Measure the processor time of a reader that waits for a message."""
 
     def work() -> None:
         time.sleep(_IDLE_SECONDS)
@@ -146,7 +146,7 @@ def _idle(section: Section, contender: Contender) -> None:
         before = time.process_time()
         contender.read(1)
         used = time.process_time() - before
-    section.figure("a reader that waits, processor time in a second", used * 1000 / _IDLE_SECONDS, "ms")
+    section.figure("a waiting reader, processor time per second", used * 1000 / _IDLE_SECONDS, "ms")
 
 
 def _report(section: Section, found: dict[int, dict[str, float]]) -> None:

@@ -1,6 +1,6 @@
-"""Starting work: from the call to the first line of a pure task, cold and from the pool, beside others.
+"""Starting work: from the call to the first line of a pure task, cold and from the pool, and alternatives.
 
-Not for: what a task can do once it runs. Each notes the system's monotonic clock in its first line.
+Each program records the system's monotonic clock in its first line.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ NAN = float("nan")
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     pool, pool_call, ended = _ours("4", at_work=True)
     paused, _, _ = _ours("4", at_work=False)
     cold, cold_call, _ = _ours("0", at_work=True)
     section.figure("pure task from the pool, call to first line", pool, "ms")
     section.figure("pure task from the pool after a pause, call to first line", paused, "ms")
-    section.figure("pure task from the pool, call to the call's return", pool_call, "ms")
-    section.figure("pure task from the pool, call to its end being known", ended, "ms")
+    section.figure("pure task from the pool, call to its return", pool_call, "ms")
+    section.figure("pure task from the pool, call to its known end", ended, "ms")
     section.figure("pure task cold, call to first line", cold, "ms")
-    section.figure("pure task cold, call to the call's return", cold_call, "ms")
+    section.figure("pure task cold, call to its return", cold_call, "ms")
     spawns = _others(section)
     worker = _ray(section)
     section.rows.append(
@@ -56,23 +56,23 @@ def run(section: Section) -> None:
             f"{times(worker / pool)} faster than Ray's new worker",
             judge("0.4 ms", pool, 0.4),
             judge("100 µs", pool, 0.1),
-            f"of a client at work; {number(paused * 1000)} µs when client and node had slept before",
+            f"without pauses between calls; {number(paused * 1000)} µs after a pause of client and node",
         )
     )
     section.rows.append(
         Row(
-            "start of a pure task beside a new Ray worker",
+            "start of a pure task compared with a new Ray worker",
             f"{number(pool)} ms from the pool, {number(cold)} ms cold",
             f"new Ray worker {number(worker)} ms",
             f"{times(worker / pool)} from the pool, {times(worker / cold)} cold",
             judge("300 x faster", worker / pool, 300, below=False),
-            note="judged from the pool; a worker that Ray has at hand is in the figures",
+            note="judged from the pool; an existing Ray worker is in the figures",
         )
     )
 
 
 def _ours(pool_size: str, *, at_work: bool) -> tuple[float, float, float]:
-    """Milliseconds to the first line, to the return of ``run``, and until the end is known.
+    """Return the milliseconds to the first line, to the return of ``run``, and to the known end.
 
     Between two starts the client makes other calls (``at_work``) or sleeps.
     """
@@ -82,7 +82,7 @@ def _ours(pool_size: str, *, at_work: bool) -> tuple[float, float, float]:
     with running_node(pool_size=pool_size) as bench, dios.connect(bench.data, groups=[]) as node:
         program = node.create_program(_FIRST_LINE)
         for turn in range(STARTS + 3):
-            # The pool's next child is ready by then; who starts faster than that meets a cold start.
+            # The next child of the pool must be ready, otherwise the start would be cold.
             until = time.monotonic() + _REFILL_SECONDS
             while time.monotonic() < until:
                 if at_work:
@@ -105,7 +105,7 @@ def _ours(pool_size: str, *, at_work: bool) -> tuple[float, float, float]:
     return median(first), median(returned), median(ended)
 
 
-# -- others -------------------------------------------------------------------------------------------
+# -- alternatives -------------------------------------------------------------------------------------
 class _Sender(Protocol):
     def send(self, value: int) -> None: ...
 
@@ -157,10 +157,10 @@ def _ray(section: Section) -> float:
         with ray_session() as (ray, _):
             remote = ray.remote(_first_line)
             warm = [_ray_start(ray, remote.remote) for _ in range(60)]
-            section.figure("Ray task on a worker at hand, call to first line", median(warm[10:]), "ms")
+            section.figure("Ray task on an existing worker, call to first line", median(warm[10:]), "ms")
             fresh: list[float] = []
             for turn in range(4):
-                # A worker serves one environment: another variable means another worker.
+                # A worker serves one environment, so another variable needs another worker.
                 own = remote.options(runtime_env={"env_vars": {"TURN": f"{os.getpid()}-{turn}"}})
                 fresh.append(_ray_start(ray, own.remote))
             return section.figure("Ray task on a new worker, call to first line", median(fresh[1:]), "ms")

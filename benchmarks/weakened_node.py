@@ -1,6 +1,6 @@
-"""A node without its audit log, or without its accounts, to see what they cost: nothing else runs it.
+"""A node without its audit log, or without its accounting, to measure their cost.
 
-Not for: users. No setting turns either off.
+It is only for benchmarks: no setting can turn either off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _record_nothing(_: AuditLog, record: Audit) -> None:
 
 
 def _count_nothing(*_: object, **__: object) -> None:
-    """What is left of counting."""
+    """Do not count."""
 
 
 def _without_audit() -> None:
@@ -28,7 +28,7 @@ def _without_audit() -> None:
 
 
 def _without_accounts() -> None:
-    # Before the core is loaded, whose modules take these by name.
+    # This must happen before the core is loaded, whose modules import these functions by name.
     for name in ("charge_all", "charge_bytes", "require_all", "require_bytes", "require_each"):
         setattr(accounts, name, _count_nothing)
     for name in ("charge", "require"):
@@ -39,7 +39,7 @@ WAYS: Final[dict[str, Callable[[], None]]] = {"audit": _without_audit, "accounts
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Take one thing away and be the daemon."""
+    """Remove one part and run the daemon."""
     WAYS[arguments[0]]()
     return daemon.main(arguments[1:])
 

@@ -1,7 +1,7 @@
-"""Word count of 307 MB as a MapReduce job of sandboxed tasks, beside what one would use instead.
+"""Word count of 307 MB as a MapReduce job of sandboxed tasks, compared with the usual alternatives.
 
-Not for: other jobs. Each contender runs in a process of its own, by whose tree its processor time and
-memory are counted, with the node or Ray that it brings.
+Each contender runs in a process of its own, with the node or Ray that it starts; processor time and memory
+are those of its process tree.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dios.limits import JOB_BLOCK_BYTES_DEFAULT
 
 NAN: Final = float("nan")
 FOLDER: Final = Path(__file__).resolve().parents[1] / ".demo"
-"""Where the text stays between two runs; `make clean` removes it."""
+"""The folder in which the text remains between runs; `make clean` removes it."""
 
 SHARE: Final = float(os.environ.get("BENCH_SHARE", "1"))
-"""How much of the whole text is counted; for trying the section out."""
+"""The share of the text that is counted; for trying the section out."""
 
 _MAP: Final = b"""
 def map(line):
@@ -55,7 +55,7 @@ _BLOCK_BYTES: Final = 512 << 20
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one contender took; ``trouble`` says why it could not run."""
+    """The cost of one contender; ``trouble`` is the reason if it could not run."""
 
     words: int = 0
     unique: int = 0
@@ -72,7 +72,7 @@ class _Stopwatch:
 
     @contextlib.contextmanager
     def clocked(self) -> Iterator[None]:
-        """Time the body: wall, and processor time of this process and everything below it."""
+        """Measure wall time and processor time of this process and its descendants in this context."""
         cpu, wall = tree_cpu_seconds(os.getpid()), clock()
         yield
         self.wall = (clock() - wall) / 1e9
@@ -97,7 +97,7 @@ def apart(contender: Contender, path: Path) -> Outcome:
         answer = answers.read()
     os.waitpid(pid, 0)
     if not answer:
-        return Outcome(trouble="it ended without a word")
+        return Outcome(trouble="it ended without a result")
     return msgspec.structs.replace(msgspec.msgpack.decode(answer, type=Outcome), peak_mb=memory.peak_mb)
 
 
@@ -113,11 +113,11 @@ def _measured(contender: Contender, path: Path) -> Outcome:
 
 
 def ours(job: bytes | Path, *, block_bytes: int = JOB_BLOCK_BYTES_DEFAULT, preload: str = "") -> Contender:
-    """A job of ours on a node of its own: two mappers at a time and two reducers, all sandboxed."""
+    """Return our job on a node of its own: two mappers at a time and two reducers, all sandboxed."""
 
     def run_job(path: Path, clocked: Clocked) -> Found:
         with running_node(None, preload=preload) as bench, dios.connect(bench.data, groups=[]) as node:
-            # The waiting children are there before the clock runs: their start is told elsewhere.
+            # The waiting children are ready before the clock starts; starts are measured in another section.
             time.sleep(0.5)
             with clocked():
                 result = mapreduce.run(
@@ -131,7 +131,7 @@ def ours(job: bytes | Path, *, block_bytes: int = JOB_BLOCK_BYTES_DEFAULT, prelo
 
 
 def run(section: Section) -> None:
-    """Measure and judge."""
+    """Measure, and compare with the goals."""
     FOLDER.mkdir(exist_ok=True)
     count = int(WORDS * SHARE) // 10 * 10
     path = FOLDER / f"words-{count}.txt"
@@ -177,7 +177,7 @@ def _rows(section: Section, found: dict[str, Outcome]) -> None:
             f"{times(goal)} Ray, {times(mine.wall / single.wall)} the Counter",
             judge("Ray's wall time", mine.wall, peer.wall),
             judge("16 s of the Counter's 28.7", mine.wall / single.wall, 16 / 28.7),
-            "neither side's start is counted: Ray's is in the row of an idle node",
+            "start-up is not counted on either side: Ray's is in the row of an idle node",
         ),
         Row(
             "the same: processor time",

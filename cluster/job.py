@@ -1,4 +1,4 @@
-"""A small job to try a cluster with: counts primes in slices, keeps each count in an object, adds them up."""  # noqa: INP001 - the image runs it by its path
+"""A small job to test a cluster: count primes in slices, store each count in an object, and add them up."""  # noqa: INP001 - the image runs it by its path
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SLICES = 8
 
 
 def primes_below(stop: int, start: int) -> int:
-    """How many primes there are from ``start`` to below ``stop``."""
+    """Return the number of primes from ``start`` to below ``stop``."""
     return sum(
         all(number % divisor for divisor in range(2, int(number**0.5) + 1))
         for number in range(max(2, start), stop)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one job on the cluster, from beside a node, and ends with the job's exit status.
+# Runs one job on the cluster through a node's socket, and exits with the job's status.
 # usage: job.sh [PROGRAM [ARGUMENT…]]
 set -eu
 

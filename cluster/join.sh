@@ -1,7 +1,7 @@
 #!/bin/sh
-# Starts a node in a container. The first node of a cluster makes it; every other one joins it once, with
-# a token from a file, and remembers from then on. usage: join.sh NAME RACK [FIRST_HOST]
-# What is no plain setting (who has joined, the token) never stands in the environment or in the image.
+# Starts a node in a container. The first node creates the cluster; every other node joins it once, with a
+# token from a file, and remembers this. usage: join.sh NAME RACK [FIRST_HOST]
+# Secrets such as the token are never in the environment or in the image.
 set -eu
 
 name=$1
@@ -13,8 +13,9 @@ token=${NODE_TOKEN_FILE:-/run/dios-join/$name}
 host=${NODE_HOST:-$(hostname)}
 kernels=${NODE_KERNELS:-/opt/dios/kernels}
 
-# The image brings the coordinator's kernels. Numba uses none where it could not write, and looks below HOME,
-# which is all of the environment that a coordinator is given: so they go to the data, anew after a new image.
+# The image contains the coordinator's kernels. Numba uses cached kernels only from a writable folder, and looks
+# for it below HOME, the only environment variable of a coordinator. So they are copied to the data folder, again
+# after each change of the image.
 if [ -f "$kernels/made" ]; then
   HOME=$data/home
   export HOME
@@ -30,14 +31,14 @@ set -- --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" --a
 
 if [ ! -e "$data/identity" ]; then
   if [ -z "$first" ]; then
-    # What it prints holds a token, which nobody needs here.
+    # Its output contains a token that is not needed here.
     dios-node init "$@" >/dev/null
   else
     waited=0
     until [ -s "$token" ]; do
       [ "$waited" -ne 0 ] || echo "waiting for a join token in $token (dios-node token on a node of the cluster)" >&2
       waited=$((waited + 1))
-      [ "$waited" -le "${NODE_TOKEN_SECONDS:-600}" ] || { echo "no join token came" >&2; exit 1; }
+      [ "$waited" -le "${NODE_TOKEN_SECONDS:-600}" ] || { echo "no join token arrived in $token; create one and restart the container" >&2; exit 1; }
       sleep 1
     done
     set -- "$@" --join "$first:$port" --token-file "$token"

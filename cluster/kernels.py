@@ -1,4 +1,4 @@
-"""Compiles the kernels of a coordinator while the image is built; Numba keeps them in NUMBA_CACHE_DIR."""  # noqa: INP001 - the image runs it by its path
+"""Compile the kernels of a coordinator while the image is built; Numba caches them in NUMBA_CACHE_DIR."""  # noqa: INP001 - the image runs it by its path
 
 from __future__ import annotations
 

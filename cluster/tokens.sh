@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs beside the first node: writes a fresh join token for each NAME, and ends. usage: tokens.sh NAME…
-# Each token admits one node and expires; the files can be read by the nodes' user only. Who has joined
-# already does not look at its own.
+# Runs next to the first node: writes a new join token for each NAME, and ends. usage: tokens.sh NAME…
+# Each token admits one node and expires; only the nodes' user can read the files. A node that has joined
+# already ignores its token.
 set -eu
 umask 077
 

@@ -1,7 +1,12 @@
-"""DIOS: one uniform, distributed object space, in which a task can touch exactly what it was handed.
+"""DIOS: one uniform, distributed object space, in which a task can use exactly the objects that it was given.
 
-``with dios.connect() as node:`` gives the node, inside a task and outside; ``async with dios.open_node()``
-the same on trio. Names load when they are first used, so that importing this costs next to nothing.
+``with dios.connect() as node:`` opens the node, inside a task and outside; ``async with dios.open_node()``
+does the same on trio. Names are loaded at their first use, so that importing this module is fast.
+
+The packages, from the bottom up: ``wire`` (messages), ``core`` (the state machine of a node), ``store``
+(objects on disk), ``transport`` (sockets and shared memory), ``host`` (executes the core's instructions),
+``client`` (the calls for programs), ``lib`` (libraries on the calls), ``firmament`` (the cluster scheduler),
+``node`` and ``cli`` (processes and commands). ``fairness``, ``packer``, ``sprayer`` are separate libraries.
 """
 
 from __future__ import annotations
@@ -266,7 +271,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first asked for."""
+    """Load a public name at its first use."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'dios' has no attribute {name!r}")
@@ -279,5 +284,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """Return the public names, loaded or not."""
     return sorted(__all__)

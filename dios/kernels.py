@@ -32,12 +32,12 @@ _FOLDERS: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "spray
 _STAMP: Final = PACKAGE / "firmament" / "__pycache__" / "kernels.stamp"
 
 
-def kernel_files(folders: tuple[Path, ...] = _FOLDERS) -> list[Path]:
-    """Return the files that decide what the compiled kernels of these folders are, sorted.
+def kernel_files() -> list[Path]:
+    """Return the files on which the compiled kernels depend, sorted.
 
-    They are the modules with kernels, this one, and ``dios.limits``, whose bounds are compiled into kernels.
+    They are the modules with kernels, this module, and ``dios.limits``, whose bounds are part of kernels.
     """
-    files = [path for folder in folders for path in folder.rglob("*.py")]
+    files = [path for folder in _FOLDERS for path in folder.rglob("*.py")]
     with_kernels = sorted(path for path in files if b"from dios.kernels import" in path.read_bytes())
     return [*with_kernels, PACKAGE / "kernels.py", PACKAGE / "limits.py"]
 

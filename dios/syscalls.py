@@ -1,8 +1,8 @@
-"""The calls themselves (Table 4.4, appendix B), raw: plain integers and records, every option and flag.
+"""The raw system calls (Table 4.4, appendix B): integers and records, with every option and flag.
 
-Not for: comfort. The first argument is the node; references and buffers are their ids; what comes back
-is the record of ``dios.wire.messages``, with descriptors beside it where a buffer brings one, which are the
-caller's to map and close. A refusal is its exception. The blocking face alone has these.
+The first argument is the node; references and buffers are their ids. The results are records of
+``dios.wire.messages``, and for buffers a descriptor, which the caller maps and closes. A refusal is raised
+as its exception. Only the blocking client has these calls; programs normally use its handles.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def copy(
     flags: int = 0,
     lifetime_ns: int = 0,
 ) -> messages.Done | messages.References:
-    """dios_copy (B.1.3): references when the receiver is the caller itself."""
+    """dios_copy (B.1.3): returns references if the receiver is the caller itself."""
     call = messages.Copy(ref, task, permissions, persistence, proximity, buffering, flags, lifetime_ns)
     result = _call(node, object, call)
     return cast("messages.Done | messages.References", result)
@@ -187,9 +187,9 @@ def release_write(node: Node, ref: int, buffer: int, flags: int = 0) -> messages
 def select(
     node: Node, refs: tuple[int, ...], mode: Mode = Mode.READ, timeout_ns: int | None = None, flags: int = 0
 ) -> int:
-    """dios_select (B.1.13): the index of a ready reference, -1 when the time passed.
+    """dios_select (B.1.13): return the index of a ready reference, -1 after the timeout.
 
-    The node knows nothing of what streams hold: their rings are looked at by ``Node.select``.
+    The node does not know the content of streams: ``Node.select`` checks their rings.
     """
     return _call(node, messages.Selected, messages.Select(refs, mode, timeout_ns, flags)).index
 
@@ -225,7 +225,7 @@ def commit_acquire_write(
     flags: int = 0,
     data: bytes | None = None,
 ) -> tuple[messages.Buffer | messages.Committed, int | None]:
-    """Commit a write and start the next on the same buffer; only Committed when that is not admitted."""
+    """Commit a write and start the next on the same buffer; only Committed if that is not admitted."""
     call = messages.CommitAcquireWrite(ref, buffer, size, semantics, flags, data)
     answer = cast("Connection", node.link).call(call)
     if isinstance(answer[0], messages.Committed):
@@ -234,20 +234,20 @@ def commit_acquire_write(
 
 
 def attach(node: Node, ref: int, mode: Mode) -> tuple[messages.Attached, tuple[int, int, int, int]]:
-    """Become one end of a stream: the memory written, the memory read, the counters waited on and rung."""
+    """Attach one end of a stream: returns own memory, peer's memory, own and peer's event counters."""
     return expect_attached(cast("Connection", node.link).call(messages.Attach(ref, mode)))
 
 
 def retire(node: Node, ref: int, flags: int = 0) -> messages.Done:
-    """Take back whatever was delegated from a reference; the answer counts it."""
+    """Take back everything that was delegated from a reference; the answer has the number."""
     return _call(node, messages.Done, messages.Retire(ref, flags))
 
 
 def stat(node: Node, ref: int) -> messages.Reference:
-    """The public attributes of a reference."""
+    """Return the public attributes of a reference."""
     return _call(node, messages.References, messages.Stat(ref)).references[0]
 
 
 def vector(node: Node, calls: tuple[PlainCall, ...]) -> list[Answer | DiosError]:
-    """Independent calls in one message: for each, its result and descriptors, or its refusal."""
+    """Make independent calls in one message; return for each its result and descriptors, or its refusal."""
     return _run(node, _vector(calls))

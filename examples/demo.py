@@ -1,6 +1,6 @@
 """``make demo``: a cluster, a MapReduce job of sandboxed tasks on real files, a killed node, a check.
 
-Not for: measuring (``make bench``). Everything it makes is in a temporary directory, and gone at the end.
+All files are in a temporary directory, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ GONE_SECONDS: Final = 10.0
 
 
 def main() -> int:
-    """Run the demo; 0 when the job's counts are those of a plain count and nothing was left running."""
+    """Run the demo; return 0 if the job's counts equal those of a plain count and no process is left."""
     parser = argparse.ArgumentParser(description="Count the words of real files with sandboxed tasks.")
     parser.add_argument("--input", type=Path, help="a file or directory (default: Python's own library)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="mappers at a time")
-    parser.add_argument("--reducers", type=int, default=2, help="how many parts the result has")
-    parser.add_argument("--nodes", type=int, default=3, help="how many nodes the cluster has")
-    parser.add_argument("--spare", action="store_true", help="kill no node in the middle of the job")
-    parser.add_argument("--top", type=int, default=15, help="how many words to print")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 2, help="number of concurrent mappers"
+    )
+    parser.add_argument("--reducers", type=int, default=2, help="number of parts of the result")
+    parser.add_argument("--nodes", type=int, default=3, help="number of nodes of the cluster")
+    parser.add_argument("--spare", action="store_true", help="do not kill a node during the job")
+    parser.add_argument("--top", type=int, default=15, help="number of words to print")
     options = parser.parse_args()
     console = Console()
     place: Path = options.input or Path(sysconfig.get_path("stdlib"))
     files = files_of(place, all_kinds=options.input is not None)
     if not files:
-        console.print(f"[red]{place} has no text files; give another one with --input (make demo INPUT=path)")
+        console.print(f"[red]{place} has no text files; choose another with --input (make demo INPUT=path)")
         return 2
     total = sum(path.stat().st_size for path in files.values())
     console.print(f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB)")
@@ -75,7 +77,7 @@ def main() -> int:
 
 
 def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
-    """The text files at a place, by the label each has in the job."""
+    """Return the text files at a place, by their labels in the job."""
     if place.is_file():
         return {place.name: place}
     found: dict[str, Path] = {}
@@ -96,7 +98,7 @@ def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
 
 # -- the cluster --------------------------------------------------------------------------------------
 class Victim:
-    """A node that is killed, as if its machine lost power, when the job has well begun."""
+    """A node that is killed during the job, as if its machine lost power."""
 
     def __init__(self, node: local_cluster.LocalNode) -> None:
         self.name: Final = node.name
@@ -104,7 +106,7 @@ class Victim:
         self._socket: Final = node.socket
 
     def strike(self, progress: mapreduce.JobProgress) -> None:
-        """Kill it once a third of the input is mapped."""
+        """Kill the node when a third of the input is mapped."""
         if not self.pid and 3 * progress.bytes_done >= progress.bytes_total and progress.running:
             running = daemon.find(self._socket)
             if running is not None:
@@ -114,9 +116,9 @@ class Victim:
 
 @contextmanager
 def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
-    """Nodes in a temporary directory, stopped at the end; says so when anything is left running."""
+    """Start nodes in a temporary directory; stop them at the end, and report processes that are left."""
     missing = missing_for_pure(probe())
-    # It says itself where its tasks run, and none is outside the sandbox, as a coordinator would be.
+    # The demo places its tasks itself, and a coordinator would be a task outside the sandbox.
     settings = {"coordinator": "off"}
     if missing:
         console.print(
@@ -127,7 +129,7 @@ def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluste
         settings["accept_weaker_sandbox"] = "yes"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-demo-")))
-        # The default node of this user, if there is one, stays what it is.
+        # The default node of this user is not replaced.
         (folder / "run").mkdir(mode=0o700)
         os.environ["XDG_RUNTIME_DIR"] = str(folder / "run")
         began = time.monotonic()
@@ -135,13 +137,13 @@ def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluste
         stack.callback(stop, console, cluster)
         local_cluster.start(cluster)
         pids = ", ".join(f"{name}: {running.pid}" for name, running in cluster.running().items())
-        console.print(f"{nodes} nodes run ({pids}), after {time.monotonic() - began:.2f} s.")
+        console.print(f"{nodes} nodes are running ({pids}), after {time.monotonic() - began:.2f} s.")
         first = str(cluster.nodes[0].socket)
         yield cluster, stack.enter_context(dios.connect(first, groups=()))
 
 
 def stop(console: Console, cluster: local_cluster.LocalCluster) -> None:
-    """Stop the nodes, and look whether all of their processes have ended."""
+    """Stop the nodes, and check that all of their processes have ended."""
     roots = [running.pid for running in cluster.running().values()]
     family = {*roots, *(pid for root in roots for pid in descendants(root))}
     stopped = local_cluster.stop(cluster, say=console.print)
@@ -157,7 +159,7 @@ def stop(console: Console, cluster: local_cluster.LocalCluster) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be looked at by its parent does not."""
+    """Return True if a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -165,7 +167,7 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> set[int]:
-    """Every process below one."""
+    """Return all processes below a process."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -192,7 +194,7 @@ def count(
     reducers: int,
     victim: Victim | None,
 ) -> mapreduce.JobResult:
-    """Run the job under a progress bar."""
+    """Run the job with a progress bar."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -201,7 +203,7 @@ def count(
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        shown = bar.add_task("bringing files", total=sum(path.stat().st_size for path in files.values()))
+        shown = bar.add_task("copying files", total=sum(path.stat().st_size for path in files.values()))
 
         def tell(progress: mapreduce.JobProgress) -> None:
             words = "mapping" if progress.bytes_done < progress.bytes_total else "reducing"
@@ -218,7 +220,7 @@ def count(
 
 
 def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], top: int) -> None:
-    """Print the most frequent words, and where each task ran."""
+    """Print the most frequent words, and the node of each task."""
     console.print(f"[bold]The {min(top, len(found))} most frequent of {len(found):,} words:")
     words = Table(box=SIMPLE)
     words.add_column("word")
@@ -251,17 +253,17 @@ def show(console: Console, result: mapreduce.JobResult, found: Counter[bytes], t
 
 
 def tell_of(console: Console, victim: Victim | None, node: dios.Node, result: mapreduce.JobResult) -> None:
-    """Say what was killed, what was lost with it, and what had to be done twice."""
+    """Report the killed node, the tasks that were lost, and the work that was repeated."""
     if victim is None:
         return
     if not victim.pid:
-        console.print("[yellow]The job was over before a node could be killed; give it more to count.")
+        console.print("[yellow]The job ended before a node could be killed; give it more input.")
         return
     lost = [task for task in result.tasks if not task.ok]
     again = sum(task.input_bytes for task in result.tasks) - result.input_bytes
     states = ", ".join(f"{member.name} {member.status.name.lower()}" for member in node.nodes())
     console.print(
-        f"[bold]{victim.name} (process {victim.pid}) was killed in the middle[/]. Tasks lost with it: "
+        f"[bold]{victim.name} (process {victim.pid}) was killed during the job[/]. Tasks lost with it: "
         f"{len(lost)}; mapped a second time: {max(again, 0) / 1e6:.1f} MB. Now: {states}."
     )
 
@@ -269,7 +271,7 @@ def tell_of(console: Console, victim: Victim | None, node: dios.Node, result: ma
 def check(
     console: Console, result: mapreduce.JobResult, found: Counter[bytes], files: dict[str, Path]
 ) -> int:
-    """Compare with a plain count in this process."""
+    """Compare the result with a plain count in this process."""
     began = time.monotonic()
     plain: Counter[bytes] = Counter()
     for path in files.values():
@@ -280,7 +282,8 @@ def check(
         console.print(f"[red]The counts differ from a plain count for {len(wrong):,} words: {wrong[:10]}")
         return 1
     console.print(
-        f"[green]A plain count in one process, without a sandbox, says the same[/] in {seconds:.2f} s "
+        f"[green]A plain count in one process, without a sandbox, gives the same result[/] in"
+        f" {seconds:.2f} s "
         f"({seconds / result.seconds:.2f} x the job's time)."
     )
     return 0

@@ -1,7 +1,7 @@
-"""``make demo-evil``: the evil MapReduce job (§5.4.2), a story for who never heard of capabilities.
+"""``make demo-evil``: the evil MapReduce job (§5.4.2), for readers who do not know capabilities.
 
-Not for: proving more than it shows (``tests/security`` does). It ends with 0 when every attempt was stopped
-and every witness agrees, with 1 when one was not, with 2 when this machine cannot confine pure tasks.
+The exit status is 0 if every attempt was stopped and every check from outside agrees, 1 if not, and 2 if this
+machine cannot confine pure tasks. ``tests/security`` tests more than this demo shows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_HERE: Final = 2
 WIDE: Final = 110
 
 Said: TypeAlias = dict[str, Counter[tuple[str, str]]]
-"""For each attempt, how many mappers gave which verdict and answer."""
+"""For each attempt, the number of mappers by verdict and answer."""
 
 STRANGER: Final = b"""
 import dios
@@ -60,31 +60,30 @@ reduce = sum
 
 
 STORY: Final = """\
-You are an analyst with two piles of data: [bold]click logs[/] of a web site, and an archive of [bold]mail[/]
-that is nobody's business. A colleague gives you a program that counts the words of the clicks. It counts
-well. It also wants your mail, and to send away what it can get.
+You are an analyst with two data sets: [bold]click logs[/] of a web site, and a confidential archive of
+[bold]mail[/]. A colleague gives you a program that counts the words of the clicks. It counts well. It also
+tries to read your mail, and to send everything that it can get to someone else.
 
-You run it as a MapReduce job. DIOS starts each part of it as a [bold]task[/], and hands it
-[bold]references[/]: to its share of the clicks, to be read; to the pipes for its results, to be
-written. A reference is a key that is good for one thing. A task has the keys that it
-was handed, and there is no other door.
+You run it as a MapReduce job. DIOS starts each part of it as a [bold]task[/], and gives it
+[bold]references[/]: one to its share of the clicks, for reading, and one to each pipe for its results, for
+writing. A reference is a key to one object. A task can use only the keys that it was given.
 
-The answers below are the system's short words: ENOENT, there is no such thing; EPERM and EACCES, not
-permitted; EBADF, that is no key of yours. What stands on a wide terminal as "behind that" would stop a
-try where the first layer did not; that is how it is built, and not tried here.
+The answers below are the system's error codes. ENOENT: no such object. EPERM and EACCES: not permitted.
+EBADF: not a reference of this task. The column "behind that", on a wide terminal, names the layer that would
+stop the attempt if the first layer did not; this is by design and is not tested here.
 """
 
 RECORD: Final = """\
-Every call that reached the node and was denied, for want of a right or of the key itself, and every
-name that was looked up in vain, is in its audit log: by whom, on what, and why. Objects and tasks
-appear as fingerprints, for the log is no place for names. What the kernel refused never reached the
-node, and leaves no record, but for the end of a task. The first mapper's:
+The audit log has a record of every call that reached the node and was denied, because a permission or the
+reference was missing, and of every failed lookup of a name: the task, the object and the reason. Objects and
+tasks are shown as fingerprints, because the log must not contain names. Calls that the kernel refused never
+reached the node, so they have no record, except the end of a task. These are the records of the first mapper:
 """
 
 
 @dataclass(slots=True)
 class Scene:
-    """The person's data and tasks on the node, as they were before the job."""
+    """The data and tasks of the user on the node before the job."""
 
     node: dios.Node
     data: Path
@@ -102,7 +101,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Evidence:
-    """What the job left: its count, whether the secret is anywhere in it, and what the mappers said."""
+    """The results of the job: its count, leaks of the secret, and the reports of the mappers."""
 
     count: Counter[bytes]
     leaked: bool
@@ -111,13 +110,13 @@ class Evidence:
 
 
 def main() -> int:
-    """Tell the story; the module says what the statuses mean."""
+    """Run the demo; the statuses are those of the module."""
     console = Console(highlight=False)
     missing = missing_for_pure(probe())
     if missing:
         console.print(
-            f"This machine cannot confine pure tasks ({escape(missing)}), so there is nothing to show here.\n"
-            "`dios doctor` says what to change."
+            f"This machine cannot confine pure tasks ({escape(missing)}), so the demo cannot run.\n"
+            "`dios doctor` shows what to change."
         )
         return NOT_HERE
     console.print("[bold]The evil word count\n")
@@ -140,13 +139,13 @@ def main() -> int:
 
 
 def flowing(text: str) -> str:
-    """The same paragraphs without their line ends, for a terminal of any width."""
+    """Return the paragraphs without their line ends, for a terminal of any width."""
     return re.sub(r"(?<!\n)\n(?!\n|$)", " ", text)
 
 
 # -- the scene ----------------------------------------------------------------------------------------
 def set_up(node: dios.Node, traps: Traps, secret: bytes) -> Scene:
-    """Put the clicks and the mail on the node, in groups of their own, and start the accomplice."""
+    """Store the clicks and the mail on the node, in separate groups, and start the accomplice."""
     dice = random.Random(542)  # noqa: S311 - the same clicks in every run
     pages = ("home", "cart", "search", "help", "offers")
     lines = [f"click ad{dice.randrange(40)} page {dice.choice(pages)}\n" for _ in range(CLICKS)]
@@ -164,20 +163,20 @@ def set_up(node: dios.Node, traps: Traps, secret: bytes) -> Scene:
 
 
 def control(console: Console, scene: Scene) -> None:
-    """Show that the attempts work: an ordinary program makes those that need no node."""
+    """Show that the attempts are real: an ordinary program makes those that need no node."""
     names = [attempt.name for attempt in ALL.values() if attempt.control]
     scene.ordinary = scene.traps.tried_by_an_ordinary_program(names, scene.data)
     through = sum(verdict == "through" for verdict in scene.ordinary.values())
     caught = scene.traps.caught()
     console.print(
-        f"First its code runs as any program on this machine does, to see that the attempts are real: "
-        f"[red]{through} of {len(names)} go through[/], and the demo's listeners got {len(caught)} "
-        f"deliveries ({', '.join(sorted(set(caught)))}). Then the same code runs as a DIOS job.\n"
+        f"First its code runs as an ordinary program, to show that the attempts are real: "
+        f"[red]{through} of {len(names)} succeed[/], and the demo's listeners received {len(caught)} "
+        f"messages ({', '.join(sorted(set(caught)))}). Then the same code runs as a DIOS job.\n"
     )
 
 
 def run_job(scene: Scene) -> Evidence:
-    """Run the evil job with everything that its author learned, and sort its output."""
+    """Run the evil job with everything that its author knows, and sort its output."""
     mail_group = scene.mail_group
     loot: dict[str, str | int | bytes | None] = {
         **scene.traps.loot,
@@ -197,7 +196,7 @@ def run_job(scene: Scene) -> Evidence:
     with mapreduce.run(scene.node, source.encode(), inputs, workers=WORKERS, splits=WORKERS) as result:
         for word, number in result:
             if not isinstance(word, bytes) or not isinstance(number, int):
-                raise TypeError("the job counted what is no word")
+                raise TypeError("the job counted something that is not a word")
             leaked = leaked or scene.secret in word
             if word.startswith(MARK):
                 name, verdict, answer = word.removeprefix(MARK).decode().split("\t", 2)
@@ -212,7 +211,7 @@ def run_job(scene: Scene) -> Evidence:
 def tell(
     console: Console, number: int, chapter: Chapter, said: Said, ordinary: dict[str, str] | None = None
 ) -> bool:
-    """Show one chapter's attempts; whether every mapper made each, and each was stopped."""
+    """Show one chapter's attempts; return True if every mapper made each and all were stopped."""
     console.print(f"[bold]{number}. {chapter.title}")
     console.print(chapter.told)
     wide = console.width >= WIDE
@@ -238,22 +237,22 @@ def tell(
 
 
 def was_stopped(verdicts: Counter[tuple[str, str]]) -> bool:
-    """Whether every mapper made the attempt, and none got anything by it."""
+    """Return True if every mapper made the attempt, and none succeeded."""
     return verdicts.total() == WORKERS and all(verdict in {"refused", "nothing"} for verdict, _ in verdicts)
 
 
 def reason(attempt: Attempt, verdicts: Counter[tuple[str, str]]) -> str:
-    """Which layer the answers come from, where they are the expected ones."""
+    """Return the layer that gave the answers, if they are the expected ones."""
     layers = {attempt.stopped.get(answer, "") for _, answer in verdicts}
     return "; ".join(sorted(layers)) if all(layers) else "[yellow]another layer than expected"
 
 
 def attack(console: Console, scene: Scene) -> tuple[str, bool]:
-    """A job that attacks the system below: the task's fingerprint, and whether the sandbox ended it."""
+    """Run a job that attacks the system; return its fingerprint, and True if the sandbox ended it."""
     console.print(f"[bold]{len(CHAPTERS) + 1}. Attack the system below")
     console.print(
-        "Some calls of the operating system are of use to an attacker only, like ptrace, which takes over "
-        "other processes. Who makes one gets no answer: its task is ended at once, and the job fails."
+        "Some system calls, such as ptrace, which controls other processes, are useful only to an attacker. "
+        "A task that makes such a call is ended at once, and the job fails."
     )
     try:
         mapreduce.run(scene.node, ATTACK, [b"one line"], workers=1, reducers=1, attempts=1).close()
@@ -261,13 +260,13 @@ def attack(console: Console, scene: Scene) -> tuple[str, bool]:
         status = error.failures[0].status
         console.print(f"\n  the job's end: [green]{escape(error.message)}\n")
         return status.fingerprint, status.cause is dios.Cause.SANDBOX
-    console.print("\n  [red]the job went on\n")
+    console.print("\n  [red]the job continued\n")
     return "", False
 
 
 # -- the record ---------------------------------------------------------------------------------------
 def show_audit(console: Console, scene: Scene, evidence: Evidence, killed: str) -> bool:
-    """Print what the audit log holds of the job; whether every call that reached the node is there."""
+    """Print the audit log of the job; return True if it has every call that reached the node."""
     console.print(f"[bold]{len(CHAPTERS) + 2}. What it leaves behind")
     console.print(flowing(RECORD))
     missing = unrecorded(scene, evidence, killed)
@@ -282,14 +281,14 @@ def show_audit(console: Console, scene: Scene, evidence: Evidence, killed: str) 
 
 
 def unrecorded(scene: Scene, evidence: Evidence, killed: str) -> list[str]:
-    """The attempts that should have left a record with each mapper, and did not."""
+    """Return the attempts that should have left a record with each mapper, but did not."""
     wanted = {
         (task, attempt.record, "empty" if "" in attempt.stopped else "denied"): attempt.name
         for attempt in ALL.values()
         if attempt.record
         for task in evidence.mappers
     }
-    wanted[killed, "ended", "sandbox"] = "the end by the sandbox"
+    wanted[killed, "ended", "sandbox"] = "the end caused by the sandbox"
     deadline = time.monotonic() + LOG_SECONDS
     reader = AuditReader(scene.data / "audit")
     # The log is written a few times a second.
@@ -301,7 +300,7 @@ def unrecorded(scene: Scene, evidence: Evidence, killed: str) -> list[str]:
 
 
 def dios_audit(console: Console, scene: Scene, *options: str) -> bool:
-    """Type `dios audit` with options, and show what it prints; whether it ended well."""
+    """Run `dios audit` with options and show its output; return True if it succeeded."""
     console.print(f"[bold]$ dios audit {' '.join(options)}")
     command = [sys.executable, "-m", "dios.cli.main", "audit", *options, "--data", str(scene.data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -311,9 +310,9 @@ def dios_audit(console: Console, scene: Scene, *options: str) -> bool:
 
 # -- the witnesses ------------------------------------------------------------------------------------
 def ask_witnesses(console: Console, scene: Scene, evidence: Evidence) -> bool:
-    """Look from outside, for the job's own words prove nothing; whether all is as it was."""
+    """Check from outside, because the job's own reports prove nothing; return True if all is as before."""
     console.print("[bold]The witnesses")
-    console.print("All answers above are the job's own words. So the demo looked from outside:\n")
+    console.print("All answers above are reports of the job itself. So the demo also checked from outside:\n")
     caught = scene.traps.caught()
     node, mail = scene.node, scene.mail
     mail_now = (mail.v_r, mail.v_w, scene.clicks.v_w)
@@ -329,15 +328,18 @@ def ask_witnesses(console: Console, scene: Scene, evidence: Evidence) -> bool:
         heard = b"".join(said)
     plain = Counter(scene.text.split())
     findings = (
-        ("nothing came to the demo's listeners, and no file was written", not caught),
+        ("the demo's listeners received nothing, and no file was written", not caught),
         (
-            "nobody was given a reference to the mail: the log has its making, and no more",
+            "no reference to the mail was given away: the log has only its creation",
             given == ["create"],
         ),
-        ("no read or write of the mail was committed: its counters stand", mail_now == scene.versions),
+        (
+            "no read or write of the mail was committed: its counters are unchanged",
+            mail_now == scene.versions,
+        ),
         ("the clicks are the same, byte for byte", scene.clicks.read_bytes() == scene.text),
-        ("the accomplice was handed nothing", b"got" not in heard),
-        ("the mail's secret is nowhere in the job's output", not evidence.leaked),
+        ("the accomplice received nothing", b"got" not in heard),
+        ("the mail's secret is not in the job's output", not evidence.leaked),
         ("the job reported every attempt, and nothing else", set(evidence.said) == set(ALL)),
         ("no task ran outside the sandbox", kinds == {dios.Brand.PURE}),
         (f"and the count is right: {plain.total():,} words, {len(plain)} different", evidence.count == plain),
@@ -349,18 +351,18 @@ def ask_witnesses(console: Console, scene: Scene, evidence: Evidence) -> bool:
 
 
 def finish(console: Console, evidence: Evidence, *, all_fine: bool) -> int:
-    """The last words, and the exit status."""
+    """Print the summary, and return the exit status."""
     if not all_fine:
-        console.print("[red bold]Something went through, or could not be shown; see what is red above.")
+        console.print("[red bold]An attempt succeeded, or a check failed; see the red lines above.")
         return 1
-    console.print("What you asked for, you have: the most frequent words of the clicks are")
+    console.print("You have the result that you asked for. The most frequent words of the clicks are:")
     for word, number in sorted(evidence.count.items(), key=lambda item: (-item[1], item[0]))[:5]:
         console.print(f"  {number:>8,}  {word.decode()}")
     console.print(
         f"\n[green bold]All {len(ALL)} attempts were stopped in each of {len(evidence.mappers)} mappers, "
         "and the attack ended its task.[/]\n"
-        "What a job may read it can still put into its own result, which goes to you and to nobody else. "
-        "docs/evil-job.md says more.\n"
+        "A job can still put what it may read into its own result, which only you receive. "
+        "docs/evil-job.md explains more.\n"
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""The job of ``make demo``: count words, in whatever case they are written."""
+"""The job of ``make demo``: count words, ignoring case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WORD = re.compile(rb"[a-z]+(?:'[a-z]+)?")
 
 
 def map_keys(line: bytes) -> list[bytes]:
-    """Give the words of a line, each of which counts one."""
+    """Return the words of a line, each counted once."""
     return WORD.findall(line.lower())
 
 

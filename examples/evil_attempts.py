@@ -1,6 +1,6 @@
-"""What each attempt of the evil job is in words, what stops it, and by which error one sees that.
+"""The attempts of the evil job: a description, the layer that stops each, and the expected error.
 
-Not for: making them (``evil_words.py``) or telling the story (``demo_evil.py``).
+They are made in ``evil_words.py`` and shown by ``demo_evil.py``.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-VIEW: Final = "its view of the files: the path is not in it (mount namespace)"
-LANDLOCK: Final = "Landlock: only Python's library may be read"
+VIEW: Final = "its view of the files, which lacks the path (mount namespace)"
+LANDLOCK: Final = "Landlock: only Python's library is readable"
 FILTER: Final = "the system-call filter (seccomp)"
-SEALED: Final = "the memory itself, sealed or opened for reading only"
+SEALED: Final = "the memory itself, sealed or opened read-only"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: ``stopped`` says by layer what each expected answer comes from, "" meaning found nothing.
+    """One attempt. ``stopped`` maps each expected answer to the layer that gives it; "" means nothing found.
 
-    ``behind`` is what would hold if that layer did not. ``record`` is the action of the audit record that it
-    leaves, empty where it never reaches the node. ``control``: an ordinary program can make it too.
+    ``behind`` is the layer that would stop the attempt otherwise. ``record`` is the action of the audit
+    record, empty if the attempt never reaches the node. ``control``: an ordinary program can make the attempt
+    too.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Attempts with one aim."""
+    """Attempts with one goal."""
 
     title: str
     told: str
@@ -40,7 +41,7 @@ class Chapter:
 
 
 def _core(name: str, tries: str, answer: str, why: str, record: str) -> Attempt:
-    """An attempt that the node's core refuses: a call about objects."""
+    """Return an attempt that the node's core refuses: a call about objects."""
     return Attempt(name, tries, {answer: f"the core: {why}"}, record=record)
 
 
@@ -51,8 +52,8 @@ def _way_out(name: str, tries: str) -> Attempt:
 
 CHAPTERS: Final = (
     Chapter(
-        "Read what it was not given",
-        "It looks for the mail archive where a program would: in files, and in other processes.",
+        "Read data that it was not given",
+        "It looks for the mail archive in files and in other processes.",
         (
             Attempt("read_mail_file", "open the archive's file", {"ENOENT": VIEW}, LANDLOCK, control=True),
             Attempt("read_store", "open a file of the node itself", {"ENOENT": VIEW}, LANDLOCK, control=True),
@@ -75,31 +76,37 @@ CHAPTERS: Final = (
         ),
     ),
     Chapter(
-        "Ask for it by name",
-        "In DIOS data have names that nobody can guess. Its author has learned some all the same: those of "
-        "the archive, of its group and of an accomplice. A name alone is not enough: it means something to "
-        "members of the group only. And the answer does not even tell whether there is such a thing.",
+        "Look up names",
+        "In DIOS data has names that nobody can guess. But the author has learned some names: those of the "
+        "archive, of its group and of an accomplice. A name alone is not enough: it works only for members "
+        "of the group. And the answer does not even reveal that the object exists.",
         (
             _core("leaked_mail", "resolve the archive's leaked name", "", "not in its groups", "lookup"),
-            _core("leaked_group", "resolve the leaked name of the archive's group", "", "the same", "lookup"),
-            _core("leaked_task", "resolve the accomplice's leaked name", "", "the same", "lookup"),
             _core(
-                "tell_apart", "tell the archive's name from one that nobody has", "", "same answer", "lookup"
+                "leaked_group",
+                "resolve the leaked name of the archive's group",
+                "",
+                "not in its groups",
+                "lookup",
+            ),
+            _core("leaked_task", "resolve the accomplice's leaked name", "", "not in its groups", "lookup"),
+            _core(
+                "tell_apart", "compare the archive's name with a nonexistent one", "", "same answer", "lookup"
             ),
             _core(
                 "leaked_reference",
-                "use the number of somebody else's reference to it",
+                "use the number of another task's reference to it",
                 "EBADF",
-                "a number means something in its own task's table only",
+                "a number is valid in its own task's table only",
                 "readonce",
             ),
             _core(
-                "guess_references", "guess numbers of references", "EBADF", "none was handed to it", "stat"
+                "guess_references", "guess numbers of references", "EBADF", "it has no such reference", "stat"
             ),
             _core("guess_buffer", "commit into a guessed buffer", "EBADF", "not its buffer", "commitwrite"),
             _core(
                 "plant_in_mail_group",
-                "put an object of its own into the archive's group",
+                "put its own object into the archive's group",
                 "EBADF",
                 "no reference to that group",
                 "create",
@@ -108,90 +115,99 @@ CHAPTERS: Final = (
                 "look_around",
                 "list the tasks on the node",
                 "EPERM",
-                "a pure task sees no others",
+                "a pure task sees no other tasks",
                 "listtasks",
             ),
         ),
     ),
     Chapter(
-        "Carry its input away",
-        "What it counts it may read. It tries to send that somewhere, and the demo listens at each place.",
+        "Send its input away",
+        "It can read the data that it counts. It tries to send it away; the demo listens at each place.",
         (
             _way_out("connect_tcp", "connect a TCP socket"),
             _way_out("connect_tcp6", "connect a TCP socket over IPv6"),
             _way_out("send_udp", "send a UDP datagram"),
             Attempt(
                 "ask_for_host",
-                "ask for a host's address, in whose name loot can hide",
-                {"no such host": f"{FILTER}: no name server is asked"},
+                "ask for a host's address, with data hidden in the name",
+                {"no such host": f"{FILTER}: no name server is reachable"},
                 "an empty network of its own (network namespace)",
                 control=True,
             ),
-            _way_out("open_netlink", "ask the kernel which networks there are (netlink)"),
+            _way_out("open_netlink", "ask the kernel for its network interfaces (netlink)"),
             Attempt(
                 "open_packets",
-                "read and write whole packets (a packet socket)",
+                "read and write raw packets (a packet socket)",
                 {"EPERM": FILTER},
-                "no capability for it, and an empty network of its own",
+                "no capability for it, and an empty network namespace",
                 control=True,
             ),
             Attempt(
-                "open_vsock", "reach the machine below this one (vsock)", {"EPERM": FILTER}, control=True
+                "open_vsock",
+                "connect to the host of a virtual machine (vsock)",
+                {"EPERM": FILTER},
+                control=True,
             ),
             Attempt("connect_unix", "connect a Unix socket", {"EPERM": FILTER}, VIEW, control=True),
             Attempt(
                 "connect_abstract",
-                "connect a Unix socket without a path",
+                "connect an abstract Unix socket",
                 {"EPERM": FILTER},
                 "the network namespace, and Landlock",
                 control=True,
             ),
-            Attempt("connect_node", "connect to the node as if it were a person", {"EPERM": FILTER}, VIEW),
-            Attempt("redirect_own_socket", "connect the one socket it has elsewhere", {"EPERM": FILTER}),
+            Attempt("connect_node", "connect to the node as a user", {"EPERM": FILTER}, VIEW),
+            Attempt("redirect_own_socket", "connect its own socket elsewhere", {"EPERM": FILTER}),
             Attempt(
                 "write_file",
                 "write a file",
                 {"EPERM": FILTER},
-                "a view without any place to write",
+                "a view without a writable place",
                 control=True,
             ),
             _core(
                 "delegate_input",
-                "hand its input to the accomplice",
+                "delegate its input to the accomplice",
                 "EPERM",
-                "no right to delegate it",
+                "no permission to delegate it",
                 "copy",
             ),
             _core(
-                "delegate_copy", "hand a copy to the accomplice", "EBADF", "no reference to that task", "copy"
+                "delegate_copy",
+                "delegate a copy to the accomplice",
+                "EBADF",
+                "no reference to that task",
+                "copy",
             ),
-            _core("delegate_group", "hand on its group", "EPERM", "groups are never handed on", "copy"),
+            _core("delegate_group", "delegate its group", "EPERM", "groups cannot be delegated", "copy"),
         ),
     ),
     Chapter(
         "Get help",
-        "What it may not do itself, another program could do for it.",
+        "Another program could do what it cannot do itself.",
         (
-            Attempt(
-                "run_nc", "start nc, which sends what it is given", {"EPERM": FILTER}, VIEW, control=True
-            ),
+            Attempt("run_nc", "start nc, which sends its input", {"EPERM": FILTER}, VIEW, control=True),
             Attempt("run_shell", "start a shell", {"EPERM": FILTER}, VIEW, control=True),
-            Attempt("fork", "become two processes", {"EPERM": FILTER}, control=True),
+            Attempt("fork", "create a second process", {"EPERM": FILTER}, control=True),
             _core(
                 "limbo_child",
                 "start a task outside the sandbox (limbo)",
                 "EPERM",
-                "pure tasks start pure ones",
+                "pure tasks start only pure tasks",
                 "run",
             ),
             Attempt(
                 "pure_child",
                 "start a helper in the sandbox, and have it connect",
-                {"EPERM": "it may be started; its own filter stops it (seccomp)"},
+                {"EPERM": "it can be started, but its own filter stops it (seccomp)"},
                 "the helper's network namespace",
             ),
             _core(
-                "child_with_input", "start a helper with its input", "EPERM", "no right to delegate it", "run"
+                "child_with_input",
+                "start a helper with its input",
+                "EPERM",
+                "no permission to delegate it",
+                "run",
             ),
             _core(
                 "child_in_mail_group",
@@ -203,29 +219,35 @@ CHAPTERS: Final = (
         ),
     ),
     Chapter(
-        "Widen its rights",
-        "It may read its input. It would rather change it, so that others count wrong.",
+        "Extend its permissions",
+        "It can read its input. It tries to change it, so that others get wrong counts.",
         (
-            _core("widen", "make itself a reference with every right", "EPERM", "rights only shrink", "copy"),
-            _core("write_input", "write into its input", "EPERM", "it may read only", "writeonce"),
-            _core("delete_input", "delete its input", "EPERM", "no right to delete", "delete"),
-            _core("read_outlet", "read a stream that it may write", "EPERM", "it may write only", "attach"),
-            _core("stop_node", "stop the node", "EPERM", "not for tasks", "shutdown"),
+            _core(
+                "widen",
+                "create a reference with every permission",
+                "EPERM",
+                "permissions only shrink",
+                "copy",
+            ),
+            _core("write_input", "write to its input", "EPERM", "it has read permission only", "writeonce"),
+            _core("delete_input", "delete its input", "EPERM", "no permission to delete", "delete"),
+            _core(
+                "read_outlet", "read a stream for writing", "EPERM", "it has write permission only", "attach"
+            ),
+            _core("stop_node", "stop the node", "EPERM", "not permitted to tasks", "shutdown"),
             Attempt(
                 "assign_view",
-                "write into the view of its input",
+                "write to the view of its input",
                 {"TypeError": "Python: a read-only view"},
                 SEALED,
             ),
             Attempt(
                 "write_descriptor", "write through the view's descriptor", {"EPERM": SEALED, "EBADF": SEALED}
             ),
-            Attempt(
-                "map_writable", "map that memory again, to be written", {"EPERM": SEALED, "EACCES": SEALED}
-            ),
+            Attempt("map_writable", "map that memory again, writable", {"EPERM": SEALED, "EACCES": SEALED}),
             Attempt("unprotect", "make the mapped pages writable", {"EACCES": SEALED, "EPERM": SEALED}),
             Attempt(
-                "reopen", "open the descriptor anew through /proc", {"ENOENT": VIEW, "EPERM": FILTER}, SEALED
+                "reopen", "open the descriptor again through /proc", {"ENOENT": VIEW, "EPERM": FILTER}, SEALED
             ),
         ),
     ),

@@ -1,6 +1,6 @@
-"""Places that belong to the demo and to nobody else: whatever arrives there, the evil job sent.
+"""Private places of the demo: everything that arrives there was sent by the evil job.
 
-Not for: judging what the job says of itself (``demo_evil.py``). These are the witnesses from outside.
+They are evidence from outside, independent of what the job reports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Traps:
     """A secret file, a place to write to, and a listener for each way out of a machine."""
 
     def __init__(self, folder: Path, secret: bytes) -> None:
-        # Open to everybody: it is the sandbox alone that keeps a task from these.
+        # Everyone has access, so that only the sandbox keeps a task away.
         folder.chmod(0o755)
         self.drop: Final = folder / "dropped"
         self.secret_file: Final = folder / "mail-archive.txt"
@@ -51,7 +51,7 @@ class Traps:
             "pid": os.getpid(),
             **{name: self._port(name) for name in ("tcp", "tcp6", "udp")},
         }
-        """Where they are, for the job."""
+        """Return the addresses and paths, for the job."""
 
     def _listen(
         self, name: str, family: int, address: tuple[str, int] | str, kind: int = socket.SOCK_STREAM
@@ -67,7 +67,7 @@ class Traps:
         return int(listener.getsockname()[1]) if listener is not None else 0
 
     def caught(self) -> list[str]:
-        """What came in since the last time, one word for each; forgets it."""
+        """Return what arrived since the last call, one word for each, and forget it."""
         found: list[str] = []
         while True:
             ready, _, _ = select.select(list(self._listeners.values()), [], [], 0)
@@ -90,7 +90,7 @@ class Traps:
             listener.accept()[0].close()
 
     def tried_by_an_ordinary_program(self, names: list[str], store: Path) -> dict[str, str]:
-        """Have a plain process make the attempts ``names``: the verdict for each."""
+        """Let an ordinary process make the attempts ``names``; return the verdict on each."""
         done = subprocess.run(
             [sys.executable, str(JOB), *names],
             input=json.dumps({**self.loot, "store": str(store)}),

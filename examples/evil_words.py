@@ -1,10 +1,10 @@
-"""The job of ``make demo-evil``: it counts words, and beside that tries everything not to stay in its cage.
+"""The job of ``make demo-evil``: it counts words, and also tries everything to escape from its sandbox.
 
-Not for: copying. Each ``_try`` function is one attempt: it raises when it is refused, and gives what it got
-when it is not. What came of them leaves as keys of the count, the one way out that a mapper has. Everything
-that is aimed at was made by the demo for this: its own files, sockets, objects and tasks.
+Do not copy it. Each ``_try`` function is one attempt: it raises an error if it is refused, and returns its
+loot if it succeeds. The results leave as keys of the count, the only output of a mapper. All targets were
+created by the demo: its own files, sockets, objects and tasks.
 
-Run as an ordinary program it makes those attempts that need no node, to show what would happen without DIOS.
+As an ordinary program it makes the attempts that need no node, to show what would happen without DIOS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dios.wire import messages
 from dios.wire.types import Flag, Mode
 
 LOOT: dict[str, str | int | bytes] = {}
-"""What the job's author found out beforehand: paths, ports, and names that leaked. The demo fills it in."""
+"""The knowledge of the job's author: paths, ports, and leaked names. The demo fills it in."""
 
 MARK = b"\0"
 PROGRAM_SECONDS = 5
@@ -39,11 +39,11 @@ COMPARED = 64
 
 
 class RefusedError(Exception):
-    """The attempt failed without an errno; the message is a word for what refused it."""
+    """The attempt failed without an errno; the message names what refused it."""
 
 
 class NothingFoundError(Exception):
-    """The attempt was answered, with nothing."""
+    """The attempt was answered, but without a result."""
 
 
 def _text(key: str) -> str:
@@ -80,7 +80,7 @@ def _try_read_process() -> object:
 
 
 def _try_signal_process() -> None:
-    # Signal 0 only asks whether it could be sent.
+    # Signal 0 only checks permission.
     os.kill(_number("pid"), 0)
 
 
@@ -109,7 +109,7 @@ def _try_send_udp() -> object:
 
 
 def _try_ask_for_host() -> object:
-    # A name that is asked for is heard by a name server: what is in it has left.
+    # A name server sees every name that is asked for, so data in the name would be sent away.
     return socket.getaddrinfo("localhost", None)
 
 
@@ -167,7 +167,7 @@ def _try_limbo_child() -> object:
 
 
 def _try_pure_child() -> object:
-    """A pure helper may be started; it is in the same cage, which is what is tried here."""
+    """Start a pure helper, which is permitted, and test that the same sandbox confines it."""
     program = f"""
 import socket
 try:
@@ -214,7 +214,7 @@ def _try_leaked_task() -> object:
 
 
 def _try_tell_apart() -> object:
-    """Whether the answers tell a name that exists elsewhere from one that exists nowhere."""
+    """Compare the answers for a name that exists elsewhere and a name that does not exist."""
     node = dios.connect()
     there = dios.syscalls.lookup(node, _name("mail"))
     nowhere = dios.syscalls.lookup(node, secrets.token_bytes(len(_name("mail"))))
@@ -297,7 +297,7 @@ def _try_stop_node() -> object:
 
 # -- the memory of its read-only view -----------------------------------------------------------------
 def _descriptor(view: memoryview) -> int:
-    """The descriptor behind a view: the one whose first bytes are the view's."""
+    """Return the descriptor behind a view: the one whose first bytes are the view's."""
     for descriptor in range(FIRST_FREE_DESCRIPTOR, DESCRIPTORS):
         try:
             if os.pread(descriptor, COMPARED, 0) == view[:COMPARED]:
@@ -347,7 +347,7 @@ def _try_reopen() -> object:
 
 # -- making the attempts ------------------------------------------------------------------------------
 def attempts() -> dict[str, Callable[[], object]]:
-    """Every attempt by its name, in the order of this file."""
+    """Return every attempt by its name, in the order of this file."""
     found = {
         name.removeprefix("_try_"): value for name, value in globals().items() if name.startswith("_try_")
     }
@@ -355,7 +355,7 @@ def attempts() -> dict[str, Callable[[], object]]:
 
 
 def outcome(attempt: Callable[[], object]) -> tuple[str, str]:
-    """Make one attempt: ("refused", by which error), ("nothing", ""), ("through", ""), or ("broken", why)."""
+    """Make one attempt: ("refused", error), ("nothing", ""), ("through", ""), or ("broken", reason)."""
     try:
         attempt()
     except dios.DiosError as error:
@@ -390,7 +390,7 @@ reduce = sum
 
 
 def main() -> None:
-    """Make the attempts named on the command line, with the loot from standard input, as no task at all."""
+    """Make the attempts named on the command line, with the loot from standard input, outside of any task."""
     LOOT.update(json.load(sys.stdin))
     wanted = sys.argv[1:]
     json.dump({name: outcome(attempts()[name]) for name in wanted}, sys.stdout)

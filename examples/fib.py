@@ -1,11 +1,11 @@
-"""fib(10) as in Listing 9.1 of the thesis: each call of ``fib`` is a sandboxed task of its own."""
+"""fib(10) as in Listing 9.1 of the thesis: each call of ``fib`` is a separate sandboxed task."""
 
 import dios
 from dios.lib.spawn import Spawner, spawn
 
 
 def fib(n: int) -> int:
-    """The n-th number of Fibonacci."""
+    """Return the n-th Fibonacci number."""
     if n < 2:
         return n
     one, two = spawn(fib, n - 2), spawn(fib, n - 1)

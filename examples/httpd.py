@@ -1,9 +1,9 @@
 """The event-driven web server of Figure 3.3: front-end workers that share one acceptor, and back-ends.
 
-``python examples/httpd.py 127.0.0.1:8080``, then ``curl`` or a browser; names of nodes after the address say
-where its tasks run, in turn. Every worker and every back-end is a
-pure task: a worker holds the acceptor, the page and its channels, and can open nothing else. See
-docs/libraries.md. HTTP itself is parsed by h11 (``pip install dios[examples]``).
+Run ``python examples/httpd.py 127.0.0.1:8080``, then use ``curl`` or a browser. Names of nodes after the
+address select the nodes for its tasks, in turn. Every worker and every back-end is a pure task: a worker has
+references to the acceptor, the page and its channels, and cannot open anything else. See docs/libraries.md.
+HTTP is parsed by h11 (``pip install dios[examples]``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEND_SECONDS = 5.0
 
 @dataclass
 class Ask:
-    """What a front-end asks a back-end: what to do with a key; ``client`` comes back with the answer."""
+    """A request of a front-end to a back-end for a key; ``client`` is returned with the answer."""
 
     client: int
     method: str
@@ -46,7 +46,7 @@ class Ask:
 
 @dataclass
 class Answer:
-    """A status of HTTP, and bytes."""
+    """An HTTP status and a body."""
 
     client: int
     status: int
@@ -55,7 +55,7 @@ class Answer:
 
 # -- back-ends ----------------------------------------------------------------------------------------
 def back_end(store: bytes, asks: list[Receiver[Ask]], answers: list[Sender[Answer]]) -> None:
-    """Serve the front-ends out of the key-value store; ends when all of them are gone."""
+    """Serve the front-ends from the key-value store; end when all of them are gone."""
     node = dios.connect()
     values = open_store(node, node.groups[0], store)
     to = dict(zip(asks, answers, strict=True))
@@ -71,7 +71,7 @@ def back_end(store: bytes, asks: list[Receiver[Ask]], answers: list[Sender[Answe
 
 
 def serve(values: KeyValueStore, ask: Ask) -> Answer:
-    """One request to the store."""
+    """Handle one request to the store."""
     try:
         if ask.method == "PUT":
             values.put(ask.key, ask.value)
@@ -87,7 +87,7 @@ def serve(values: KeyValueStore, ask: Ask) -> Answer:
 # -- front-ends ---------------------------------------------------------------------------------------
 @dataclass
 class Client:
-    """A connection in a worker, and where its request stands."""
+    """A connection of a worker, and the state of its request."""
 
     connection: TcpConnection
     number: int
@@ -99,7 +99,7 @@ class Client:
 
 
 class Worker:
-    """The event loop of one front-end: whatever is ready next, of acceptor, clients and back-ends."""
+    """The event loop of one front-end, for the acceptor, clients and back-ends."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Worker:
     def run(self) -> None:
         """Serve for ever."""
         while True:
-            # One who waits for a back-end is not read from: what it sends next stays in its ring.
+            # A client that waits for a back-end is not read: its next request stays in its ring.
             readable = [stream for stream, client in self.clients.items() if not client.asked]
             door = [self.acceptor] if len(self.clients) < CLIENTS_MAX else []
             ready = self.node.select([*self.answers, *readable, *door], timeout=IDLE_SECONDS)
@@ -132,7 +132,7 @@ class Worker:
             self.close_idle()
 
     def accept(self) -> None:
-        """Take a connection, unless another worker was faster."""
+        """Accept a connection, unless another worker was faster."""
         try:
             connection = self.acceptor.accept(timeout=0)
         except dios.TimeLimitError:
@@ -140,7 +140,7 @@ class Worker:
         self.clients[connection] = Client(connection, next(self.numbers))
 
     def read(self, client: Client) -> None:
-        """Give what came to the parser, and do what it makes of it."""
+        """Pass received bytes to the parser, and handle its events."""
         client.heard = time.monotonic()
         try:
             data = client.connection.receive(timeout=0)
@@ -153,7 +153,7 @@ class Worker:
         self.go_on(client)
 
     def go_on(self, client: Client) -> None:
-        """Take the parser's events until it wants more bytes, or a request is being answered."""
+        """Handle the parser's events until it needs more bytes, or a request is being answered."""
         try:
             while not client.asked and client.connection in self.clients:
                 event = client.http.next_event()
@@ -173,7 +173,7 @@ class Worker:
             self.reply(client, error.error_status_hint, b"this is no HTTP\n", close=True)
 
     def handle(self, client: Client, request: h11.Request) -> None:
-        """Answer a whole request, or ask the back-end that its key belongs to."""
+        """Answer a complete request, or send it to the back-end of its key."""
         method, path = request.method.decode(), request.target.decode("ascii", "replace").partition("?")[0]
         if path.startswith("/kv/") and method in {"GET", "PUT"}:
             key = path.removeprefix("/kv/")
@@ -186,19 +186,19 @@ class Worker:
             self.reply(client, 404, b"nothing here\n")
 
     def answered(self, answer: Answer) -> None:
-        """A back-end has answered, maybe for a client that left meanwhile."""
+        """Handle the answer of a back-end; its client may have left."""
         for client in self.clients.values():
             if client.number == answer.client:
                 client.asked = False
                 self.reply(client, answer.status, answer.body)
-                # It may have sent its next request already.
+                # The client may have sent its next request already.
                 self.go_on(client)
                 return
 
     def reply(
         self, client: Client, status: int, body: bytes, *, kind: str = "text/plain", close: bool = False
     ) -> None:
-        """Send a response, and be ready for the next request of the same connection."""
+        """Send a response, and prepare for the next request on the same connection."""
         headers = [("Content-Length", str(len(body))), ("Content-Type", kind), ("X-Worker", self.name)]
         if status == 204:
             headers = headers[2:]
@@ -212,17 +212,17 @@ class Worker:
                 client.http.start_next_cycle()
                 return
         except (h11.LocalProtocolError, dios.DiosError):
-            pass  # it cannot be told any more, or does not listen
+            pass  # the client is gone or does not read
         self.close(client)
 
     def close_idle(self) -> None:
-        """Let go of those who have not said anything for long."""
+        """Close connections that have been idle for too long."""
         until = time.monotonic() - IDLE_SECONDS
         for client in [client for client in self.clients.values() if client.heard < until]:
             self.close(client)
 
     def close(self, client: Client) -> None:
-        """Let go of a client."""
+        """Close the connection of a client."""
         self.clients.pop(client.connection, None)
         client.connection.close()
 
@@ -239,7 +239,7 @@ def front_end(
 def serving(
     node: dios.Node, address: str, *, hosts: Sequence[str] = ("",), workers: int = 3, back_ends: int = 3
 ) -> Iterator[Running]:
-    """A server of so many tasks, on nodes called ``hosts`` in turn, for the length of a block."""
+    """Run a server of several tasks, on the nodes ``hosts`` in turn, in this context."""
     with ExitStack() as stack:
         acceptor = stack.enter_context(node.listen_tcp(address))
         page = stack.enter_context(node.create(dios.SHMEM_BLOB, data=PAGE, naming=dios.ANONYMOUS))
@@ -265,14 +265,14 @@ def serving(
 
 @dataclass
 class Running:
-    """A server that runs, and where."""
+    """A running server and its address."""
 
     spawner: Spawner
     address: str
     tasks: list[Future[None]]
 
     def wait(self) -> None:
-        """Wait until a task ends, which none should, and say why it did."""
+        """Wait until a task ends, which should not happen, and report the reason."""
         ended = self.spawner.wait_any(self.tasks)
         if ended is not None:
             ended.result()
@@ -282,7 +282,7 @@ def main() -> None:
     """Serve until Ctrl-C."""
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8080"
     with dios.connect() as node, serving(node, address, hosts=sys.argv[2:] or [""]) as server:
-        print(f"http://{server.address}/ by {len(server.tasks)} tasks; Ctrl-C ends it", flush=True)
+        print(f"http://{server.address}/ with {len(server.tasks)} tasks; press Ctrl-C to stop", flush=True)
         try:
             server.wait()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""An inverted index as a MapReduce job: for each word, the sorted labels of the documents that hold it.
+"""An inverted index as a MapReduce job: for each word, the sorted labels of the documents that contain it.
 
 Run it with ``mapreduce.run(node, "examples/inverted_index.py", inputs=["texts/"])``; see docs/mapreduce.md.
 """
@@ -19,7 +19,7 @@ def map(line: str, label: str) -> Iterator[tuple[str, list[str]]]:  # noqa: A001
 
 
 def combine(word: str, lists: list[list[str]]) -> list[str]:
-    """One sorted list without repeats, out of several."""
+    """Merge several lists into one sorted list without duplicates."""
     del word
     return sorted({label for labels in lists for label in labels})
 

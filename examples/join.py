@@ -1,7 +1,7 @@
-"""A join of two tables as a MapReduce job: people and what they ordered, by the first column of each.
+"""A join of two tables as a MapReduce job: people and their orders, by the first column of each table.
 
 Run it with ``mapreduce.run(node, "examples/join.py", {"people": "people.tsv", "orders": "orders.tsv"})``: the
-inputs' labels say which table a line belongs to. See docs/mapreduce.md.
+labels of the inputs are the names of the tables. See docs/mapreduce.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def map(line: str, label: str) -> Iterator[tuple[str, list[str]]]:  # noqa: A001
 
 
 def reduce(key: str, rows: list[list[str]]) -> list[list[str]] | None:
-    """Each person with each of their orders; nothing for a key that only one table has."""
+    """Return each person with each of their orders; None for a key that only one table has."""
     del key
     people = [row for label, *row in rows if label == "people"]
     orders = [row for label, *row in rows if label == "orders"]

@@ -1,7 +1,7 @@
-"""A replicated key-value store that loses one of its three nodes, and goes on.
+"""A replicated key-value store that loses one of its three replicas, and continues.
 
-``python examples/keyvalue.py n1 n2 n3`` on a cluster; without names three copies on one node, one of which is
-then destroyed. See docs/libraries.md.
+Run ``python examples/keyvalue.py n1 n2 n3`` on a cluster. Without names, there are three replicas on one
+node, one of which is then destroyed. See docs/libraries.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dios.lib.keyvalue import Plan, create_store, open_store
 
 
 def main(hosts: list[str]) -> None:
-    """Fill a store, lose a part of it, read and write, and look whether everything is there."""
+    """Fill a store, lose a part of it, then read and write, and check that everything is there."""
     with dios.connect() as node:
         group = node.create_group()
         store = create_store(node, group, hosts=hosts or ["", "", ""], shards=4)
@@ -25,7 +25,7 @@ def main(hosts: list[str]) -> None:
             input("now stop one of them, and press Enter ")
         else:
             lose_one_copy(node, group, store.name)
-        # Anybody with the group and the store's name opens it.
+        # Every member of the group with the store's name can open it.
         other = open_store(node, group, store.name)
         print("one copy is gone:", (other.get("user/7") or b"lost").decode())
         other.put("user/7", b"profile 7, changed")
@@ -35,7 +35,7 @@ def main(hosts: list[str]) -> None:
 
 
 def lose_one_copy(node: dios.Node, group: dios.Group, name: bytes) -> None:
-    """Destroy the first copy of each part of the store's index, as a lost disk would."""
+    """Destroy the first replica of each part of the store's index, as a lost disk would."""
     plan = node.find(name, group=group)
     if plan is not None:
         for names in decode(plan.read_bytes(), Plan).shards:

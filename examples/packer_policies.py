@@ -1,9 +1,9 @@
-"""Who places jobs best? Made-up jobs come to a small data centre, and each rule admits what it can.
+"""A comparison of policies: synthetic jobs arrive at a small data centre, and each policy admits what it can.
 
     python examples/packer_policies.py [MBIT_PER_SECOND]
 
-The same jobs in the same order for every rule; bandwidth is the median of an edge's (30 if nothing is said).
-Try 5, where links are no trouble, and 45.
+All policies get the same jobs in the same order. The argument is the median bandwidth of an edge, 30 by
+default. Try 5, where links are plentiful, and 45.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERVERS, INSTANTS, JOBS_EACH, WARM = 120, 30, 3, 10
 
 
 def main(mbps: float) -> None:
-    """Print a line for each rule."""
+    """Print a line for each policy."""
     workload = Workload(mbps=mbps)
     jobs = [generate_job(workload, 1, number) for number in range(INSTANTS * JOBS_EACH)]
     print(f"{len(jobs)} jobs, {SERVERS} servers, edges of {mbps:g} Mbit/s in the median")

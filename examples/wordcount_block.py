@@ -1,4 +1,4 @@
-"""Word count by whole blocks: the function gets megabytes at a time, and may use any library on them.
+"""Word count by whole blocks: the function receives megabytes at a time, and may use any library.
 
 Run it with ``mapreduce.run(node, "examples/wordcount_block.py", inputs=["texts/"])``; see docs/mapreduce.md.
 """

@@ -1,7 +1,7 @@
-"""Word count in columns: numpy cuts a whole block into words, and sorts them as numbers.
+"""Word count with numpy: a whole block is split into words, which are sorted as numbers.
 
-Words of up to eight bytes are counted as 64-bit numbers, longer ones by a Counter. The node's Python must
-have numpy (``pip install dios[data]``). Give it large blocks: ``mapreduce.run(..., block_bytes=512 << 20)``.
+Words of up to eight bytes are counted as 64-bit numbers, longer ones by a Counter. The node's Python needs
+numpy (``pip install dios[data]``). Use large blocks: ``mapreduce.run(..., block_bytes=512 << 20)``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def map_block(block: memoryview) -> dict[bytes, int]:
 
 
 def parts(block: memoryview) -> Iterator[memoryview]:
-    """The block in parts of about STEP bytes, cut after newlines."""
+    """Yield the block in parts of about STEP bytes that end with a newline."""
     start = 0
     while start < len(block):
         stop = min(start + STEP, len(block))
@@ -41,7 +41,7 @@ def parts(block: memoryview) -> Iterator[memoryview]:
 
 
 def count_part(part: memoryview, long: Counter[bytes]) -> tuple[Numbers, Counts]:
-    """The different short words of a part as numbers, and their counts; long ones go to ``long``."""
+    """Return the different short words of a part as numbers with their counts; add long ones to ``long``."""
     data = np.frombuffer(part, dtype=np.uint8)
     inside = np.zeros(len(data) + 2, dtype=bool)
     inside[1:-1] = data > ord(" ")
@@ -61,7 +61,7 @@ def count_part(part: memoryview, long: Counter[bytes]) -> tuple[Numbers, Counts]
 
 
 def together(words: list[Numbers], counts: list[Counts]) -> tuple[Numbers, Counts]:
-    """Add the counts of several parts up."""
+    """Add up the counts of several parts."""
     if not words:
         return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
     every, numbers = np.concatenate(words), np.concatenate(counts)

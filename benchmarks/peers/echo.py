@@ -1,7 +1,7 @@
-"""The bare trio echo: what a system call stands on. A process that gives every frame back.
+"""A bare trio echo server, the lower bound for a system call.
 
-Not for: DIOS' own transport, which the echo is a yardstick for. A frame is a 4-byte length and MessagePack;
-with ``raw`` the server looks at nothing and gives back what it received.
+A frame is a 4-byte length and MessagePack. With ``raw`` the server returns the received bytes without
+parsing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def _echo_messages(stream: trio.SocketStream) -> None:
 
 @contextlib.contextmanager
 def echo_server(cpu: int | None, *, raw: bool) -> Iterator[socket.socket]:
-    """A blocking socket to an echo server in a process of its own, bound to ``cpu``."""
+    """Start an echo server in a process of its own, bound to ``cpu``; return a blocking socket to it."""
     near, far = socket.socketpair()
 
     async def serve() -> None:
@@ -58,7 +58,7 @@ def echo_server(cpu: int | None, *, raw: bool) -> Iterator[socket.socket]:
 
 
 def raw_call(sock: socket.socket, size: int) -> Callable[[], object]:
-    """One round trip of ``size`` bytes that nobody looks at."""
+    """Return a function for one round trip of ``size`` unparsed bytes."""
     data = os.urandom(size)
     send, receive = sock.send, sock.recv
 
@@ -70,7 +70,7 @@ def raw_call(sock: socket.socket, size: int) -> Callable[[], object]:
 
 
 def message_call(sock: socket.socket, size: int) -> Callable[[], object]:
-    """One round trip of a message that holds ``size`` bytes: packed, framed, unpacked on both sides."""
+    """Return a function for a round trip of a ``size`` bytes message, packed and unpacked on both sides."""
     payload = os.urandom(size)
     send, receive = sock.send, sock.recv
     pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode

@@ -1,7 +1,7 @@
-"""Streams of messages that a user has without DIOS: a framed pipe, and ZeroMQ.
+"""Streams of messages without DIOS: a framed pipe, and ZeroMQ.
 
-Not for: DIOS' own streams. Every contender is a pair of functions: what the writing process does, and what
-the reading one does; both move ``count`` messages of one size.
+Every contender has two functions, for the writing and for the reading process; both move ``count`` messages
+of one size.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Contender(Protocol):
     """A way to move messages between two processes."""
 
     def write(self, data: bytes, count: int) -> None:
-        """Send ``data`` so many times; runs in the writing process."""
+        """Send ``data`` ``count`` times; runs in the writing process."""
         ...
 
     def read(self, count: int) -> float:
-        """Receive so many messages; gives the seconds from the first one's arrival to the last one's."""
+        """Receive ``count`` messages; return the seconds from the first arrival to the last."""
         ...
 
 
 class FramedPipe(NamedTuple):
-    """A pipe with lengths: one write for each message, so that it is on its way at once; buffered reads.
+    """A pipe with length prefixes: one write for each message, so that it is sent at once; buffered reads.
 
-    Of eight ways to write it tried here this was the fastest, or within the noise of it, at every size:
-    joined or gathered writes, buffered, plain and in-place reads, the default pipe and one of a MiB.
+    Among eight variants that were tried, this was the fastest, within measurement noise, at every size:
+    joined or gathered writes, buffered, plain and in-place reads, the default pipe size and one of a MiB.
     """
 
     near: int
@@ -44,7 +44,7 @@ class FramedPipe(NamedTuple):
 
     @staticmethod
     def opened() -> FramedPipe:
-        """A pipe of as many bytes as a stream's ring has by default."""
+        """Open a pipe of the default size of a stream's ring."""
         near, far = os.pipe()
         fcntl.fcntl(far, _F_SETPIPE_SZ, STREAM_RING_BYTES_DEFAULT)
         return FramedPipe(near, far)
@@ -96,7 +96,7 @@ class _Context(Protocol):
 
 
 class ZeroMq(NamedTuple):
-    """A push and a pull socket over a Unix socket; each process makes its own end."""
+    """A push and a pull socket over a Unix socket; each process creates its own end."""
 
     path: Path
 
@@ -108,7 +108,7 @@ class ZeroMq(NamedTuple):
         return cast("_Context", zmq.Context()), int(zmq.PUSH), int(zmq.PULL)
 
     def check(self) -> None:
-        """Raise MissingPeerError when it is not installed."""
+        """Raise MissingPeerError if it is not installed."""
         self._context()[0].term()
 
     def write(self, data: bytes, count: int) -> None:

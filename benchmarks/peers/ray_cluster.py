@@ -1,6 +1,6 @@
-"""A Ray cluster of our own on this machine: several of its nodes, of which the last makes objects.
+"""A private Ray cluster on this machine with several nodes, of which the last creates objects.
 
-Not for: one Ray node (``benchmarks.peers.ray_session``).
+A single Ray node is in ``benchmarks.peers.ray_session``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAR = "far"
 
 
 class _Cluster(Protocol):
-    """What we use of Ray's local clusters."""
+    """The methods of Ray's local clusters that are used here."""
 
     address: str
 
@@ -38,10 +38,10 @@ class _Maker(Protocol):
 
 
 class Maker:
-    """An actor that puts objects into its own node's store."""
+    """An actor that puts objects into the store of its node."""
 
     def make(self, size: int, count: int, *, array: bool) -> list[object]:
-        """References to so many fresh objects."""
+        """Return references to ``count`` new objects."""
         ray = cast("Ray", importlib.import_module("ray"))
         if not array:
             return [ray.put(os.urandom(size)) for _ in range(count)]
@@ -51,7 +51,7 @@ class Maker:
 
 
 class RayNodes:
-    """A running cluster, seen from its first node."""
+    """A running cluster, as seen from its first node."""
 
     def __init__(self, ray: Ray, start_seconds: float) -> None:
         self.ray = ray
@@ -59,7 +59,7 @@ class RayNodes:
         self._maker: _Maker | None = None
 
     def fresh(self, size: int, count: int, *, array: bool = False) -> list[object]:
-        """References to objects of the last node that nobody has fetched yet; ``array``: numpy's."""
+        """Return references to new objects of the last node, as numpy arrays with ``array``."""
         if self._maker is None:
             made = self.ray.remote(Maker).options(resources={FAR: 1}).remote()
             self._maker = cast("_Maker", made)
@@ -75,7 +75,7 @@ class _KeywordRemote(Protocol):
 
 @contextlib.contextmanager
 def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayNodes]:
-    """So many Ray nodes with a processor each, ended with the body."""
+    """Start ``nodes`` Ray nodes with one processor each; stop them at the end of the context."""
     prepare()
     try:
         import ray

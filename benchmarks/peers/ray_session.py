@@ -1,7 +1,6 @@
-"""A Ray of our own on this machine, with two processors.
+"""A private Ray on this machine, with two processors; an existing Ray cluster is not used.
 
-Not for: a Ray cluster that somebody else runs: none is looked for. Functions are given to ``remote`` as
-calls, because the library has no types.
+Functions are passed to ``remote`` as calls, because the library has no types.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ class Remote(Protocol):
 
 
 class Actor(Protocol):
-    """An actor with the one method that we call."""
+    """An actor with the one method that is called."""
 
     @property
     def read(self) -> Remote: ...  # noqa: D102 - theirs
 
 
 class Ray(Protocol):
-    """What we use of Ray."""
+    """The functions of Ray that are used here."""
 
     def remote(self, function: Callable[[], object] | type) -> Remote: ...  # noqa: D102 - theirs
     def put(self, value: object) -> object: ...  # noqa: D102 - theirs
@@ -39,16 +38,16 @@ class Ray(Protocol):
 
 
 def prepare() -> None:
-    """Set what every Ray of ours is to find in the environment."""
+    """Set the environment for every Ray process."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # What workers import comes from here, and they start in a folder of their own.
+    # Workers start in another folder, but import modules from here.
     os.environ["PYTHONPATH"] = os.getcwd()  # noqa: PTH109 - a string for the environment
 
 
 @contextlib.contextmanager
 def ray_session(store_bytes: int = 400_000_000) -> Iterator[tuple[Ray, float]]:
-    """Ray, started, and the seconds that took; it is ended with the body."""
+    """Start Ray; return it and the seconds of its start; stop it at the end of the context."""
     prepare()
     try:
         import ray

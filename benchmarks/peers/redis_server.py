@@ -1,7 +1,4 @@
-"""A Redis server of our own on a private socket, and a client to it.
-
-Not for: a Redis that somebody else runs: none is looked for.
-"""
+"""A private Redis server on its own socket, and a client for it; an existing Redis is not used."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from benchmarks.measure import pin
 
 
 class Pipeline(Protocol):
-    """What we use of a pipeline."""
+    """The methods of a pipeline that are used here."""
 
     def get(self, name: str) -> object: ...  # noqa: D102 - theirs
     def set(self, name: str, value: bytes) -> object: ...  # noqa: D102 - theirs
@@ -25,7 +22,7 @@ class Pipeline(Protocol):
 
 
 class Client(Protocol):
-    """What we use of redis-py's client."""
+    """The methods of redis-py's client that are used here."""
 
     def get(self, name: str) -> bytes | None: ...  # noqa: D102 - theirs
     def set(self, name: str, value: bytes) -> object: ...  # noqa: D102 - theirs
@@ -35,12 +32,12 @@ class Client(Protocol):
 
 
 class MissingPeerError(Exception):
-    """A system that we compare with is not on this machine; the message says what to install."""
+    """A system for comparison is not on this machine; the message says how to install it."""
 
 
 @contextlib.contextmanager
 def redis_client(folder: Path, cpu: int | None) -> Iterator[Client]:
-    """A client of a fresh server without persistence, bound to ``cpu``."""
+    """Start a server without persistence, bound to ``cpu``; return a client of it."""
     try:
         import redis
     except ImportError:
@@ -79,7 +76,7 @@ def _wait(client: Client) -> None:
 
 
 def pipelined(client: Client, make: Callable[[Pipeline], object], count: int) -> Callable[[], object]:
-    """Many commands in one message."""
+    """Return a function that sends ``count`` commands in one message."""
 
     def call() -> None:
         pipeline = client.pipeline(False)

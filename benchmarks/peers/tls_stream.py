@@ -1,6 +1,6 @@
-"""Bare TLS 1.3 with certificates as nodes have them: an echo on trio, and bytes in bulk on blocking sockets.
+"""Bare TLS 1.3 with certificates like those of nodes: an echo on trio, and bulk data on blocking sockets.
 
-Not for: DIOS' own connections, which these are a yardstick for. The servers are processes of their own.
+It is the lower bound for DIOS' own connections. The servers are separate processes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PIECE: Final = bytes(DATA_PIECE_BYTES)
 
 
 class Ends(NamedTuple):
-    """What both ends show, and whom they trust: each other's cluster, and nobody else."""
+    """The certificates of both ends, which trust only each other's cluster."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def ends(folder: Path) -> Ends:
-    """Identities of two nodes of a fresh cluster, below ``folder``."""
+    """Create identities of two nodes of a new cluster in ``folder``."""
     first = identity.create_cluster(folder / "first", name="first")
     second = identity.admit_here(first, folder / "second", name="second")
     return Ends(second.server_context, first.client_context)
@@ -48,7 +48,7 @@ def _listening() -> socket.socket:
 # -- an echo ------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def tls_echo(shown: Ends, cpu: int | None) -> Iterator[int]:
-    """The port of a server on trio that gives back all it gets, bound to ``cpu``."""
+    """Start an echo server on trio, bound to ``cpu``; return its port."""
 
     async def echo(stream: trio.SocketStream) -> None:
         secured = trio.SSLStream(stream, shown.server, server_side=True)
@@ -70,7 +70,7 @@ def tls_echo(shown: Ends, cpu: int | None) -> Iterator[int]:
 
 
 def echo_round_trips(shown: Ends, port: int, size: int, count: int, warm: int = 50) -> list[float]:
-    """The microseconds of each of ``count`` round trips on a fresh connection; the client is on trio, too."""
+    """Return the microseconds of ``count`` round trips on a new connection; the client uses trio, too."""
     data = bytes(size)
     taken: list[float] = []
 
@@ -102,7 +102,7 @@ def _serve_one(sock: socket.socket, context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def tls_bulk(shown: Ends) -> Iterator[int]:
-    """The port of a server with a thread for each connection: it is told a size, and sends so many bytes."""
+    """Start a server with a thread for each connection, which sends the requested number of bytes."""
 
     def work() -> None:
         while True:
@@ -123,12 +123,12 @@ class BulkClient:
         self._target: Final = memoryview(bytearray(most))
 
     def fetch(self, size: int) -> int:
-        """Ask for so many bytes and take them all."""
+        """Request ``size`` bytes and receive them."""
         self._sock.sendall(_ASKED.pack(size))
         return self._take(size)
 
     def fetch_many(self, size: int, count: int) -> int:
-        """Ask for so many ``count`` times, then take them all."""
+        """Request ``size`` bytes ``count`` times, then receive everything."""
         for _ in range(count):
             self._sock.sendall(_ASKED.pack(size))
         return sum(self._take(size) for _ in range(count))
@@ -145,12 +145,12 @@ class BulkClient:
         return done
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._sock.close()
 
 
 def at_once(calls: list[Callable[[], object]]) -> float:
-    """The seconds that these take, each in a thread of its own."""
+    """Run each call in a thread of its own; return the total seconds."""
     threads = [threading.Thread(target=call) for call in calls]
     before = clock()
     for thread in threads:

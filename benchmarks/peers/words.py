@@ -1,7 +1,7 @@
-"""Counting words without DIOS: as one would write it with a Counter, Ray, a process pool, DuckDB and Polars.
+"""Counting words without DIOS: with a Counter, Ray, a process pool, DuckDB and Polars.
 
-Not for: DIOS' own job (``benchmarks.wordcount``). Every contender counts the words of one file, and gives how
-many words there were and how many different ones. Start-up that is not the job's is outside of ``clocked``.
+Every contender counts the words of one file, and returns the number of words and of different words. Start-up
+that is not part of the job is outside of ``clocked``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from benchmarks.peers.ray_session import Remote, ray_session
 from benchmarks.peers.redis_server import MissingPeerError
 
 Found: TypeAlias = tuple[int, int]
-"""How many words there were, and how many different ones."""
+"""The number of words, and the number of different words."""
 
 Clocked: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Gives the context inside of which the job itself runs."""
+"""A function that returns the context manager for the job itself."""
 
 Part: TypeAlias = dict[bytes, int]
 PARTS = 2
 
 
-# -- what a user writes ---------------------------------------------------------------------------------
+# -- the functions of a user ----------------------------------------------------------------------------
 def lines_of(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """The lines that begin in a range of a file."""
+    """Yield the lines that begin in a range of a file."""
     with path.open("rb") as file:
         if start:
             file.seek(start - 1)
@@ -44,7 +44,7 @@ def lines_of(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 
 def count_part(path: str, start: int, end: int) -> tuple[Part, ...]:
-    """Count one range's words, split by who adds them up."""
+    """Count the words of one range, divided by the reducer that adds them up."""
     counts: Counter[bytes] = Counter()
     for line in lines_of(Path(path), start, end):
         counts.update(line.split())
@@ -64,19 +64,19 @@ def add_up(*parts: Part) -> Part:
 
 
 def ranges(path: Path, parts: int) -> list[tuple[int, int]]:
-    """Equal pieces of a file."""
+    """Return equal ranges of a file."""
     size = path.stat().st_size
     return [(size * number // parts, size * (number + 1) // parts) for number in range(parts)]
 
 
 def size_of(part: Part) -> Found:
-    """What is compared."""
+    """Return the numbers to compare."""
     return sum(part.values()), len(part)
 
 
 # -- the contenders ---------------------------------------------------------------------------------------
 def counter(path: Path, clocked: Clocked) -> Found:
-    """One process, one Counter."""
+    """Count in one process with one Counter."""
     with clocked():
         counts: Counter[bytes] = Counter()
         for line in lines_of(path, 0, path.stat().st_size):
@@ -85,7 +85,7 @@ def counter(path: Path, clocked: Clocked) -> Found:
 
 
 def pool(path: Path, clocked: Clocked) -> Found:
-    """Two processes of the standard library, two map and two reduce tasks."""
+    """Count in two processes of the standard library, with two map and two reduce tasks."""
     with clocked(), ProcessPoolExecutor(PARTS) as executor:
         pieces = ranges(path, PARTS)
         mapped = list(executor.map(count_part, [str(path)] * PARTS, *zip(*pieces, strict=True)))
@@ -95,11 +95,12 @@ def pool(path: Path, clocked: Clocked) -> Found:
 
 
 def ray(path: Path, clocked: Clocked) -> Found:
-    """Two map and two reduce tasks of Ray on two processors; the result stays in its store."""
+    """Count in two map and two reduce tasks of Ray on two processors; the result stays in its store."""
     with ray_session(2_000_000_000) as (library, _):
         mapper = library.remote(cast("Callable[[], object]", count_part)).options(num_returns=PARTS)
         reducer = library.remote(cast("Callable[[], object]", add_up))
-        # A worker for each processor is there before the clock runs: starting them is told elsewhere.
+        # A worker for each processor is ready before the clock starts; starts are measured in another
+        # section.
         library.get([library.remote(_nothing).remote() for _ in range(PARTS)])
         done = library.remote(cast("Callable[[], object]", _unique))
         with clocked():
@@ -110,7 +111,7 @@ def ray(path: Path, clocked: Clocked) -> Found:
 
 
 def _nothing() -> None:
-    """Be run, so that there is a worker."""
+    """Do nothing, so that a worker is started."""
 
 
 def _unique(part: Part) -> int:
@@ -142,7 +143,7 @@ SELECT sum(n), count(*) FROM (
 
 
 def duckdb(path: Path, clocked: Clocked) -> Found:
-    """One query of DuckDB on two threads."""
+    """Count with one query of DuckDB on two threads."""
     try:
         import duckdb as library
     except ImportError:
@@ -154,7 +155,7 @@ def duckdb(path: Path, clocked: Clocked) -> Found:
 
 
 def polars(path: Path, clocked: Clocked) -> Found:
-    """One expression of Polars on two threads."""
+    """Count with one expression of Polars on two threads."""
     os.environ["POLARS_MAX_THREADS"] = str(PARTS)
     try:
         import polars as pl

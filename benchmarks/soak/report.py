@@ -101,9 +101,9 @@ def markdown(soak: Soak, *, with_picture: bool) -> str:
 
 _EXPLAINED: Final = (
     "At the quiet points every client has deleted its objects and disconnected, and every task has ended."
-    " First and last are the quiet points after the warm-up (the first half, at least 150 s); the slope is the"
-    " median of the slopes between all pairs of them. Allowed is 3 % of the size over that time, or a small"
-    " minimum for each series. Shared memory files are those in /dev/shm, of the whole machine."
+    " First and last are the quiet points after the warm-up (the first half, at least 150 s); the slope is"
+    " the median of the slopes between all pairs of them. Allowed is 3 % of the size over that time, or a"
+    " small minimum for each series. Shared memory files are those in /dev/shm, of the whole machine."
 )
 
 

@@ -1,7 +1,6 @@
-"""``dios repro``: published evaluations done again, each figure beside its own numbers.
+"""``dios repro``: repeats the evaluations of the papers, and compares each figure with the published one.
 
-Not for: the experiments (``repro`` of ``dios.firmament``, ``dios.fairness``, ``dios.packer`` and
-``dios.sprayer``), loaded when a command runs.
+The experiments are in ``dios.papers`` and are loaded when a command runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from dios.papers.figures import ProgressCallback, WrittenFigure
 
 app: Final = typer.Typer(
-    help="The experiments of the papers that DIOS implements, done again on simulated machines.",
+    help="The experiments of the papers that DIOS implements, repeated on simulated machines.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,31 +30,31 @@ app: Final = typer.Typer(
 DOING: Final = "dios repro firmament"
 _EXAMPLES: Final = (
     "\b\nFor example:\n"
-    "  dios repro firmament --quick                     # does everything work? seconds\n"
+    "  dios repro firmament --quick                     # test that all works; seconds\n"
     "  dios repro firmament --figure 8.1 --figure 8.3   # some figures, minutes\n"
     "  dios repro firmament --out results --seed 7      # all of them, some ten minutes"
 )
 _SDRF_EXAMPLES: Final = (
     "\b\nFor example:\n"
-    "  dios repro sdrf --quick                          # does everything work? seconds\n"
+    "  dios repro sdrf --quick                          # test that all works; seconds\n"
     "  dios repro sdrf --figure 5 --figure 6            # waiting and completed tasks, some five minutes\n"
     "  dios repro sdrf --out results --seed 7           # all of it, some ten minutes"
 )
 _DC_DRF_EXAMPLES: Final = (
     "\b\nFor example:\n"
-    "  dios repro dc-drf --quick                        # does everything work? seconds\n"
+    "  dios repro dc-drf --quick                        # test that all works; seconds\n"
     "  dios repro dc-drf --out results                  # 100,000 tenants, 10,000 resources: minutes\n"
     "  dios repro dc-drf --large --figure 8             # the paper's sizes; some 3 GB of memory"
 )
 _PACKER_EXAMPLES: Final = (
     "\b\nFor example:\n"
-    "  dios repro packer --quick                        # does everything work? seconds\n"
+    "  dios repro packer --quick                        # test that all works; seconds\n"
     "  dios repro packer --figure 3 --seeds 3           # acceptance, some minutes\n"
     "  dios repro packer --out results                  # all of it, some ten minutes"
 )
 _SPRAYER_EXAMPLES: Final = (
     "\b\nFor example, as root:\n"
-    "  dios repro sprayer --quick                       # does everything work? half a minute\n"
+    "  dios repro sprayer --quick                       # test that all works; half a minute\n"
     "  dios repro sprayer --figure 3.6a --figure 3.9    # some figures, minutes\n"
     "  dios repro sprayer --out results                 # all of it, some ten minutes"
 )
@@ -65,7 +64,7 @@ _SDRF_FIGURE: Final = "4 (with 1), 5, 6, 7, tree, or all; may be given several t
 _DC_DRF_FIGURE: Final = "3, 7, 8 (with 9 and 10), 11, or all; may be given several times."
 _PACKER_FIGURE: Final = "3 to 8, time, bandwidth, or all; may be given several times."
 _SPRAYER_FIGURE: Final = "3.6a, 3.6b, 3.7a, 3.7b, 3.8, 3.9, or all; may be given several times."
-_SEEDS: Final = "How many, from the first on; each is told (packer: 5, sprayer: 3)."
+_SEEDS: Final = "Number of seeds, from --seed on; each gives a result (default packer: 5, sprayer: 3)."
 _LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 3 GB of memory."
 
 FigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_FIGURE)]
@@ -80,17 +79,17 @@ SprayerFigureOption = Annotated[
 SeedsOption = Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help=_SEEDS)]
 LargeOption = Annotated[bool, typer.Option("--large", help=_LARGE)]
 OutOption = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Where tables, JSON and pictures are written.")
+    Path, typer.Option("--out", metavar="DIR", help="Directory for tables, JSON and pictures.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of all that is random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random numbers.")]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Small and short: whether it works, not what comes out.")
+    bool, typer.Option("--quick", help="Small and short: tests that it works, without useful results.")
 ]
 
 
 @app.callback()
 def family() -> None:
-    """The experiments of the papers that DIOS implements, done again on simulated machines."""
+    """The experiments of the papers that DIOS implements, repeated on simulated machines."""
 
 
 @app.command(epilog=_EXAMPLES)
@@ -102,10 +101,10 @@ def firmament(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do the cluster scheduler's evaluation again (thesis ch. 8), with the thesis' numbers beside ours.
+    """Repeat the cluster scheduler's evaluation (thesis ch. 8), and compare with the thesis' numbers.
 
-    Each figure becomes figure-N.md, figure-N.json and pictures in the directory, as soon as it is made. The
-    same seed gives the same numbers, but for measured times (8.7).
+    Each figure is written as figure-N.md, figure-N.json and pictures as soon as it is finished. The same seed
+    gives the same numbers, except for measured times (8.7).
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("the experiments"):
@@ -126,11 +125,11 @@ def sdrf(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do the evaluation of SDRF again (SDRF paper, section VII), on made-up months of 600 users.
+    """Repeat the evaluation of SDRF (SDRF paper, section VII), on synthetic months of 600 users.
 
-    The paper's trace has 32 million tasks; ours are like it in who submits how much, and when. Eight seeds
-    are played, from the given one on, and each is told. The same seed gives the same numbers, but for
-    measured times (tree).
+    The paper's trace has 32 million tasks; the synthetic ones have similar users and submission times. Eight
+    seeds are simulated, from --seed on, and each gives a result. The same seed gives the same numbers, except
+    for measured times (tree).
     """
     doing = "dios repro sdrf"
     with reporting(doing, as_json=as_json):
@@ -153,10 +152,10 @@ def dc_drf(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do the evaluation of DC-DRF again (DC-DRF paper, section 5): before a deadline, beside exact shares.
+    """Repeat the evaluation of DC-DRF (DC-DRF paper, section 5): with a deadline, compared with exact shares.
 
-    By default a tenth of the paper's tenants and resources. Allocations depend on the seed alone where no
-    deadline comes into it; times, and what a deadline cuts off, are those of this machine.
+    The default is a tenth of the paper's tenants and resources. Without a deadline, allocations depend on the
+    seed alone. Times, and allocations cut off by a deadline, depend on this machine.
     """
     doing = "dios repro dc-drf"
     with reporting(doing, as_json=as_json):
@@ -181,11 +180,10 @@ def packer(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do Packer's evaluation again (Packer paper, section III): 1,200 servers in 30 racks, three tiers.
+    """Repeat Packer's evaluation (Packer paper, section III): 1,200 servers in 30 racks, three tiers.
 
-    Every policy is offered the same made-up jobs. Beside the paper's figures stands one that tells what the
-    knowledge of demands over time does, and what the score. The same seed gives the same numbers, but for
-    measured times (6).
+    Every policy gets the same synthetic jobs. One more figure separates the effects of knowing demands over
+    time and of the score. The same seed gives the same numbers, except for measured times (6).
     """
     doing = "dios repro packer"
     with reporting(doing, as_json=as_json):
@@ -208,11 +206,12 @@ def sprayer(
     quick: QuickOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do Sprayer's evaluation again (thesis section 3.4): spraying beside RSS, on the cores of this machine.
+    """Repeat Sprayer's evaluation (thesis section 3.4): spraying compared with RSS, on this machine's cores.
 
-    Rates of one flow and of many, TCP by iperf3, delays and fairness, between network namespaces that it
-    makes and takes away. What this machine cannot do is told and left out: without root there are the rates
-    of workers on frames in memory. All numbers are measured; the seed draws addresses and payload.
+    It measures rates of one and of many flows, TCP with iperf3, delays and fairness, between network
+    namespaces that it creates and removes. Parts that this machine cannot run are reported and left out:
+    without root it measures only workers on frames in memory. All numbers are measured; the seed determines
+    addresses and payload.
     """
     doing = "dios repro sprayer"
     with reporting(doing, as_json=as_json):
@@ -220,7 +219,7 @@ def sprayer(
             from dios.papers import figures  # noqa: PLC0415 - needs an extra
             from dios.papers.sprayer import evaluation  # noqa: PLC0415 - needs an extra
 
-        # By figure, and what concerns several of them.
+        # Leave out figures that are not wanted.
         unwanted = set(evaluation.FIGURES) - set(figures.select_figures(figure or [], evaluation.FIGURES))
         lacks = {name: why for name, why in evaluation.missing_requirements().items() if name not in unwanted}
         for reason in dict.fromkeys(lacks.values()):
@@ -242,7 +241,7 @@ def _run(
     *,
     as_json: bool,
 ) -> None:
-    """Make the figures that are wanted, tell each as soon as it is there."""
+    """Make the wanted figures and show each as soon as it is finished."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.papers import figures  # noqa: PLC0415 - likewise
 
@@ -268,7 +267,7 @@ def _run(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What is being done, on a terminal only."""
+    """Show the current step, only on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -281,7 +280,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _tell(made: WrittenFigure) -> None:
-    """The claims of one figure."""
+    """Show the claims of one figure."""
     figure = made.figure
     sys.stdout.write(f"{figure.title}\n")
     rows = [

@@ -1,7 +1,6 @@
 """``dios nf``: network functions on all cores of this machine.
 
-Not for: the functions (``dios.sprayer``), which are loaded inside the commands alone, as they need the extra
-``cluster``.
+``dios.sprayer`` needs the extra ``cluster`` and is loaded only inside the commands.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ app: Final = typer.Typer(
 )
 
 FUNCTION: Final = (
-    "A file with a class of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a ready one: "
+    "A file with a subclass of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a built-in one: "
     "nat, firewall, balancer, monitor, redundancy, synthetic."
 )
 READY: Final = (
@@ -55,8 +54,8 @@ _RUN: Final = (
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
     "  dios nf run firewall --in eth0 --out eth1 \\\n"
     "    --set 'rules=[{ target = \"192.0.2.0/24\", protocol = 6, ports = [443, 443] }]'\n"
-    f"\b\nWhat ready functions are made with (--set):\n{READY}"
-    "\b\nThe interfaces carry frames from one to the other, as a bridge does: they should have no addresses."
+    f"\b\nSettings of the built-in functions (--set):\n{READY}"
+    "\b\nThe interfaces forward frames to each other like a bridge, so they should have no addresses."
 )
 _REPLAY: Final = (
     "\b\nExamples:\n"
@@ -71,48 +70,46 @@ _STATS: Final = (
 FunctionArgument = Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)]
 InOption = Annotated[
     list[str],
-    typer.Option("--in", metavar="DEV", help="The interface inside; with several, pairs with --out."),
+    typer.Option("--in", metavar="DEV", help="The inside interface; several form pairs with --out."),
 ]
-OutOption = Annotated[list[str], typer.Option("--out", metavar="DEV", help="The interface outside.")]
+OutOption = Annotated[list[str], typer.Option("--out", metavar="DEV", help="The outside interface.")]
 CoresOption = Annotated[
     int | None,
-    typer.Option("--cores", metavar="N", help="Workers; default: one for each processor.", min=1),
+    typer.Option("--cores", metavar="N", help="Number of workers; default: one per processor.", min=1),
 ]
 SteerOption = Annotated[
     str,
     typer.Option(
         "--steer",
         metavar="HOW",
-        help="Who gets a packet of TCP: spray (any core), direct (the same, but what opens or closes a "
-        "connection goes where it is kept), rss (one core for each flow), flowlet (one for some "
-        "milliseconds), subset:K (K cores for each flow).",
+        help="The core of a TCP packet: spray (any core), direct (any core, but packets that open or close a "
+        "connection go to its designated core), rss (one core per flow), flowlet (one core for some "
+        "milliseconds), subset:K (K cores per flow).",
     ),
 ]
 PlacesOption = Annotated[
     int | None,
-    typer.Option("--places", metavar="N", help="Frames held for each core and interface; default 2048."),
+    typer.Option("--places", metavar="N", help="Frame buffers per core and interface; default 2048."),
 ]
 EngineOption = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="KIND",
-        help="How frames are had: af_packet, or af_xdp, which wants interfaces that nobody else uses.",
+        help="Source of frames: af_packet, or af_xdp, which needs interfaces that no other program uses.",
     ),
 ]
 RealtimeOption = Annotated[
     bool,
     typer.Option(
         "--realtime",
-        help="Workers go before all else on their processors: fewer packets overtake each other.",
+        help="Give workers real-time priority: fewer packets overtake each other.",
     ),
 ]
-NameOption = Annotated[
-    str, typer.Option("--name", help="Its name for `dios nf stats`; default: that of the interfaces.")
-]
+NameOption = Annotated[str, typer.Option("--name", help="Name in `dios nf stats`; default: the interfaces.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="What the function is made with; values as in TOML."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the function; values as in TOML."),
 ]
 
 
@@ -136,12 +133,12 @@ def run(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a network function between two interfaces until Ctrl-C, then tell what each core did.
+    """Run a network function between two interfaces until Ctrl-C, then show what each core did.
 
-    Frames that come in by one interface go out by the other, unless the function drops them. Connections
-    (SYN, FIN, RST) are opened and closed by one core each; all other packets of TCP are worked on by any, so
-    one flow has them all. The first run of a function compiles it, for some seconds. Offloads of the
-    interfaces are off meanwhile, and are as they were afterwards.
+    Frames that arrive at one interface leave at the other, unless the function drops them. A connection's
+    opening and closing packets (SYN, FIN, RST) go to its designated core; any core may process the other TCP
+    packets, so that one flow can use all cores. The first run of a function compiles it, which takes some
+    seconds. Offloads of the interfaces are switched off during the run and restored afterwards.
     """
     doing = "dios nf run"
     with reporting(doing, as_json=as_json):
@@ -179,20 +176,18 @@ def run(
 @app.command(epilog=_STATS)
 def stats(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which one; not needed if only one runs.")
+        str | None, typer.Argument(metavar="NAME", help="The function; not needed if only one runs.")
     ] = None,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the cores of a running network function did since its start.
 
-    PACKETS are those that a core worked on; DROPPED counts all causes, listed below; QUEUE are packets that
-    wait for it now, at interfaces or handed over; DEEPEST the most that were ever handed over at once; GIVEN
-    and TAKEN those that went to other cores and came from them; FLOWS those it keeps. Jain's index is 1 if
-    all cores have the same, and 1/N if one has everything. --watch --json prints lines.
+    PACKETS were processed by a core; DROPPED counts all causes, listed below; QUEUE are packets that wait for
+    the core now, at interfaces or handed over; DEEPEST is the maximum of handed-over packets that waited;
+    GIVEN and TAKEN were handed to other cores and received from them; FLOWS are in its table. Jain's index is
+    1 if all cores have equal work, and 1/N if one core has all. --watch --json prints lines.
     """
     with reporting("dios nf stats", as_json=as_json):
         with needing_cluster(WHAT):
@@ -220,27 +215,27 @@ def stats(
 @app.command(epilog=_REPLAY)
 def replay(
     source: Annotated[Path, typer.Argument(metavar="IN.pcap", help="Packets to read.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT.pcap", help="Where what comes out is written.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.pcap", help="File for the resulting packets.")],
     function: FunctionArgument,
     *,
     cores: Annotated[
-        int, typer.Option("--cores", metavar="N", help="Workers, who get packets by turns.", min=1)
+        int, typer.Option("--cores", metavar="N", help="Number of workers, which get packets in turn.", min=1)
     ] = 1,
     inside: Annotated[
         list[str] | None,
         typer.Option(
             "--inside",
             metavar="NETWORK",
-            help="Packets from here come from inside, others from outside; default: all from inside.",
+            help="Packets from this network are from inside, others from outside; default: all from inside.",
         ),
     ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the packets of a file go through a network function, without root and without interfaces.
+    """Send the packets of a file through a network function, without root and without interfaces.
 
-    The time that the function sees is that of the file, and the result is the same each time. Files are
-    classic pcap of Ethernet, as tcpdump -w writes them.
+    The function sees the times in the file, and the result is the same each time. Files are classic pcap of
+    Ethernet, as written by tcpdump -w.
     """
     with reporting("dios nf replay", as_json=as_json):
         with needing_cluster(WHAT):
@@ -253,7 +248,7 @@ def replay(
             size = source.stat().st_size
         except OSError:
             size = 0
-        # A small file takes no time, but its function may have to be compiled.
+        # A small file takes little time, but its function may have to be compiled.
         quiet = waiting(f"{source.name} through {function}") if size < SMALL else contextlib.nullcontext()
         with quiet, _within_bounds(), transfer(source.name, size) as move:
             done = 0
@@ -281,7 +276,7 @@ def replay(
 
 @contextlib.contextmanager
 def _within_bounds() -> Iterator[None]:
-    """What a function asks for beyond its bounds (cores, flows, entries) is the person's to change."""
+    """Turn errors about a function's bounds (cores, flows, entries) into InvalidError."""
     try:
         yield
     except (ValueError, MemoryError) as error:
@@ -289,7 +284,7 @@ def _within_bounds() -> Iterator[None]:
 
 
 def show(told: JsonObject, before: JsonObject | None = None) -> None:
-    """What a function did, as a table of its cores; with what it had done before, packets a second too."""
+    """Show a function's work per core; with its earlier counts, also packets per second."""
     cores = cast("list[dict[str, int]]", told["cores"])
     span = float(cast("float", told["seconds"]))
     rates: list[str] = []
@@ -335,7 +330,7 @@ def _below(told: JsonObject) -> list[tuple[str, str]]:
 
 
 def _only() -> str:
-    """The one function that runs."""
+    """Return the name of the only running function."""
     from dios.sprayer.runtime.statistics_socket import NotRunningError, names, read_statistics  # noqa: PLC0415 - needs an extra
 
     running: list[str] = []
@@ -346,12 +341,14 @@ def _only() -> str:
     if not running:
         raise NotRunningError("no network function runs here; `dios nf run --help` shows how to start one")
     if len(running) > 1:
-        raise InvalidError(f"which one, of {', '.join(running)}? Say `dios nf stats {running[0]}`")
+        raise InvalidError(
+            f"several network functions run: {', '.join(running)}. Name one: `dios nf stats {running[0]}`."
+        )
     return running[0]
 
 
 def _side(texts: Sequence[str]) -> Callable[[bytes], int]:
-    """Tells by a frame's source address whether it comes from one of some networks: 0, otherwise 1."""
+    """Return a function that maps a frame to 0 if its source address is in ``texts``, else to 1."""
     try:
         networks = [ipaddress.ip_network(text) for text in texts]
     except ValueError as error:

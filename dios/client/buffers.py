@@ -1,7 +1,4 @@
-"""The memory behind I/O requests: bytes that came in a message, or shared memory mapped from a descriptor.
-
-Not for: the order of acquire, commit and release (``dios.client.ops.requests``), or asking the node anything.
-"""
+"""The memory of I/O requests: bytes from a message, or shared memory mapped from a descriptor."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from dios.transport.unix.client import close_all
 from dios.wire.messages import Buffer, Mapping
 
 _COPY_BYTES: Final = 1 << 30
-"""What one read or write call moves at most; Linux stops below two gigabytes by itself."""
+"""The most bytes of one read or write call; Linux itself stops below two gigabytes."""
 
 _POPULATE_BYTES_MIN: Final = MIB
 
 
 class MappedMemory:
-    """The bytes of one buffer. ``data`` holds them unless they are mapped from ``fd``, which it owns."""
+    """The bytes of one buffer: ``data``, or memory that is mapped from ``fd``, which it owns."""
 
     __slots__ = ("_data", "_fd", "_map", "_start", "_view", "capacity", "size", "writable")
 
@@ -47,13 +44,13 @@ class MappedMemory:
 
     @property
     def inline(self) -> bool:
-        """Whether the bytes travel in messages."""
+        """Return True if the bytes are sent in messages."""
         return self._data is not None
 
     def view(self) -> memoryview:
-        """The bytes, mapped when first looked at; read-only unless the buffer is to be written.
+        """Return the bytes, mapped at the first call; read-only unless the buffer is for writing.
 
-        OutOfMemoryError when they cannot be mapped.
+        Raises OutOfMemoryError if they cannot be mapped.
         """
         if self._view is None:
             whole = memoryview(b"" if self._data is None else self._data)
@@ -63,13 +60,13 @@ class MappedMemory:
         return self._view
 
     def _mapped(self) -> memoryview:
-        # Only the pages asked for: a task's address space is limited, an object's size is not.
+        # Only the needed pages: a task's address space is limited, an object's size is not.
         skip = self._start % mmap.ALLOCATIONGRANULARITY
         flags, rights = mmap.MAP_SHARED, mmap.PROT_READ
         if self.writable:
             rights |= mmap.PROT_WRITE
             if self.size >= _POPULATE_BYTES_MIN:
-                # One call for all pages costs less than a fault for each, which a writer would take.
+                # One call for all pages costs less than a page fault for each.
                 flags |= mmap.MAP_POPULATE
         try:
             self._map = mmap.mmap(self._fd, skip + self.size, flags, rights, offset=self._start - skip)
@@ -77,12 +74,12 @@ class MappedMemory:
             raise ProtocolError(f"the node's buffer cannot be mapped: {error}") from None
         except OSError as error:
             raise OutOfMemoryError(
-                f"no room to map {self.size} bytes ({error.strerror}); release some buffers"
+                f"cannot map {self.size} bytes ({error.strerror}). Release some buffers."
             ) from None
         return memoryview(self._map)[skip:]
 
     def read(self) -> bytes:
-        """A copy of the bytes, made without mapping them."""
+        """Return a copy of the bytes, without mapping them."""
         if self._data is not None:
             data = self._data
             return data if isinstance(data, bytes) and len(data) == self.size else bytes(data[: self.size])
@@ -101,8 +98,8 @@ class MappedMemory:
     def fill(self, data: memoryview) -> None:
         """Copy ``data`` to the beginning of the buffer.
 
-        Shared memory takes it through its descriptor: pages that were never mapped cost no fault each. A
-        pure task, whose limit of file sizes is zero, maps it.
+        Shared memory is written through its descriptor, which causes no page faults. A pure task maps it,
+        because its limit of file sizes is zero.
         """
         if data.nbytes > self.size:
             raise InvalidError(f"the buffer has {self.size} bytes, not {data.nbytes}")
@@ -119,12 +116,14 @@ class MappedMemory:
                     return
                 if error.errno != errno.ENOSPC:
                     raise
-                raise OutOfMemoryError(f"no memory left for {data.nbytes} bytes") from None
+                raise OutOfMemoryError(
+                    f"no memory left for {data.nbytes} bytes. Release some buffers."
+                ) from None
 
     def unmap(self) -> None:
-        """Take the views away, so that the node may keep the memory as it is.
+        """Release the views, so that the node may keep the memory without a copy.
 
-        A view that the program has derived and still holds keeps the mapping alive; then the node copies.
+        A derived view that the program still has keeps the mapping; then the node copies.
         """
         view, self._view = self._view, None
         mapping, self._map = self._map, None
@@ -135,7 +134,7 @@ class MappedMemory:
                 mapping.close()
 
     def close(self) -> None:
-        """Take the views away and give the descriptor back."""
+        """Release the views and close the descriptor."""
         self.unmap()
         if self._fd >= 0:
             os.close(self._fd)
@@ -145,17 +144,17 @@ class MappedMemory:
 def memory_of(
     result: Buffer, fd: int | None, *, writable: bool, former: MappedMemory | None = None
 ) -> MappedMemory:
-    """The memory that an answer stands for; ``fd`` is taken over.
+    """Return the memory of an answer, which takes over ``fd``.
 
-    ``former`` is what the same buffer had before: with neither bytes nor descriptor in the answer it is
-    still right, and otherwise closed.
+    ``former`` is the earlier memory of the same buffer: it is still valid if the answer has neither bytes
+    nor a descriptor, and closed otherwise.
     """
     unfit = writable and result.mapping is Mapping.READ_ONLY
     if fd is None and former is None and writable:
-        unfit = result.size > INLINE_BYTES_MAX  # more than a commit could carry back
+        unfit = result.size > INLINE_BYTES_MAX  # more than a commit could send back
     if unfit or (result.mapping is Mapping.NONE) != (fd is None):
         close_all(() if fd is None else (fd,))
-        raise ProtocolError("the node's buffer does not fit what was asked for")
+        raise ProtocolError("the node's buffer does not match the request")
     if fd is None and result.data is None and former is not None:
         if result.size > former.capacity:
             raise ProtocolError("the node re-used a buffer for more bytes than it has")

@@ -1,6 +1,6 @@
-"""The words of the thesis as plain constants, as programs write them: ``dios.EXCL``, ``dios.DURABLE_BLOB``.
+"""The terms of the thesis as plain constants for programs: ``dios.EXCL``, ``dios.DURABLE_BLOB``.
 
-Not for: the enumerations they belong to (``dios.wire.types``).
+``dios.wire.types`` has the enumerations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The keyring: a person's names of groups and objects under aliases, in a file that only they can read.
+"""The keyring: a user's names of groups and objects under aliases, in a file that only the user can read.
 
-Not for: a node's keys, or a cache of what exists: the names are capabilities, and who loses the file
-has lost them.
+The names are capabilities: without the file they are lost.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from dios.client.locate import config_directory
-from dios.errors import ExistsError, InvalidError, NotPermittedError
+from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
 from dios.ids import Name
 from dios.limits import GROUPS_PER_CALL_MAX, KEYRING_NAMES_MAX
 from dios.wire.nametext import PREFIX, format_name, parse_name
@@ -29,25 +28,25 @@ _HEADER: Final = "# Names are secrets: whoever reads this file can use what they
 
 
 def default_path() -> Path:
-    """DIOS_KEYRING, else keyring.toml in the configuration directory."""
+    """Return the path in DIOS_KEYRING, else keyring.toml in the configuration directory."""
     chosen = os.environ.get("DIOS_KEYRING", "")
     return Path(chosen).expanduser() if chosen else config_directory() / "keyring.toml"
 
 
 def check_alias(alias: str) -> None:
-    """InvalidError for what no keyring takes as an alias."""
+    """Raise InvalidError if ``alias`` cannot be an alias."""
     if not _ALIAS.fullmatch(alias) or alias.lower().startswith(PREFIX):
         raise InvalidError(
-            f"{alias!r} cannot be an alias; use letters, digits and . _ / @ + -, at most 128,"
-            f" beginning with a letter or digit and not with {PREFIX}"
+            f"{alias!r} cannot be an alias. Use at most 128 letters, digits and . _ / @ + -,"
+            f" and begin with a letter or digit and not with {PREFIX}."
         )
 
 
 class Keyring:
-    """Aliases of one person, as they stand in the file.
+    """The aliases of one user, as stored in the file.
 
-    ``groups`` are presented at every connect; ``objects`` are kept for whoever wants to name one by an
-    alias. Changes are written at once, beside those of other processes.
+    ``groups`` are presented at every connect; ``objects`` are other names. Changes are written at once, and
+    changes of other processes are kept.
     """
 
     def __init__(self, path: Path, sections: Mapping[Section, dict[str, Name]] | None = None) -> None:
@@ -61,46 +60,46 @@ class Keyring:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Keyring:
-        """Read the keyring; an absent file is an empty one.
+        """Read the keyring; a missing file is an empty keyring.
 
-        NotPermittedError when others may read the file, InvalidError when it is damaged.
+        Raises NotPermittedError if others may read the file, InvalidError if it is damaged.
         """
         where = default_path() if path is None else path
         return cls(where, _read(where))
 
     @property
     def groups(self) -> Mapping[str, Name]:
-        """Names of groups, in the order they were added."""
+        """Return the names of groups, in the order in which they were added."""
         return self._sections["groups"]
 
     @property
     def objects(self) -> Mapping[str, Name]:
-        """Names of other objects."""
+        """Return the names of other objects."""
         return self._sections["objects"]
 
     def presented(self) -> tuple[Name, ...]:
-        """The groups for a Hello: all, or the newest when there are more than one message takes."""
+        """Return the groups for a Hello: all, or the newest if one message cannot hold all."""
         return tuple(dict.fromkeys(list(self.groups.values())[::-1]))[:GROUPS_PER_CALL_MAX]
 
     def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
-        """Keep ``name`` under ``alias``; ExistsError when the alias stands for another name."""
+        """Store ``name`` under ``alias``; ExistsError if the alias is used for another name."""
         check_alias(alias)
         with self._changing() as sections:
             known = sections[section].get(alias)
             if known is not None and known != name and not replace:
-                raise ExistsError(f"the keyring has {alias!r} already; choose another alias or remove it")
+                raise ExistsError(f"the keyring has {alias!r} already. Choose another alias or remove it.")
             if len(sections[section]) >= KEYRING_NAMES_MAX and known is None:
-                raise InvalidError(f"the keyring holds {KEYRING_NAMES_MAX} {section} already; remove some")
+                raise LimitError(f"the keyring is full: it has {KEYRING_NAMES_MAX} {section}. Remove some.")
             sections[section][alias] = name
 
     def remove(self, alias: str, *, section: Section = "groups") -> None:
-        """Forget an alias; InvalidError when there is none. What it named lives on, maybe out of reach."""
+        """Remove an alias; InvalidError if there is none. The named object stays, perhaps unreachable."""
         with self._changing() as sections:
             if sections[section].pop(alias, None) is None:
                 raise InvalidError(f"the keyring has no {alias!r} among its {section}")
 
     def name_of(self, text: str, *, section: Section = "groups") -> Name:
-        """The name that ``text`` means: one of the aliases, or a name as text."""
+        """Return the name for ``text``: an alias, or a name as text."""
         known = self._sections[section].get(text)
         if known is not None:
             return known
@@ -109,12 +108,12 @@ class Keyring:
         raise InvalidError(f"the keyring knows no {section[:-1]} {text!r}")
 
     def alias_of(self, name: bytes, *, section: Section = "groups") -> str | None:
-        """The alias that stands for ``name``, if any."""
+        """Return the alias of ``name``, or None."""
         return next((alias for alias, known in self._sections[section].items() if known == name), None)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[Section, dict[str, Name]]]:
-        """What the file holds now, under a lock; written back unless the body raises."""
+        """Yield the content of the file under a lock; it is written back unless the body raises."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(
             self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
@@ -134,7 +133,7 @@ def _read(path: Path) -> dict[Section, dict[str, Name]]:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
-                raise NotPermittedError(f"others may read the keyring; run: chmod 600 {path}")
+                raise NotPermittedError(f"others may read the keyring. Run: chmod 600 {path}")
             values = tomllib.load(file)
     except FileNotFoundError:
         return sections
@@ -143,7 +142,7 @@ def _read(path: Path) -> dict[Section, dict[str, Name]]:
     for section in _SECTIONS:
         entries = values.get(section, {})
         if not isinstance(entries, dict):
-            raise InvalidError(f"the keyring {path} is damaged: {section} is no table")
+            raise InvalidError(f"the keyring {path} is damaged: {section} is not a table")
         for alias, text in entries.items():
             if not isinstance(text, str):
                 raise InvalidError(f"the keyring {path} is damaged: {alias!r} has no name as text")
@@ -152,12 +151,12 @@ def _read(path: Path) -> dict[Section, dict[str, Name]]:
 
 
 def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
-    """Replace the file in one step, so that no reader and no crash ever sees half of it."""
+    """Replace the file in one step, so that no reader and no crash ever finds an incomplete one."""
     lines = [_HEADER]
     for section in _SECTIONS:
         lines.append(f"\n[{section}]\n")
         lines += [f'"{alias}" = "{format_name(name)}"\n' for alias, name in sections[section].items()]
-    # Beside the file, under the lock: whatever lies there is what a crash left behind.
+    # Written next to the file, under the lock: an existing file of that name is left over from a crash.
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -173,7 +172,7 @@ def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
 
 
 def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:
-    """The names of a Hello: those of ``groups`` (names as bytes or text, or aliases), or all there are."""
+    """Return the names for a Hello: of ``groups`` (names as bytes or text, or aliases), or of all groups."""
     if groups is None:
         return Keyring.load().presented()
     keyring: Keyring | None = None
@@ -186,5 +185,7 @@ def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:
             keyring = Keyring.load()
         names.append(keyring.name_of(item))
     if len(names) > GROUPS_PER_CALL_MAX:
-        raise InvalidError(f"{len(names)} groups; one connection presents {GROUPS_PER_CALL_MAX} at most")
+        raise InvalidError(
+            f"{len(names)} groups are too many: a connection presents {GROUPS_PER_CALL_MAX} at most"
+        )
     return tuple(dict.fromkeys(names))

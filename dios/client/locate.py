@@ -1,8 +1,4 @@
-"""Where a person's process finds its node, its keyring and its configuration.
-
-Not for: connecting (``dios.client.sync.node``, ``dios.client.trio.node``) or a node's own settings
-(``dios.node.settings``). Nothing here creates or opens a socket.
-"""
+"""The paths of a user's node, keyring and configuration. Nothing here creates or opens a socket."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Final
 from dios.errors import InvalidError
 
 SOCKET_NAME: Final = "node.sock"
-"""The node's socket inside its data directory."""
+"""The name of the socket in a node's data directory."""
 
 _CONFIG_NAME: Final = "client.toml"
 
@@ -27,17 +23,17 @@ def _home() -> Path:
 
 
 def config_directory() -> Path:
-    """Where this person's DIOS files lie: ``$XDG_CONFIG_HOME/dios``, else ``~/.config/dios``."""
+    """Return the directory of this user's DIOS files: ``$XDG_CONFIG_HOME/dios``, else ``~/.config/dios``."""
     text = os.environ.get("XDG_CONFIG_HOME", "")
-    # The convention tells to ignore a relative path there.
+    # The convention ignores a relative path there.
     base = Path(text) if text.startswith("/") else _home() / ".config"
     return base / "dios"
 
 
 def default_socket() -> Path:
-    """The link to the socket of this user's default node, whether or not it exists.
+    """Return the link to the socket of this user's default node, which may not exist.
 
-    A node takes the link when it starts and no other node answers there, and gives it up when it ends.
+    A node takes the link if it starts and no other node answers there, and removes it at its end.
     """
     text = os.environ.get("XDG_RUNTIME_DIR", "")
     if text.startswith("/"):
@@ -46,9 +42,10 @@ def default_socket() -> Path:
 
 
 def local_cluster() -> Path:
-    """Where this person's local cluster lies unless they chose another directory (``dios up``).
+    """Return the directory of this user's local cluster (``dios up``).
 
-    It is ``$XDG_STATE_HOME/dios/cluster``, else ``~/.local/state/dios/cluster``; a link when they did.
+    It is ``$XDG_STATE_HOME/dios/cluster``, else ``~/.local/state/dios/cluster``; a link if the user chose
+    another directory.
     """
     text = os.environ.get("XDG_STATE_HOME", "")
     base = Path(text) if text.startswith("/") else _home() / ".local" / "state"
@@ -56,10 +53,10 @@ def local_cluster() -> Path:
 
 
 def resolve_node(node: str | Path | None = None) -> Path:
-    """The socket of the node meant: argument, else DIOS_NODE, else client.toml, else the default link.
+    """Return the socket of a node: argument, else DIOS_NODE, else client.toml, else the default link.
 
-    A directory means the socket in it, and a word that is no path the local cluster's node of that name.
-    The path need not exist; InvalidError when client.toml is not to be understood.
+    A directory means the socket in it, and a word that is not a path the node of that name in the local
+    cluster. The path need not exist. Raises InvalidError if client.toml is invalid.
     """
     chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or _configured()
     if not chosen:
@@ -71,7 +68,7 @@ def resolve_node(node: str | Path | None = None) -> Path:
 
 
 def _named(name: str) -> Path | None:
-    """The socket of the local cluster's node of that name, if there is one."""
+    """Return the socket of the local cluster's node of that name, or None."""
     try:
         data = local_cluster() / name
     except InvalidError:
@@ -80,7 +77,7 @@ def _named(name: str) -> Path | None:
 
 
 def _configured() -> str:
-    """The ``node`` of client.toml, or nothing."""
+    """Return the ``node`` of client.toml, or ""."""
     try:
         path = config_directory() / _CONFIG_NAME
         values = tomllib.loads(path.read_text(encoding="utf-8"))

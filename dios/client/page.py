@@ -1,6 +1,6 @@
-"""The public page of references as a task sees it: its attributes and counters without a call (§4.5.1).
+"""The public page of references in a task: their attributes and counters without a call (§4.5.1).
 
-Not for: the layout of a slot (``dios.wire.page``) or writing it, which only the node can.
+``dios.wire.page`` has the layout of a slot.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dios.wire.page import PublicAttributes, read_slot
 
 
 class Page:
-    """One task's page, mapped for reading only."""
+    """One task's page, mapped read-only."""
 
     __slots__ = ("_map", "_view")
 
     def __init__(self, fd: int) -> None:
-        """Map the page and close ``fd``; ProtocolError when it is no page."""
+        """Map the page and close ``fd``; ProtocolError if it is not a page."""
         try:
             self._map: Final = mmap.mmap(fd, PUBLIC_PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as error:
@@ -32,7 +32,7 @@ class Page:
         self._view: Final = memoryview(self._map)
 
     def attributes(self, reference: messages.Reference) -> PublicAttributes | None:
-        """What the page says of a reference now; None when its slot no longer stands for it."""
+        """Return the present attributes of a reference; None if its slot is used for another one."""
         slot = reference.slot
         if not 0 <= slot < REFERENCES_PER_TASK_MAX:
             return None
@@ -43,7 +43,7 @@ class Page:
         return found if found.used and found.ref == reference.ref else None
 
     def close(self) -> None:
-        """Let go of the mapping."""
+        """Close the mapping."""
         self._view.release()
         with contextlib.suppress(BufferError):
             self._map.close()

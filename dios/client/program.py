@@ -1,7 +1,7 @@
-"""What an executable object holds: plain Python source, or a small packet of it with its own modules.
+"""The content of an executable object: Python source, or a packet of it with its own modules.
 
-Not for: running it (``dios.client.task_main``). The packet is MessagePack, whose first byte can begin no
-UTF-8 text, so that the two forms cannot be taken for each other.
+The packet is MessagePack, whose first byte cannot begin UTF-8 text, so that the two forms are distinct.
+``dios.client.task_main`` runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ProgramText: TypeAlias = "str | Path | bytes | Program"
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A main module's source, and the modules that only this program can import."""
+    """The source of a main module, and modules that only this program can import."""
 
     main: str
     modules: dict[str, str] = {}
@@ -33,10 +33,10 @@ _decoder: Final = msgspec.msgpack.Decoder(Program)
 
 
 def encode_program(program: ProgramText, modules: Mapping[str, str | Path] | None = None) -> bytes:
-    """The bytes of an executable object.
+    """Return the bytes of an executable object.
 
-    ``modules`` gives sources, or paths to them, under the names they are imported by. Raises InvalidError
-    when a file cannot be read.
+    ``modules`` has sources, or paths to them, by the names under which they are imported. Raises
+    InvalidError if a file cannot be read.
     """
     if isinstance(program, Program):
         merged = {**program.modules, **_sources(modules or {})}
@@ -62,11 +62,11 @@ def _read(path: Path) -> str:
 
 
 def decode_program(data: bytes) -> Program:
-    """Read an executable object's bytes; NotExecutableError when they are neither form."""
+    """Read the bytes of an executable object; raises NotExecutableError."""
     try:
         if data[:1] and 0x80 <= data[0] <= 0x8F:
             return _decoder.decode(data)
-        # Not the codec that removes the mark by itself: a task would have to import it first.
+        # Not the codec that removes the mark itself: a task would have to import it first.
         return Program(data.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
         raise NotExecutableError("the executable is neither Python source in UTF-8 nor a packet") from None

@@ -1,9 +1,7 @@
-"""The client half without I/O: numbers requests, matches replies, turns refusals into exceptions.
+"""The protocol of a client without I/O: it numbers requests, matches replies, and raises refusals.
 
-Not for: sockets or waiting (``dios.client.sync.node``, ``dios.client.trio.node``), nor what a handle offers
-(``dios.client.ops.handles``). An *operation* is a generator that yields calls and is sent their answers: it
-is
-written once, and each face drives it its own way.
+An *operation* is a generator that yields calls and receives their answers. It is written once, and each
+client runs it in its own way (``dios.client.sync.connection``, ``dios.client.trio.connection``).
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from dios.wire.types import Flag
 T = TypeVar("T")
 
 Answer: TypeAlias = tuple[AnyResult, tuple[int, ...]]
-"""A result that is no Failure, and the descriptors that came beside it, which are the taker's to close."""
+"""A result that is not a Failure, and the descriptors next to it, which the receiver closes."""
 
 Operation: TypeAlias = Generator[AnyCall, Answer, T]
-"""One thing a handle does, as the calls it needs; a Failure is thrown into it as its exception."""
+"""One operation of a handle, as the calls that it needs; a Failure is thrown into it as its exception."""
 
 _DESCRIPTORS_OF_STREAM: Final = 4
 _BUILT_FROM_ANSWERS: Final = frozenset(
@@ -42,17 +40,17 @@ _BUILT_FROM_ANSWERS: Final = frozenset(
         messages.Cancel,
     }
 )
-"""Calls that hold only what the node gave before, and need no look before they are sent."""
+"""Calls with arguments from the node only, which need no validation before they are sent."""
 
 _OF_NO_REQUEST: Final = 0
-"""The number of a reply that answers no request in particular; requests are numbered from 1."""
+"""The number of a reply to no request; requests are numbered from 1."""
 
 _CALL_OVERHEAD_BYTES: Final = 128
-"""More than any call without inline bytes, text or lists takes; only a guide for splitting vectors."""
+"""An upper estimate for calls without inline bytes, text or lists, used to split vectors."""
 
 
 class Session:
-    """The numbers of one connection's requests, and those whose reply nobody waits for any more."""
+    """The numbers of one connection's requests, and the abandoned ones."""
 
     __slots__ = ("_given_up", "_seq")
 
@@ -61,9 +59,9 @@ class Session:
         self._given_up: Final[dict[int, AnyCall]] = {}
 
     def request(self, call: AnyCall) -> tuple[int, bytes]:
-        """Number a call and frame it; InvalidError when the node would not take it for a message.
+        """Number a call and frame it; InvalidError if the node would not accept it as a message.
 
-        It would close the connection, which is no fit answer to a mistake in an argument.
+        The node would close the connection, which is too much for a wrong argument.
         """
         self._seq = seq = self._seq + 1
         try:
@@ -84,21 +82,21 @@ class Session:
         return reply.seq, reply.result
 
     def give_up(self, seq: int, call: AnyCall) -> None:
-        """Nobody waits for this call's reply any more; what it grants will be given back."""
+        """Abandon a call: what it grants is given back."""
         self._given_up[seq] = call
 
     def late(self, seq: int, result: AnyResult, fds: tuple[int, ...]) -> list[PlainCall]:
-        """A reply that nobody waits for: the calls that undo what it granted.
+        """Handle the reply to an abandoned call; return the calls that undo its effect.
 
-        Raises ProtocolError when it answers nothing that was asked, and the node's own reason when it
-        speaks of the connection as a whole: it turns us away.
+        Raises ProtocolError if no such request was made, and the node's own reason if the reply is about the
+        connection as a whole, which the node refuses.
         """
         close_all(fds)
         call = self._given_up.pop(seq, None)
         if seq == _OF_NO_REQUEST and isinstance(result, Failure):
             raise error_for(result.code, result.message, call="connect", fingerprint=result.fingerprint)
         if call is None:
-            raise ProtocolError(f"the node answered request {seq}, which was not asked")
+            raise ProtocolError(f"the node answered request {seq}, which was not made")
         if isinstance(call, messages.Vector) and isinstance(result, messages.Results):
             pairs = zip(call.calls, result.results, strict=False)
             return [undo for inner, part in pairs for undo in undoing(inner, part)]
@@ -106,11 +104,11 @@ class Session:
 
 
 def _in_words(error: Exception, call: AnyCall) -> str:
-    """What is wrong with a call's arguments, by the argument's name rather than its place on the wire."""
+    """Return the fault of a call's argument, with the argument's name instead of its place on the wire."""
     if isinstance(error, UnicodeEncodeError):
-        return "an argument holds bytes that are no UTF-8 text"
+        return "an argument has bytes that are not UTF-8 text"
     reason = error.message if isinstance(error, ProtocolError) else str(error)
-    # Where the codec found the fault: `$[1][FIELD]…`, the call's tag being field 0.
+    # The codec gives the place of the fault: `$[1][FIELD]…`, where field 0 is the tag of the call.
     fault, _, place = reason.removeprefix("malformed request: ").partition(" - at `$[1][")
     field, _, within = place.removesuffix("`").partition("]")
     names = call.__struct_fields__
@@ -120,7 +118,7 @@ def _in_words(error: Exception, call: AnyCall) -> str:
 
 
 def undoing(call: AnyCall, result: AnyResult) -> list[PlainCall]:
-    """The calls that give back what ``result`` granted for ``call``."""
+    """Return the calls that give back the references and buffers that ``result`` granted for ``call``."""
     if isinstance(result, messages.Created):
         return [messages.Delete(result.reference.ref, int(Flag.HANDLE_ONLY))]
     if isinstance(result, messages.References) and not isinstance(call, messages.Stat):
@@ -134,13 +132,13 @@ def undoing(call: AnyCall, result: AnyResult) -> list[PlainCall]:
 
 
 def refusal(failure: Failure, call: AnyCall) -> DiosError:
-    """The exception for a Failure, naming the call and the object's fingerprint."""
+    """Return the exception for a Failure, with the call and the object's fingerprint."""
     name = type(call).__name__.lower()
     return error_for(failure.code, failure.message, call=name, fingerprint=failure.fingerprint)
 
 
 def expect(kind: type[T], answer: Answer) -> T:
-    """The answer's result, which must be of one kind and have no descriptors."""
+    """Return the answer's result, which must be of one kind and have no descriptors."""
     result, fds = answer
     if fds or not isinstance(result, kind):
         close_all(fds)
@@ -149,7 +147,7 @@ def expect(kind: type[T], answer: Answer) -> T:
 
 
 def expect_buffer(answer: Answer) -> tuple[messages.Buffer, int | None]:
-    """The answer as a buffer, and the descriptor of its memory if it has one."""
+    """Return the answer as a buffer, and the descriptor of its memory if it has one."""
     result, fds = answer
     wanted = 0 if not isinstance(result, messages.Buffer) or not result.mapping else 1
     if not isinstance(result, messages.Buffer) or len(fds) != wanted:
@@ -159,7 +157,7 @@ def expect_buffer(answer: Answer) -> tuple[messages.Buffer, int | None]:
 
 
 def expect_attached(answer: Answer) -> tuple[messages.Attached, tuple[int, int, int, int]]:
-    """The answer as one end of a stream, and its four descriptors."""
+    """Return the answer as one end of a stream, and its four descriptors."""
     result, fds = answer
     if not isinstance(result, messages.Attached) or len(fds) != _DESCRIPTORS_OF_STREAM:
         close_all(fds)
@@ -169,9 +167,9 @@ def expect_attached(answer: Answer) -> tuple[messages.Attached, tuple[int, int, 
 
 # -- vectors --------------------------------------------------------------------------------------
 def vector(calls: Iterable[PlainCall]) -> Operation[list[Answer | DiosError]]:
-    """Make any number of independent calls in as few messages as their size allows.
+    """Make any number of independent calls in the smallest number of messages.
 
-    Gives, for each call, its answer or the exception of its refusal (§5.2.3).
+    Returns, for each call, its answer or the exception of its refusal (§5.2.3).
     """
     outcomes: list[Answer | DiosError] = []
     for group in _groups(calls):
@@ -205,11 +203,11 @@ _MAPPING_CALLS: Final = (
     messages.CommitAcquireRead,
     messages.CommitAcquireWrite,
 )
-"""Calls whose answer may bring a descriptor; a one-shot read of many small objects is not held up by it."""
+"""Calls whose answer may bring a descriptor; a read of many small objects is not split by it."""
 
 
 def split(calls: tuple[PlainCall, ...], answer: Answer) -> list[Answer | DiosError]:
-    """Take the answer to a vector apart, and give each part its own descriptors, in order."""
+    """Split the answer to a vector, and give each part its own descriptors, in order."""
     result, fds = answer
     if not isinstance(result, messages.Results) or len(result.results) != len(calls):
         close_all(fds)
@@ -225,12 +223,12 @@ def split(calls: tuple[PlainCall, ...], answer: Answer) -> list[Answer | DiosErr
         start = end
     if start != len(fds):
         close_all(fds)
-        raise ProtocolError(f"the node sent {len(fds)} descriptors where {start} belong")
+        raise ProtocolError(f"the node sent {len(fds)} descriptors for results with {start}")
     return parts
 
 
 def all_held(outcomes: list[Answer | DiosError]) -> list[Answer]:
-    """The answers of a vector's calls; the first refusal is raised, after closing what came beside it."""
+    """Return the answers of a vector's calls; the first refusal is raised, after closing all descriptors."""
     answers = [outcome for outcome in outcomes if not isinstance(outcome, DiosError)]
     for outcome in outcomes:
         if isinstance(outcome, DiosError):

@@ -1,7 +1,7 @@
-"""The first line of a task's process after lock-down: wait for the Welcome, then be the program.
+"""The main function of a task's process: wait for the Welcome, then run the program.
 
-Not for: confining the process, which is done before (``dios.host``), or judging its end, which the node does
-from outside. A child of the pool waits in ``main`` until there is a task for it.
+A child of the pool waits in ``main`` until there is a task for it. ``dios.host`` has sandboxed the process
+before.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from dios.limits import TASK_WELCOME_WAIT_MS
 from dios.transport.unix.client import ClientChannel
 
 TASK_SOCKET: Final = 3
-"""The one descriptor beside console and null that a task inherits."""
+"""The one descriptor, in addition to console and null, that a task inherits."""
 
 FAILED: Final = 1
-"""Exit status of a task that an exception ended."""
+"""The exit status of a task that an exception ended."""
 
 _MAIN: Final = "__main__"
 DEFAULT_FILE: Final = "<task>"
-"""What a traceback calls a program without a label."""
+"""The file name in tracebacks of a program without a label."""
 
 
 def main() -> int:
-    """Be a task: returns its exit status, or raises the SystemExit of its program."""
+    """Run as a task: return its exit status, or raise the SystemExit of its program."""
     connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
     if not _welcome_is_near(connection):
         rehearse()
     try:
         welcome = connection.welcome()
     except ClosedError:
-        return 0  # the node needs this child of its pool no more
+        return 0  # the node does not need this child of its pool any more
     node = sync_node.enter_task(connection, welcome)
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
@@ -53,15 +53,15 @@ def main() -> int:
 
 
 def _welcome_is_near(connection: Connection) -> bool:
-    """Whether this child was made for a task that is here already, and not for the pool."""
+    """Return True if this child was created for a present task, and not for the pool."""
     return bool(select.select([connection.fileno()], [], [], TASK_WELCOME_WAIT_MS / 1000)[0])
 
 
 def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
-    """Run a program as ``__main__``; a traceback shows its lines under ``file``.
+    """Run a program as ``__main__``; tracebacks show its lines under ``file``.
 
     Returns 0, or 1 after printing the traceback of an exception that left the program; its SystemExit is
-    raised on.
+    not caught.
     """
     module = become(program, file, arguments)
     try:
@@ -75,7 +75,7 @@ def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:
 
 
 def become(program: Program, file: str, arguments: Sequence[str]) -> ModuleType:
-    """Give this process the arguments, the modules and the ``__main__`` of a program; answers the last."""
+    """Give this process the arguments, the modules and the ``__main__`` of a program; return the last."""
     sys.argv[:] = [file, *arguments]
     sys.meta_path.insert(0, _OwnModules(program.modules))
     module = ModuleType(_MAIN)
@@ -85,9 +85,9 @@ def become(program: Program, file: str, arguments: Sequence[str]) -> ModuleType:
 
 
 def tell(error: BaseException, ours: Collection[str]) -> TracebackType | None:
-    """Print the traceback of an exception that left the program, and answer it, without our own frames.
+    """Print the traceback of an exception that left the program, and return it, without dios frames.
 
-    ``ours`` are the files of the frames above the program's first, which say nothing to its author.
+    ``ours`` are the files of the frames above the program's first, which are useless for its author.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:
@@ -95,21 +95,21 @@ def tell(error: BaseException, ours: Collection[str]) -> TracebackType | None:
     error.__traceback__ = trace
     sys.stdout.flush()
     if trace is None:
-        # A program that does not compile has no frames; the node knows an exception by this line.
+        # A program that does not compile has no frames; the node detects an exception by this line.
         sys.stderr.write("Traceback (most recent call last):\n")
     traceback.print_exception(error)
     return trace
 
 
 def compiled(source: str, file: str) -> CodeType:
-    """The code of a source, whose lines a traceback and a debugger find under ``file``."""
-    # An entry without a time of change is never checked against a disk that the task cannot see.
+    """Return the compiled source, with lines that tracebacks and debuggers find under ``file``."""
+    # An entry without a modification time is never compared with a disk that the task cannot read.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return compile(source, file, "exec", dont_inherit=True)
 
 
 class _OwnModules:
-    """Finds and loads the modules that came with the program."""
+    """Finds and loads the modules of the program."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources: Final = sources
@@ -117,8 +117,8 @@ class _OwnModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of one of our modules; a name with others below it is a package."""
-        del path, target  # the name says all
+        """Return the spec of one of the modules; a name with others below it is a package."""
+        del path, target  # the name suffices
         is_package = any(other.startswith(name + ".") for other in self._sources)
         if name not in self._sources and not is_package:
             return None
@@ -126,10 +126,10 @@ class _OwnModules:
         return importlib.util.spec_from_loader(name, self, origin=file, is_package=is_package)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Let Python make the module itself."""
+        """Let Python create the module itself."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's source, or nothing for a package that is only a name."""
+        """Run the module's source; a package without a source is empty."""
         spec = module.__spec__
         file = (spec.origin if spec is not None else None) or module.__name__
         module.__file__ = file

@@ -1,8 +1,8 @@
-"""What a child of the pool does while it waits: all that comes before a task's first line, with nothing real.
+"""The warm-up of a child of the pool: it runs everything before a task's first line with a fake node.
 
-Not for: tasks that are here already. A forked child pays for every page of its memory when it first writes
-to it, and Python writes to what it merely looks at. Whoever has been through it once meets its own pages.
-Nothing of it stays visible: no socket is used and no state of the interpreter is left changed.
+A forked child pays for each page of its memory at the first write, and Python writes even to objects that it
+only reads. After the warm-up it has its own pages. The warm-up is invisible: it uses no socket and leaves the
+interpreter's state unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FILE: Final = "<rehearsal>"
 
 
 class _Stage:
-    """A node that gives the same bytes for every read."""
+    """A node that returns the same bytes for every read."""
 
     def fileno(self) -> int:
-        """No descriptor."""
+        """Return no descriptor."""
         return -1
 
     def call(self, frame: bytes) -> Received:
@@ -75,7 +75,7 @@ def _welcome() -> bytes:
 
 
 def rehearse() -> None:
-    """Be welcomed, read a program and compile it, a few times."""
+    """Receive a Welcome, read a program and compile it, a few times."""
     body = _welcome()
     for _ in range(_TURNS):
         _, welcome = Session().reply(body, ())

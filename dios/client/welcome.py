@@ -1,7 +1,4 @@
-"""The Welcome: what a connection learns first.
-
-Not for: what a program sees of it (``dios.client.ops.nodes``).
-"""
+"""The Welcome: the first message of a connection."""
 
 from __future__ import annotations
 
@@ -14,12 +11,14 @@ from dios.wire.messages import Welcome
 
 
 def expect_welcome(answer: Answer) -> tuple[Welcome, Page]:
-    """The answer as a Welcome, and the page that came with it; ProtocolError for anything else."""
+    """Return the answer as a Welcome, and the page that came with it; ProtocolError for anything else."""
     result, fds = answer
     if not isinstance(result, Welcome) or len(fds) != 1:
         close_all(fds)
         raise ProtocolError(f"the node answered with a {type(result).__name__}, not a Welcome with a page")
     if result.version != PROTOCOL_VERSION:
         close_all(fds)
-        raise ProtocolError(f"the node speaks version {result.version}, this client {PROTOCOL_VERSION}")
+        raise ProtocolError(
+            f"the node speaks version {result.version}, this client {PROTOCOL_VERSION}. Update the older one."
+        )
     return result, Page(fds[0])

@@ -9,7 +9,7 @@ clusters, principals or machines. Read the modules in this order:
 - ``dc_drf``: EDRF with a deadline (DC-DRF), one allocation for each control interval;
 - ``stateful``: SDRF for indivisible tasks, event by event (:class:`SdrfScheduler`);
 - ``live_tree``: the SDRF paper's ordered tree for priorities that change with time;
-- ``simulate``: a whole trace of tasks through SDRF or DRF;
+- ``simulate``, ``simulate_by_tree``: a whole trace of tasks through SDRF or DRF;
 - ``trace``, ``google_like``, ``generate_demands``: inputs, read from a trace or generated from a seed;
 - ``trace_report``: waiting times and completed tasks of a simulated trace.
 """

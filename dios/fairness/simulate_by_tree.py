@@ -1,6 +1,6 @@
-"""A whole trace through SDRF by the paper's live tree, for the number of its events.
+"""Simulation of a whole trace under SDRF with the paper's live tree, to count the tree's events.
 
-Not for: results alone. ``dios.fairness.simulate`` decides alike, by a scan where that is quicker.
+``dios.fairness.simulate`` makes the same decisions and is faster where a scan is.
 """
 
 from __future__ import annotations

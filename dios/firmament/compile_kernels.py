@@ -1,8 +1,8 @@
 """Compile the scheduler's kernels before they are needed: ``python -m dios.firmament.compile_kernels``.
 
-The command shows its progress on one line of a terminal. A file next to the compiled kernels holds it as well,
-which :func:`status` reads in other processes. A coordinator that finds no compiled kernels compiles them in the
-background (``coordinator.kernel_compilation``).
+The command shows its progress on one line of a terminal. A file next to the compiled kernels holds it as
+well, which :func:`status` reads in other processes. A coordinator that finds no compiled kernels compiles
+them in the background (``coordinator.kernel_compilation``).
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class JobDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A part of a machine: a socket, a cache, a core or a hardware thread. Parts without children run tasks."""
+    """A socket, cache, core or hardware thread of a machine. Parts without children run tasks."""
 
     level: Level
     name: str

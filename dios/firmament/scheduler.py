@@ -1,4 +1,4 @@
-"""The scheduler: it receives events, solves rounds, and returns changes of the schedule (thesis §6.2 to §6.4).
+"""The scheduler: it receives events, solves rounds, and returns changes (thesis §6.2 to §6.4).
 
 The simulator and the coordinators call it and carry out its changes. It has no clock (``now``, in seconds, is
 an argument), sends nothing, and starts no process.
@@ -28,7 +28,7 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.firmament.explain.explain_task import Subject, explain_task, left_out
+from dios.firmament.explain.explain_task import ExplainedTask, explain_left_out, explain_task
 from dios.firmament.explain.explanation import Explanation
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.base import BaseModel
@@ -75,9 +75,11 @@ class FlowScheduler:
         self._gangs = GangBook(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
-        self._turns = None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
+        self._fair_queue = (
+            None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
+        )
         self._rounds = RoundMaker(
-            self.state, self.settings, self._network, self._restrictions, self._gangs, self._turns
+            self.state, self.settings, self._network, self._restrictions, self._gangs, self._fair_queue
         )
 
     # Machines ---------------------------------------------------------------------------------------
@@ -85,12 +87,12 @@ class FlowScheduler:
     def add_machine(self, machine: MachineDescriptor, now: float) -> None:
         """Add a machine."""
         if self.state.machine_row(machine.machine) != ABSENT:
-            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
+            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) exists already")
         self.state.now = now
         row = self.state.add_machine(machine)
         self._restrictions.add_machine(row, machine)
         self._gangs.room_appeared()
-        self._tell("add_machine", lambda: self.model.add_machine(self.state, row))
+        self._notify_model("add_machine", lambda: self.model.add_machine(self.state, row))
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
         """Remove a machine; return the identifiers of the tasks that ran there, which wait again."""
@@ -100,7 +102,7 @@ class FlowScheduler:
         rows = np.flatnonzero(tasks.alive & (tasks.status == RUNNING) & (tasks.machine == row))
         tables.stop(self.state, rows)
         tables.withhold(self.state, row, np.zeros(DIMENSIONS))
-        self._tell("remove_machine", lambda: self.model.remove_machine(self.state, row))
+        self._notify_model("remove_machine", lambda: self.model.remove_machine(self.state, row))
         self._restrictions.remove_machine(row)
         self._network.forget_resources(self.state.remove_machine(machine))
         return [int(each) for each in tasks.id[rows]]
@@ -121,7 +123,7 @@ class FlowScheduler:
             tables.withhold(self.state, row, np.array(amounts))
 
     def promise(self, principal: str, tasks: int, amounts: Resources) -> None:
-        """Count amounts that a principal holds in addition to its tasks; they replace those counted before."""
+        """Set the amounts that a principal holds in addition to those of its tasks."""
         tables.promise(self.state, self.state.principal(principal), np.array((tasks, *amounts)))
 
     # Tasks ------------------------------------------------------------------------------------------
@@ -136,16 +138,17 @@ class FlowScheduler:
         rows = tables.add_tasks(self.state, row, tasks)
         self._restrictions.add_tasks(rows, list(tasks))
         self._fresh.update(rows.tolist())
-        self._tell("add_tasks", lambda: self.model.add_tasks(self.state, rows))
+        self._notify_model("add_tasks", lambda: self.model.add_tasks(self.state, rows))
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that has ended, failed or was withdrawn.
 
-        For its gang, a task that ended successfully counts as running. Without a report it ended successfully.
+        For its gang, a task that ended successfully counts as running. Without a report it ended
+        successfully.
         """
         row = self._task(task)
         self.state.now = now
-        self._tell("remove_task", lambda: self.model.remove_task(self.state, row))
+        self._notify_model("remove_task", lambda: self.model.remove_task(self.state, row))
         table = self.state.tasks
         if table.status[row] == RUNNING:
             tables.stop_one(self.state, row)
@@ -205,8 +208,8 @@ class FlowScheduler:
         self._fresh = set(self.state.tasks.all().tolist())
         rows = self.state.tasks.all()
         for row in sorted(self.state.machine_ids):
-            self._tell("add_machine", partial(model.add_machine, self.state, row))
-        self._tell("add_tasks", lambda: model.add_tasks(self.state, rows))
+            self._notify_model("add_machine", partial(model.add_machine, self.state, row))
+        self._notify_model("add_tasks", lambda: model.add_tasks(self.state, rows))
 
     def round(self, now: float) -> Round:
         """Solve a round, change the state, and return the changes."""
@@ -232,16 +235,16 @@ class FlowScheduler:
             NoSolverError: no solver found a solution.
         """
         row = self._task(task)
-        outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
+        outcome = self._rounds.try_round(self.model, self._guard, self._fresh)
         number = self.history[-1].number if self.history else 0
         if row not in outcome.plan.tasks:
-            if self._turns is not None and outcome.admission is not None:
-                why = self._turns.why_not(self.state, outcome.admission, row)
+            if self._fair_queue is not None and outcome.admission is not None:
+                why = self._fair_queue.why_not(self.state, outcome.admission, row)
             else:
                 why = ""
-            return left_out(self.state, self._gangs, row, number, self.model.name, why)
+            return explain_left_out(self.state, self._gangs, row, number, self.model.name, why)
         names = VertexNames(self._network.vertices, self.state)
-        subject = Subject(
+        subject = ExplainedTask(
             self.state,
             self._restrictions,
             outcome,
@@ -258,7 +261,7 @@ class FlowScheduler:
 
     def problem(self) -> NamedProblem:
         """Return the network of a round as it would be made now, with names, for export and pictures."""
-        outcome = self._rounds.rehearse(self.model, self._guard, self._fresh)
+        outcome = self._rounds.try_round(self.model, self._guard, self._fresh)
         names = VertexNames(self._network.vertices, self.state)
         return named_problem(outcome.network, names, self.state.tasks.id[outcome.plan.tasks])
 
@@ -277,8 +280,8 @@ class FlowScheduler:
 
     # Parts ------------------------------------------------------------------------------------------
 
-    def _tell(self, what: str, call: Callable[[], None]) -> None:
-        """Tell the model of an event; its errors are reported with the next round.
+    def _notify_model(self, what: str, call: Callable[[], None]) -> None:
+        """Notify the model of an event; its errors are reported with the next round.
 
         Most models do not listen to most events, and asking behind the guard costs more than the event.
         """
@@ -307,11 +310,11 @@ class FlowScheduler:
         seen: set[int] = set()
         for each in tasks:
             if each.task in state.tasks or each.task in seen:
-                raise BadDescriptorError(f"task {each.task} is there already")
+                raise BadDescriptorError(f"task {each.task} exists already")
             seen.add(each.task)
             if each.pinned is not None and state.machine_row(each.pinned) == ABSENT:
                 raise BadDescriptorError(
-                    f"task {each.task}: pinned to machine {each.pinned}, which there is not"
+                    f"task {each.task}: pinned to machine {each.pinned}, which does not exist"
                 )
         row = state.jobs.find(job.job)
         if row != ABSENT and state.jobs.descriptors[row] != job:

@@ -1,6 +1,6 @@
-"""The faces on trio of the libraries that wait: the mutex, guarded blobs and the clock.
+"""The trio versions of the libraries that wait: the mutex, guarded blobs and the clock.
 
-Not for: what they do (``dios.lib.mutex``, ``dios.lib.clock``); tasks that block never load this.
+``dios.lib.mutex`` and ``dios.lib.clock`` describe them. Blocking tasks never load this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float | None = None) -> T:  # noqa: ASYNC109 - the same time limit as on the blocking face
-    """Make the attempt until it holds, at most ``timeout`` seconds long (TimeLimitError)."""
+    """Repeat the attempt until it succeeds; TimeLimitError after ``timeout`` seconds."""
     pauses = Pauses(timeout)
     connection = cast("AsyncConnection", owner.link)
     while True:
@@ -37,17 +37,17 @@ async def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: f
 
 
 class AsyncMutex(MutexOps):
-    """``async with AsyncMutex(reference) as mutex:``; one for each task of trio's that wants the lock."""
+    """``async with AsyncMutex(reference) as mutex:``; each trio task that wants the lock needs its own."""
 
     def __init__(self, lock: AsyncReference, *, lease: float = 30.0, timeout: float | None = None) -> None:
         super().__init__(lock, lease=lease, timeout=timeout)
 
     async def acquire(self) -> int:
-        """Wait for the lock and take it; answers the fencing token. TimeLimitError after ``timeout``."""
+        """Wait for the lock and take it; return the fencing token. TimeLimitError after ``timeout``."""
         return await insist(self, self.take_op, self.timeout)
 
     async def try_acquire(self) -> bool:
-        """Take the lock if that is possible now."""
+        """Take the lock if it is free now; return True if it was taken."""
         try:
             await insist(self, self.take_op, 0)
         except TimeLimitError:
@@ -55,11 +55,11 @@ class AsyncMutex(MutexOps):
         return True
 
     async def renew(self) -> None:
-        """Begin the lease anew; LockLostError when somebody else has the lock."""
+        """Start the lease again; LockLostError if another task has the lock."""
         await insist(self, self.renew_op, self.lease)
 
     async def release(self) -> None:
-        """Let go; LockLostError when it was lost before."""
+        """Release the lock; LockLostError if it was lost before."""
         await insist(self, self.release_op, self.lease)
 
     async def __aenter__(self) -> Self:
@@ -72,30 +72,30 @@ class AsyncMutex(MutexOps):
         if kind is None:
             await self.release()
             return
-        # Also a cancelled holder lets go, and the body's own error is the one to be told.
+        # A cancelled holder releases it too, and the error of the body is the one to report.
         with suppress(DiosError), trio.CancelScope(shield=True):
             await self.release()
 
 
 class AsyncGuarded(GuardedOps):
-    """A blob that refuses overtaken writers."""
+    """A blob that refuses writers whose lock was taken over."""
 
     async def write(self, data: bytes, token: int) -> None:
         """Replace the content; LockLostError for a token that is older than the last writer's."""
         await insist(self, lambda: self.write_op(data, token), self.timeout)
 
     async def read(self) -> bytes:
-        """The content as its last writer left it."""
+        """Return the content of the last writer."""
         return await insist(self, self.read_op, self.timeout)
 
 
 class AsyncLamportClock(ClockOps):
-    """A clock in a blob of its own."""
+    """A Lamport clock in its own blob."""
 
     async def tick(self) -> Stamp:
-        """The stamp of an event of one's own."""
+        """Return the stamp of an event of this task."""
         return await insist(self, self.advance_op, self.timeout)
 
     async def observe(self, stamp: Stamp) -> Stamp:
-        """The stamp of learning what happened at ``stamp``."""
+        """Return the stamp of the reception of ``stamp``."""
         return await insist(self, lambda: self.advance_op(stamp.time), self.timeout)

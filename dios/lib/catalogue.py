@@ -1,11 +1,10 @@
-"""Catalogues: what a person put into a group, so that they can find it again by file name.
+"""Catalogues: the list of the objects that a user put into a group, to find them again by file name.
 
-Not for: finding objects in general. A node never lists names: they are capabilities, and whoever has
-none learns of nothing. A catalogue is an ordinary durable object of the group, written by ``dios put``,
-in which the names stand that a person chose to remember; who may read it has them all.
+A node never lists names, because names are capabilities. A catalogue is an ordinary durable object of the
+group, written by ``dios put``, with the names that the user stored; a task that may read it has them all.
 
-Edits are optimistic: read, change, write under EXCL only if nobody wrote in between, else again.
-``docs/command-line.md`` shows what it is used for.
+Edits are optimistic: read, change, write under EXCL if nobody wrote in between, else again.
+``docs/command-line.md`` shows the use of catalogues.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ FORMAT_VERSION: Final = 1
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One object that was put: as which file, under which name, how large, when (nanoseconds)."""
+    """One stored object: its file, its name, its size, its time (nanoseconds)."""
 
     file: str
     name: bytes
@@ -32,7 +31,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     put_ns: int
 
     def __repr__(self) -> str:
-        """Without the name, which is a secret."""
+        """Return a text without the name, which is a secret."""
         return f"Entry({self.file!r}, {self.size} bytes)"
 
 
@@ -46,7 +45,7 @@ _decode: Final = msgspec.msgpack.Decoder(_CatalogueContent).decode
 
 
 def encode(entries: Iterable[CatalogueEntry]) -> bytes:
-    """The stored form of a catalogue; raises LimitError when it is full."""
+    """Return the stored form of a catalogue; raises LimitError if it is full."""
     listed = tuple(entries)
     if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
         raise LimitError(
@@ -57,7 +56,7 @@ def encode(entries: Iterable[CatalogueEntry]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
-    """Entries in the order they were put; an empty object is an empty catalogue. Raises DamagedError."""
+    """Return the entries in the order of their storage; none for an empty object. Raises DamagedError."""
     if not data:
         return ()
     try:
@@ -66,46 +65,46 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
     if content.version != FORMAT_VERSION:
         raise DamagedError(
-            f"the catalogue has version {content.version}; this program reads {FORMAT_VERSION}"
+            f"the catalogue has version {content.version}, this program reads {FORMAT_VERSION}. Update it."
         )
     return content.entries
 
 
 class CatalogueObject(Protocol):
-    """The object that a catalogue is kept in."""
+    """The object of a catalogue."""
 
     def read(self) -> tuple[bytes, int]:
-        """The whole content and its version; raises Conflict when a writer came between."""
+        """Return content and version; Conflict if a writer came between."""
         ...
 
     def replace(self, data: bytes, version: int) -> None:
-        """Write the whole content if its version still is ``version``; raises Conflict otherwise."""
+        """Write the content if its version is still ``version``; Conflict otherwise."""
         ...
 
 
 class StoredCatalogue:
-    """A catalogue as an object of the node."""
+    """A catalogue in an object of the node."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference: Final = reference
 
     def read(self) -> tuple[bytes, int]:
-        """Content and version."""
+        """Return content and version."""
         with self._reference.read(Semantics.MRSW) as request:
             return bytes(request.view), request.v_w
 
     def replace(self, data: bytes, version: int) -> None:
-        """Write if nobody did since."""
+        """Write the content if nobody wrote since ``version``."""
         with self._reference.write(len(data), Semantics.EXCL, replace=True) as request:
             if request.v_w != version:
-                raise Conflict("the catalogue was written meanwhile")
+                raise Conflict("another task changed the catalogue")
             request.view[:] = data
 
 
 def edit(
     stored: CatalogueObject, change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
 ) -> tuple[CatalogueEntry, ...]:
-    """Apply ``change`` to the entries as they are, whoever else edits meanwhile; returns the result.
+    """Apply ``change`` to the entries, even if others edit them at the same time; return the result.
 
     ``change`` may be called several times. Raises Conflict after CATALOGUE_EDITS_MAX attempts.
     """
@@ -123,14 +122,12 @@ def edit(
 
 
 def matching(entries: Iterable[CatalogueEntry], text: str) -> list[CatalogueEntry]:
-    """Those put as ``text``: the whole path as it was given then, or its last parts."""
+    """Return the entries stored as ``text``: the whole path as it was given, or its last parts."""
     return [entry for entry in entries if entry.file == text or entry.file.endswith(f"/{text.lstrip('/')}")]
 
 
 def checked_file(text: str) -> str:
-    """A file name that can be kept; raises InvalidError for one that is empty, long or not printable."""
+    """Return a file name that can be stored; InvalidError if it is empty, long or not printable."""
     if not text or len(text.encode(errors="replace")) > limits.TEXT_BYTES_MAX or not text.isprintable():
-        raise InvalidError(
-            f"{text[:80]!r} is no file name that a catalogue can keep; choose another with --as"
-        )
+        raise InvalidError(f"{text[:80]!r} cannot be stored as a file name. Choose another one with --as.")
     return text

@@ -1,10 +1,10 @@
 """Typed channels over streams: a sender and a receiver of values of one type (thesis §9.1.1, Listing 9.1).
 
-Not for: bytes as they are (``Node.create_stream``), or several readers of one channel: a stream has one
-writer and one reader. ``docs/libraries.md`` tells how tasks come by an end.
+A stream has one writer and one reader, and so has a channel. ``docs/libraries.md`` describes the ways to give
+an end to a task.
 
-Values are what MessagePack holds, and records (``msgspec.Struct``, dataclasses) of such. Nothing that comes
-in is ever executed: the reader checks it against the type, since the writer may be anybody.
+Values are those of MessagePack, and records of them (``msgspec.Struct``, dataclasses). Received values are
+never executed, and the reader checks them against the type, because any task may be the writer.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ T = TypeVar("T")
 
 
 def channel(node: Node, item: type[T], *, ring_bytes: int = 0) -> tuple[Sender[T], Receiver[T]]:
-    """Make a channel for values of type ``item``; its two ends are to be used here or handed to tasks.
+    """Create a channel for values of type ``item``; return its two ends, to use here or to give to tasks.
 
-    ``ring_bytes`` (0: the node's default) bound what was sent and not yet received: over it, ``send`` waits.
+    ``ring_bytes`` (0: the node's default) bounds the bytes in transit; ``send`` waits above that.
     """
     with node.create_stream(ring_bytes=ring_bytes) as stream:
-        # Each end can only be that end: once nobody can send any more, the receiver learns of it.
+        # Each reference has one right: when nobody can send any more, the receiver learns of it.
         return Sender(_narrowed(node, stream, Permission.WRITE), item), Receiver(
             _narrowed(node, stream, Permission.READ), item
         )
 
 
 def _narrowed(node: Node, stream: Stream, right: Permission) -> Stream:
-    """A second reference of this task with one right, and that to hand it on."""
+    """Return a second reference of this task with one right, and the right to delegate it."""
     call = messages.Copy(stream.ref, node.self.ref, int(right | Permission.DELEGATE))
     (answer,) = node.vector([call])
     if isinstance(answer, DiosError):
         raise answer
     found = node.handle(expect(messages.References, answer).references[0])
     if not isinstance(found, Stream):
-        raise ProtocolError("the node's copy of a stream is no stream")
+        raise ProtocolError("the node returned an object that is not a stream")
     return found
 
 
 class End(Generic[T]):
-    """What both ends have in common. A ``with`` body closes the end."""
+    """The common part of both ends. A ``with`` body closes the end."""
 
     __slots__ = ("item", "stream", "used")
 
@@ -57,13 +57,13 @@ class End(Generic[T]):
         self.stream: Final = stream
         self.item: Final = item
         self.used = False
-        """Whether this process is the end: then it cannot be handed on any more."""
+        """Return True if this process has attached the end; then it cannot be given to a task."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {_name_of(self.item)} {self.stream.fingerprint}>"
 
     def close(self) -> None:
-        """Let go of this end: the other side learns of it, and still receives what was sent."""
+        """Close this end: the other side can still receive everything that was sent."""
         self.stream.close()
 
     def __enter__(self) -> Self:
@@ -76,14 +76,14 @@ class End(Generic[T]):
 
 
 class Sender(End[T]):
-    """The end that values go into."""
+    """The sending end."""
 
     __slots__ = ()
 
     def send(self, value: T, timeout: float | None = None) -> None:
-        """Send one value; waits while there is no room, at most ``timeout`` seconds (TimeLimitError).
+        """Send one value; wait while there is no room. TimeLimitError after ``timeout`` seconds.
 
-        Raises ClosedError when the receiver is gone, InvalidError for a value that cannot travel.
+        Raises ClosedError if the receiver is closed, InvalidError for a value that cannot be encoded.
         """
         data = encode(value)
         self.used = True
@@ -91,15 +91,15 @@ class Sender(End[T]):
 
 
 class Receiver(End[T]):
-    """The end that values come out of; iterating gives them until the sender is gone."""
+    """The receiving end; iterating yields values until the sender is closed."""
 
     __slots__ = ()
 
     def receive(self, timeout: float | None = None) -> T:
-        """Wait for the next value, at most ``timeout`` seconds (TimeLimitError).
+        """Wait for the next value and return it; TimeLimitError after ``timeout`` seconds.
 
-        Raises EndOfStreamError when the sender is gone and everything was received, ProtocolError for what
-        is no value of the channel's type.
+        Raises EndOfStreamError if the sender is closed and everything was received, ProtocolError for bytes
+        that are not a value of the channel's type.
         """
         self.used = True
         return decode(self.stream.receive(timeout), self.item)
@@ -113,9 +113,9 @@ class Receiver(End[T]):
 
 
 def select(node: Node, receivers: Sequence[Receiver[T]], timeout: float | None = None) -> Receiver[T] | None:
-    """The first of ``receivers`` with a value, or whose sender is gone; None after ``timeout`` seconds.
+    """Return the first of ``receivers`` with a value or a closed sender; None after ``timeout`` seconds.
 
-    To wait for tasks, timers and blobs as well, give ``node.select`` the ends' ``stream``.
+    To wait for tasks, timers and blobs as well, give ``node.select`` the ``stream`` of the ends.
     """
     by_stream: dict[Reference, Receiver[T]] = {}
     for receiver in receivers:
@@ -126,21 +126,21 @@ def select(node: Node, receivers: Sequence[Receiver[T]], timeout: float | None =
 
 
 def encode(value: object) -> bytes:
-    """A value as it travels; InvalidError for one that MessagePack does not hold."""
+    """Return the encoded value; InvalidError if MessagePack cannot encode it."""
     try:
         return msgspec.msgpack.encode(value)
     except (TypeError, OverflowError) as error:
-        raise InvalidError(f"a {type(value).__name__} cannot travel between tasks: {error}") from None
+        raise InvalidError(f"cannot send this {type(value).__name__} to another task: {error}") from None
 
 
 def decode(data: bytes, item: type[T]) -> T:
-    """What ``encode`` made, checked against its type; ProtocolError for anything else."""
+    """Return a decoded value, checked against its type; raises ProtocolError."""
     try:
         return msgspec.msgpack.decode(data, type=item)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"what came in is no {_name_of(item)}: {error}") from None
+        raise ProtocolError(f"the received bytes are not a {_name_of(item)}: {error}") from None
 
 
 def _name_of(item: type[T]) -> str:
-    # A list[int] has no name of its own.
+    # A list[int] has no name.
     return getattr(item, "__name__", str(item))

@@ -1,12 +1,12 @@
-"""Lamport's clock in a small object: what came first, among tasks that share no clock (thesis §4.7).
+"""Lamport's clock in a small object: the order of events among tasks without a common clock (thesis §4.7).
 
-Not for: the time of day, or telling that two events are *not* ordered: a clock says that an event with the
-lower stamp did not happen after the other, no more.
+It does not give the time of day, and does not show that two events are *not* ordered: an event with the lower
+stamp did not happen after the other, no more.
 
-Two rules make it: an event of one's own is later than all that one has seen (``tick``); what one learns of
-by a message happened after the message was sent (``observe``). So if one event happened before another, its
-stamp is lower. Tasks may share a clock's object: each event advances it by an I/O request of its own, and the
-stamps of all who share it are distinct. Otherwise each has one, and stamps travel with what they send.
+Two rules: an event of a task is later than all events that it knows (``tick``); the reception of a message is
+later than its sending (``observe``). So if one event happened before another, its stamp is lower. Tasks may
+share a clock's object: each event advances it by an I/O request, and the stamps of all tasks are distinct.
+Otherwise each task has its own clock, and stamps are sent with messages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TIME_MAX: Final = 2**62
 
 
 class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
-    """When an event was. If one event happened before another, its stamp is lower.
+    """The time of an event. If one event happened before another, its stamp is lower.
 
-    The order of stamps is total, the same for everybody: equal times are told apart by the clock.
+    The order of stamps is total and equal for all tasks: the clock orders equal times.
     """
 
     time: int
@@ -39,7 +39,7 @@ class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unk
 
 
 class ClockOps:
-    """The attempts on a clock, written once for both faces; Conflict when one is to be repeated."""
+    """The attempts on a clock, written once for both clients; Conflict if one must be repeated."""
 
     def __init__(self, reference: Handle, timeout: float | None = None) -> None:
         self.reference: Final = reference
@@ -47,13 +47,13 @@ class ClockOps:
 
     @property
     def link(self) -> ClientLink:
-        """The connection of the clock's handle."""
+        """Return the connection of the clock's handle."""
         return self.reference.link
 
     def advance_op(self, seen: int = 0) -> Operation[Stamp]:
-        """The stamp of an event that happens after everything this clock knows and a time ``seen``."""
+        """Return the stamp of an event after everything this clock knows and after the time ``seen``."""
         if not 0 <= seen < _TIME_MAX:
-            raise DamagedError(f"{seen} is no time that a clock can have come to")
+            raise DamagedError(f"{seen} cannot be the time of a clock")
         request = WriteOps(self.reference, _BYTES, 0, Semantics.MRSW, blank=False, replace=True)
         try:
             yield from request.acquire_op()
@@ -67,19 +67,19 @@ class ClockOps:
 
 
 class LamportClock(ClockOps):
-    """A clock on the blocking face, kept in a blob of its own that is empty at first.
+    """A clock of the blocking client, in its own blob, which is empty at first.
 
-    Each event is one I/O request, repeated while others come between: for ``timeout`` seconds at most
-    (TimeLimitError), None for ever.
+    Each event is one I/O request, repeated while others come between; TimeLimitError after ``timeout``
+    seconds, None for no timeout.
     """
 
     def __init__(self, reference: Reference, timeout: float | None = None) -> None:
         super().__init__(reference, timeout)
 
     def tick(self) -> Stamp:
-        """The stamp of an event of one's own: doing something, or sending a message, with which it goes."""
+        """Return the stamp of an event of this task, for example of sending a message with the stamp."""
         return insist(self, self.advance_op, self.timeout)
 
     def observe(self, stamp: Stamp) -> Stamp:
-        """The stamp of learning what happened at ``stamp``: receiving a message that carries it."""
+        """Return the stamp of receiving a message with the stamp ``stamp``."""
         return insist(self, lambda: self.advance_op(stamp.time), self.timeout)

@@ -1,9 +1,7 @@
-"""Python's own debugger over two streams, inside a task: ``dios debug`` runs it in the place of a program.
+"""Python's debugger over two streams, inside a task: ``dios debug`` runs it in place of a program.
 
-Not for: the terminal (``dios.cli.tasks.debug``), or starting the task. The task repeats another: after that
-one's
-inputs it has three more, which are taken away again before the program runs, so that the program sees
-exactly what it saw the first time.
+The task repeats another task. After that task's inputs it has three more, which are removed before the
+program runs, so that the program finds exactly its first inputs. ``dios.cli.tasks.debug`` is the terminal.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ from dios.limits import INLINE_BYTES_MAX
 from dios.wire.messages import Welcome
 
 LABEL: Final = "debug "
-"""What the label of the new task begins with; the rest is that of the first."""
+"""The beginning of the new task's label; the rest is the label of the first task."""
 
 TALK: Final = "dios debug: to the task"
 HEAR: Final = "dios debug: from the task"
 
 TEXT: Final = b"t"
 ASK: Final = b"?"
-"""Kinds of messages from the task: what it shows, and a prompt, which wants one message back."""
+"""Kinds of messages from the task: text to show, and a prompt, which expects one message."""
 
 LINE: Final = b"l"
 END: Final = b"e"
 INTERRUPT: Final = b"i"
-"""Kinds of messages to the task: a line, the end of lines, and a wish to stop where it is."""
+"""Kinds of messages to the task: a line, the end of lines, and a request to stop."""
 
 PROMPT_MAX: Final = 200
-"""Letters of a prompt that are shown: the last ones."""
+"""The number of shown characters of a prompt: the last ones."""
 
 _EXTRA_INPUTS: Final = 3
 _BY_HAND: Final = "this is run by `dios debug`, not by hand"
@@ -54,7 +52,7 @@ _OURS: Final = frozenset({__file__, task_main.__file__, bdb.__file__, pdb.__file
 
 
 class Terminal:
-    """A person's terminal at the other end of two streams: lines in, text out."""
+    """The user's terminal at the other end of two streams: lines in, text out."""
 
     def __init__(self, talk: Stream, hear: Stream) -> None:
         self._talk: Final = talk
@@ -62,7 +60,7 @@ class Terminal:
         self._line = ""
         self._lines: Final[queue.SimpleQueue[str]] = queue.SimpleQueue()
         self._waiting = False
-        # Attached by the one thread that makes calls: the other only waits at the ring.
+        # Attached by the thread that makes calls: the other one only waits at the ring.
         self._writer: Final = hear.writer
         self._reader: Final = talk.reader
         threading.Thread(target=self._listen, daemon=True).start()
@@ -83,17 +81,17 @@ class Terminal:
                 return
 
     def write(self, text: str) -> int:
-        """Show text; what is behind the last end of a line waits for more, or for a question."""
+        """Show text; a part after the last newline waits for more text or for a question."""
         *whole, self._line = (self._line + text).split("\n")
         if whole:
             self._send(TEXT, "\n".join(whole) + "\n")
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: whole lines are on their way already."""
+        """Do nothing: complete lines are already sent."""
 
     def readline(self) -> str:
-        """Ask for a line, with what stands behind the last end of a line as prompt; empty at their end."""
+        """Ask for a line, with the unfinished line as prompt; return "" at the end of lines."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._waiting = True
@@ -110,7 +108,7 @@ class Terminal:
             for start in range(0, max(len(data), 1), INLINE_BYTES_MAX):
                 self._writer.send(kind + data[start : start + INLINE_BYTES_MAX])
         except DiosError:
-            # Nobody looks any more: the next question is answered by the end of lines.
+            # The terminal is gone: the next question gets the end of lines.
             return
 
 
@@ -127,17 +125,17 @@ class Debugger(pdb.Pdb):
         )
 
     def canonic(self, filename: str) -> str:
-        """A file's name as breakpoints know it; one that only memory has keeps the name it has there."""
+        """Return a file's name for breakpoints; a file that is only in memory keeps its name."""
         return filename if filename in linecache.cache else super().canonic(filename)
 
     def lookupmodule(self, filename: str) -> str | None:
-        """The file that a word of ``break`` means."""
+        """Return the file of an argument of ``break``."""
         return filename if filename in linecache.cache else super().lookupmodule(filename)
 
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None
     ) -> tuple[list[tuple[FrameType, int]], int]:
-        """The program's frames, without those that brought it here."""
+        """Return the program's frames, without those of dios."""
         stack, index = super().get_stack(f, t)
         ours = [place for place, (frame, _) in enumerate(stack) if frame.f_code.co_filename in _OURS]
         start = ours[-1] + 1 if ours and ours[-1] + 1 < len(stack) else 0
@@ -153,28 +151,28 @@ class Debugger(pdb.Pdb):
             sys.settrace(None)
 
     def look_at(self, trace: TracebackType | None) -> None:
-        """Take commands where an exception was raised."""
+        """Take commands at the place where an exception was raised."""
         self.reset()
         self.interaction(None, trace)
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Take commands where the program is: what Ctrl-C at the person's terminal comes to."""
+        """Take commands at the present place of the program, after Ctrl-C at the user's terminal."""
         del number
         self.message("\nThe program was interrupted; `continue` lets it go on.")
         self.set_trace(frame)
 
     def do_run(self, arg: str) -> None:
-        """Refuse: a program is begun again by quitting and typing `dios debug` once more."""
+        """Refuse to restart: the user quits and types `dios debug` again."""
         del arg
-        self.error("a task runs once; quit, and type `dios debug` again")
+        self.error("a task runs once. Quit, and type `dios debug` again.")
 
     do_restart = do_run
 
 
 def debug(*, post_mortem: bool) -> int:
-    """Be the debugged task: its program under pdb from the first line on, or where an exception leaves it.
+    """Run as the debugged task: its program under pdb from the first line on, or from an exception on.
 
-    Returns the exit status for the task; SystemExit of the program is raised on.
+    Returns the exit status for the task; SystemExit of the program is not caught.
     """
     program, welcome, terminal = _set_scene()
     file = welcome.label or task_main.DEFAULT_FILE
@@ -205,7 +203,7 @@ def debug(*, post_mortem: bool) -> int:
 
 
 def _set_scene() -> tuple[Program, Welcome, Terminal]:
-    """Take what is the debugger's out of the inputs; from now on this task is the one that is repeated."""
+    """Remove the debugger's inputs; from now on this task has the inputs of the repeated task."""
     inside = node.ambient()
     extra = () if inside is None else node.connect().inputs[-_EXTRA_INPUTS:]
     if inside is None or len(extra) < _EXTRA_INPUTS:

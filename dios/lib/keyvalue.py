@@ -1,12 +1,11 @@
 """A replicated key-value store whose replicas stay interchangeable (thesis §3.4): ``store.put("k", b"v")``.
 
-Not for: many keys in one change, or values that are changed in place. ``docs/libraries.md`` says what is
-promised when machines fail, and why.
+Each change has one key, and values are never changed in place. ``docs/libraries.md`` has the guarantees when
+machines fail.
 
-A value is a logical object that is never written again: all its physical replicas have the same bytes for
-as long as they exist, so that any of them serves. A new value is a new object, and what is updated,
-atomically, is the mapping: an index over several nodes, of which a majority decides
-(``dios.lib.replicated_index``).
+A value is a logical object that is never written again: all its physical replicas have the same bytes as long
+as they exist, so that any of them serves. A new value is a new object. Only the mapping is updated,
+atomically: an index over several nodes, decided by a majority (``dios.lib.replicated_index``).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ T = TypeVar("T")
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a store consists of: its nodes, and for each of them the names of its copies of the index."""
+    """The structure of a store: its nodes, and for each of them the names of its copies of the index."""
 
     version: int
     hosts: tuple[str, ...]
@@ -56,37 +55,38 @@ class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class ShardPlaces(Protocol):
-    """Where a store keeps its things. Whatever does not answer raises a DiosError."""
+    """The objects of a store. If an object does not answer, a DiosError is raised."""
 
     def copies(self) -> list[list[IndexCopy]]:
-        """For each shard of the index its copies, the nearest first."""
+        """Return the copies of each shard of the index, the nearest first."""
         ...
 
     def keep(self, value: bytes) -> bytes:
-        """Make an object of a value, replicated so often that it survives what the index does."""
+        """Store a value as an object with enough replicas to survive the same failures as the index."""
         ...
 
     def fetch(self, name: bytes) -> bytes | None:
-        """A value's bytes, from the nearest replica that answers; None when none is found."""
+        """Return a value's bytes, from the nearest replica that answers; None if none is found."""
         ...
 
     def drop(self, name: bytes) -> None:
-        """Delete every replica within reach."""
+        """Delete every reachable replica."""
         ...
 
     def restore(self, name: bytes) -> int:
-        """Make the replicas that are missing; answers how many."""
+        """Create the missing replicas; return their number."""
         ...
 
 
 class KeyValueStore:
-    """A store. Each operation is linearizable by itself: as if it happened at one moment between its call
-    and its return. For one thread at a time; many tasks may use a store at once, each with its own.
+    """A store. Each operation is linearizable: it takes effect at one moment between its call and its return.
+
+    For one thread at a time; many tasks may use a store at once, each with its own object.
     """
 
     def __init__(self, places: ShardPlaces, name: bytes) -> None:
         self.name: Final = name
-        """With this name, and the group, others ``open_store`` it. A secret."""
+        """The name with which others ``open_store`` it, in addition to the group. A secret."""
         self._places: Final = places
         self._shards: Final = [Index(copies, places.drop) for copies in places.copies()]
 
@@ -94,9 +94,9 @@ class KeyValueStore:
         return f"<KeyValueStore {fingerprint(self.name)}, {len(self._shards)} shards>"
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key, None when it has none.
+        """Return the value of a key, None if it has none.
 
-        Raises UnreachableError when no majority of the index, or no replica of the value, answers.
+        Raises UnreachableError if no majority of the index, or no replica of the value, answers.
         """
         shard = self._shard(key)
         former: bytes | None = None
@@ -109,31 +109,31 @@ class KeyValueStore:
             value = self._places.fetch(entry.name)
             if value is not None:
                 return value
-            # Between the two looks somebody may have put another value, and dropped this one.
+            # Between the two lookups another task may have put a new value and dropped this one.
             former = entry.name
-        raise UnreachableError("no replica of the value answers; the nodes that have it may be away")
+        raise UnreachableError("no replica of the value answers. Try again when its nodes have returned.")
 
     def put(self, key: str, value: bytes) -> None:
-        """Set the value of a key; when this returns, every later ``get`` sees it, or a later value.
+        """Set the value of a key; when this returns, every later ``get`` finds it, or a later value.
 
-        Raises UnreachableError when no majority answers: then it may have happened or not.
+        Raises UnreachableError if no majority answers; then it may have happened or not.
         """
         shard = self._shard(key)
         shard.put(key, self._places.keep(bytes(value)))
 
     def delete(self, key: str) -> None:
-        """Let a key have no value any more; errors as of ``put``."""
+        """Remove the value of a key; raises the errors of ``put``."""
         self._shard(key).put(key, None)
 
     def __iter__(self) -> Iterator[str]:
-        """The keys that have values, in no order; those of one part of the store are as of one moment."""
+        """Return the keys with values, in no order; those of one shard are from one moment."""
         for shard in self._shards:
             yield from (key for key, entry in shard.all().items() if entry.name is not None)
 
     def repair(self) -> tuple[int, int]:
-        """Bring what was away up to date: for after a node's return.
+        """Bring nodes that were unreachable up to date, after their return.
 
-        Answers how many replicas of values were made again, and how many copies of the index do not answer.
+        Returns the number of replicas that were created, and of copies of the index that do not answer.
         """
         made = away = 0
         for shard in self._shards:
@@ -152,15 +152,15 @@ class KeyValueStore:
 def create_store(
     node: Node, group: Group, *, hosts: Sequence[str] = ("",), shards: int = 16, durable: bool = True
 ) -> KeyValueStore:
-    """Make a store in a group, over the nodes called ``hosts`` (an empty name: the node asked).
+    """Create a store in a group, over the nodes called ``hosts`` (an empty name: this node).
 
-    It works while a majority of them does: three bear the loss of one, five of two. ``shards`` are the
-    parts of its index. Raises InvalidError for numbers that cannot be.
+    It works while a majority of them does: three nodes survive the loss of one, five of two. ``shards`` is
+    the number of parts of its index. Raises InvalidError for numbers out of range.
     """
     if not 0 < len(hosts) <= INDEX_COPIES_MAX or not 0 < shards <= INDEX_SHARDS_MAX:
-        raise InvalidError(f"1 to {INDEX_COPIES_MAX} hosts, and 1 to {INDEX_SHARDS_MAX} shards")
+        raise InvalidError(f"a store needs 1 to {INDEX_COPIES_MAX} hosts, and 1 to {INDEX_SHARDS_MAX} shards")
     if any(hosts):
-        # By name, so that it is the same node for whoever opens the store.
+        # By name, so that it is the same node for every task that opens the store.
         hosts = [host or _name_of(node) for host in hosts]
     kind = _kind(durable=durable)
     names: list[tuple[bytes, ...]] = []
@@ -170,26 +170,26 @@ def create_store(
         _close(made)
     plan = Plan(FORMAT_VERSION, tuple(hosts), durable, tuple(names))
     places = _Objects(node, group, plan)
-    # The plan never changes: like a value.
+    # The plan never changes, like a value.
     return KeyValueStore(places, places.keep(msgspec.msgpack.encode(plan)))
 
 
 def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
-    """A store that somebody made, by its name; UnreachableError when no replica of its plan is found."""
+    """Open a store by its name; UnreachableError if no replica of its plan is found."""
     data = _fetch(node, group, name)
     if data is None:
-        raise UnreachableError("no such store is found in this group, or its nodes are away")
+        raise UnreachableError("this group has no such store, or its nodes are unreachable")
     try:
         plan = msgspec.msgpack.decode(data, type=Plan)
     except msgspec.DecodeError as error:
-        raise DamagedError(f"this is no store: {error}") from None
+        raise DamagedError(f"the object is not a store: {error}") from None
     if plan.version != FORMAT_VERSION:
-        raise DamagedError(f"the store has version {plan.version}; this program reads {FORMAT_VERSION}")
+        raise DamagedError(f"the store has version {plan.version}, and this program reads {FORMAT_VERSION}")
     return KeyValueStore(_Objects(node, group, plan), name)
 
 
 class _Objects:
-    """The places of a store: objects on its nodes."""
+    """The objects of a store on its nodes."""
 
     def __init__(self, node: Node, group: Group, plan: Plan) -> None:
         self._node: Final = node
@@ -198,13 +198,13 @@ class _Objects:
         self._hosts: Final = tuple(dict.fromkeys(plan.hosts))
 
     def copies(self) -> list[list[IndexCopy]]:
-        """For each shard of the index its copies, the nearest first."""
+        """Return the copies of each shard of the index, the nearest first."""
         return [
             [_IndexObject(self._node, self._group, name) for name in names] for names in self._plan.shards
         ]
 
     def keep(self, value: bytes) -> bytes:
-        """Make the value's object and its replicas, on a majority of the store's nodes at least."""
+        """Create the value's object and its replicas, at least on a majority of the store's nodes."""
         needed = len(self._hosts) // 2 + 1
         first: Reference | None = None
         made = 0
@@ -226,27 +226,27 @@ class _Objects:
             if name is not None:
                 self.drop(name)
             raise UnreachableError(
-                f"{made} of {len(self._hosts)} nodes take the value, {needed} are needed ({failure})"
+                f"{made} of {len(self._hosts)} nodes stored the value, {needed} are needed ({failure})"
             ) from failure
         return name
 
     def fetch(self, name: bytes) -> bytes | None:
-        """A value's bytes, from the nearest replica that answers."""
+        """Return a value's bytes, from the nearest replica that answers."""
         return _fetch(self._node, self._group, name)
 
     def drop(self, name: bytes) -> None:
-        """Delete every replica within reach."""
+        """Delete every reachable replica."""
         try:
             found = self._node.lookup(name, group=self._group)
         except DiosError:
             return
         for reference in found:
-            # A replica that is away stays behind; nobody is led to it.
+            # An unreachable replica stays; the index does not refer to it.
             with suppress(DiosError):
                 reference.destroy()
 
     def restore(self, name: bytes) -> int:
-        """Make the replicas that are missing."""
+        """Create the missing replicas."""
         found = self._node.lookup(name, group=self._group)
         have = {reference.object_id for reference in found}
         missing = set(self._hosts) - {reference.node for reference in found}
@@ -255,14 +255,14 @@ class _Objects:
             for host in missing if found else ():
                 with suppress(DiosError):
                     copies.append(pick_closest(found).copy(host=host))
-            # On the node that is asked itself a copy is the object that was there.
+                # On this node itself, a copy is the existing object.
             return sum(copy.object_id not in have for copy in copies)
         finally:
             _close([*found, *copies])
 
 
 class _IndexObject:
-    """One copy of a part of the index: an object with a name of its own, looked up when it is needed."""
+    """One copy of a part of the index: an object with its own name, looked up when it is needed."""
 
     def __init__(self, node: Node, group: Group, name: bytes) -> None:
         self._node: Final = node
@@ -271,11 +271,11 @@ class _IndexObject:
         self._reference: Reference | None = None
 
     def read(self) -> bytes:
-        """All of its bytes."""
+        """Return all of its bytes."""
         return self._tried(lambda reference: reference.read_bytes())
 
     def update(self, change: Callable[[bytes], bytes | None]) -> None:
-        """Replace its bytes by what ``change`` makes of them, whoever else does so at the same time."""
+        """Replace its bytes by the result of ``change``, even if others do so at the same time."""
         self._tried(lambda reference: _update(reference, change))
 
     def _tried(self, work: Callable[[Reference], T]) -> T:
@@ -283,11 +283,11 @@ class _IndexObject:
         if reference is None:
             reference = self._reference = self._node.find(self._name, group=self._group)
         if reference is None:
-            raise UnreachableError("a copy of the index is not found; its node may be away")
+            raise UnreachableError("a copy of the index is not found; its node may be unreachable")
         try:
             return work(reference)
         except DiosError:
-            # The next use looks it up anew: its node may have come back.
+            # The next use looks it up again: its node may have returned.
             self._reference = None
             _close([reference])
             raise
@@ -312,7 +312,7 @@ def _update_once(reference: Reference, change: Callable[[bytes], bytes | None]) 
         return
     with reference.write(len(after), Semantics.MRSW, blank=True, replace=True) as write:
         if write.v_w != seen:
-            raise Conflict("somebody wrote between", fingerprint=reference.fingerprint)
+            raise Conflict("another task wrote in between", fingerprint=reference.fingerprint)
         write.view[:] = after
 
 
@@ -342,7 +342,7 @@ def _name_of(node: Node) -> str:
 
 
 def _create(node: Node, group: Group, kind: ObjectType, data: bytes, host: str) -> Reference:
-    # Also in memory it outlives the references to it: it is there until somebody destroys it.
+    # An object in memory, too, must outlive its references: it stays until it is destroyed.
     return node.create(kind, groups=[group], data=data, deletion=Deletion.IMMEDIATE, host=host)
 
 

@@ -1,7 +1,6 @@
 """MapReduce over the calls of a node (thesis §3.3, §5.3): ``run(node, "wordcount.py", inputs=["texts/"])``.
 
-Not for: what happens inside (``dios.lib.jobs``), or jobs of other shapes. ``docs/mapreduce.md`` is the page
-for people who write jobs.
+``docs/mapreduce.md`` is for authors of jobs; ``dios.lib.jobs`` is the implementation.
 """
 
 from __future__ import annotations
@@ -53,23 +52,23 @@ def run(
 ) -> JobResult:
     """Run a MapReduce job and wait for its result.
 
-    ``job`` is the path of a Python file, or its source as bytes: it defines ``map``, ``map_keys`` or
-    ``map_block``, ``reduce``, and maybe ``combine``. It is imported by the job's tasks only, never here.
-    ``inputs`` are references, files, directories or bytes; as a mapping, each under the label that a map
-    function with two arguments is given.
+    ``job`` is the path of a Python file, or its source as bytes. It defines ``map``, ``map_keys`` or
+    ``map_block``, ``reduce``, and optionally ``combine``, and is imported by the job's tasks only.
+    ``inputs`` are references, files, directories or bytes; in a mapping, the keys are labels for map
+    functions with two arguments.
 
-    ``reducers`` is the number of outputs; at most ``workers`` mappers run at a time, and the input is cut
-    into ``splits`` mappers (default: as many as workers, more for very large inputs). A task that fails is
-    started ``attempts`` times in all. Each task holds about ``memory_bytes`` of pairs and spills the rest.
+    ``reducers`` is the number of outputs. At most ``workers`` mappers run at a time, and the input is divided
+    into ``splits`` mappers (default: the number of workers, more for very large inputs). A failed task is
+    started ``attempts`` times in all. Each task keeps about ``memory_bytes`` of pairs and spills the rest.
     A block function gets about ``block_bytes`` at a time. ``stream_bytes`` is the ring between each mapper
     and reducer (0: the node's default). ``ordered`` sorts each output by key. Outputs are ``durable`` or in
-    shared memory, and named in ``groups`` where some are given.
+    shared memory, and named in ``groups`` if groups are given.
 
-    The job survives the end of any node but the one that controls it, which is ``node``. Give sessions at
-    several, and when the first dies the next begins the job anew; inputs are then files or bytes, and there
-    are no groups, for a reference is one node's.
+    The job survives the end of any node but its controller's, which is ``node``. With sessions at several
+    nodes, the next one starts the job again when the first dies; then inputs must be files or bytes, and
+    ``groups`` must be empty, because a reference is valid at one node.
 
-    Raises JobFailedError when a task failed for the last time, InvalidError for arguments that cannot be.
+    Raises JobFailedError if a task failed for the last time, InvalidError for invalid arguments.
     """
     sessions = [node] if isinstance(node, Node) else list(node)
     if memory_bytes < JOB_MEMORY_BYTES_MIN or block_bytes < 1 or (splits is not None and splits < 1):
@@ -100,9 +99,11 @@ def _run_at_first(
     options: JobOptions,
     progress: OnProgress | None,
 ) -> JobResult:
-    """Run the job at the first node; anew at the next one when that one dies."""
+    """Run the job at the first node, and again at the next one if that node dies."""
     if not sessions or (len(sessions) > 1 and (groups or _has_references(inputs))):
-        raise InvalidError("a job that several nodes may control has files or bytes as inputs, and no groups")
+        raise InvalidError(
+            "a job with several controlling nodes takes files or bytes as inputs, and no groups"
+        )
     for session in sessions[:-1]:
         try:
             return _run_at(session, source, inputs, groups, options, progress)
@@ -142,7 +143,7 @@ def _has_references(inputs: Sources) -> bool:
 
 
 def _source_of(job: str | Path | bytes) -> tuple[str, str]:
-    """A job's text, and what its tasks are called."""
+    """Return a job's text, and the label of its tasks."""
     try:
         if isinstance(job, bytes):
             return job.decode(), "job"

@@ -1,17 +1,17 @@
 """A lock that tasks of any node share: one small object, taken by exclusive I/O requests (thesis §4.7).
 
-Not for: replicas of a lock, which are several locks; or waiting in order: whoever comes first gets it.
+Replicas of a lock are several locks. Waiting tasks have no order: the first to try gets the lock.
 
-To take it: an EXCL read sees that it is free and notes v_r and v_w; an EXCL write whose acquire shows the
-same v_r and v_w says who has it now; the commit holds only if nobody else was active. Who waits looks at the
-object's live v_w, which costs no call, and tries again when that has changed.
+To take it, a task reads under EXCL that it is free, with v_r and v_w. An EXCL write whose acquire shows the
+same v_r and v_w stores the new holder; the commit succeeds only if nobody else was active. Waiting tasks
+watch the object's live v_w, which costs no call, and try again when it has changed.
 
-A holder has the lock for a *lease*, and for longer by ``renew``. Who has seen v_w stand still for a whole
-lease by their own clock takes it over: nobody compares clocks, they only must run about equally fast. A
-holder that was paused for longer than its lease may not know yet that it lost the lock. So each holder has a
-*fencing token*, the v_w of its own taking, higher than that of every holder before: what the lock protects
-must refuse lower tokens than it has seen, as ``Guarded`` does. Without that, the lock alone promises one
-holder at a time only as long as holders look at ``remaining`` before they act.
+A holder has the lock for a *lease*, and longer by ``renew``. A task that has seen v_w unchanged for a whole
+lease by its own clock takes the lock over: clocks are never compared, they must only run about equally fast.
+A holder that was paused for longer than its lease may not know that it lost the lock. So each holder has a
+*fencing token*, the v_w of its taking, higher than that of every holder before: the data that the lock
+protects must refuse lower tokens than they have seen, as ``Guarded`` does. Without that, the lock alone
+guarantees one holder only if holders check ``remaining`` before they act.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ from dios.limits import LOCK_LEASE_MS_MAX
 from dios.wire.types import Semantics
 
 _RECORD: Final = struct.Struct("<QQ16s")
-"""Format version, lease in nanoseconds (0: free), and who has it. An empty object is a free lock."""
+"""Format version, lease in nanoseconds (0: free), and the holder. An empty object is a free lock."""
 
 _VERSION: Final = 1
 _TOKEN_BYTES: Final = 8
 
 
 class LockLostError(DiosError):
-    """The lock is no longer this holder's: its lease was over and somebody took it, or never was."""
+    """The lock does not belong to this holder any more: its lease ended, or it was never taken.
+
+    Treat everything since the last renewal as possibly overtaken, and acquire the lock again.
+    """
 
     code = Code.ECANCELED
 
 
 class MutexOps:
-    """The attempts on a lock, written once for both faces; each raises Conflict when it is to be repeated."""
+    """The attempts on a lock, written once for both clients; Conflict or Busy if one must be repeated."""
 
     def __init__(
         self,
@@ -58,12 +61,14 @@ class MutexOps:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 < lease <= LOCK_LEASE_MS_MAX / 1000:
-            raise InvalidError(f"a lease of {lease:g} s; more than 0, at most {LOCK_LEASE_MS_MAX / 1000:g} s")
+            raise InvalidError(
+                f"a lease of {lease:g} s is out of range: above 0, at most {LOCK_LEASE_MS_MAX / 1000:g} s"
+            )
         self.lock: Final = lock
         self.lease: Final = lease
         self.timeout: Final = timeout
         self.token = 0
-        """The fencing token of the last time it was taken."""
+        """The fencing token of the last time when it was taken."""
         self._clock: Final = clock
         self._owner: Final = secrets.token_bytes(16)
         self._until = 0.0
@@ -76,21 +81,21 @@ class MutexOps:
 
     @property
     def link(self) -> ClientLink:
-        """The connection of the lock's handle."""
+        """Return the connection of the lock's handle."""
         return self.lock.link
 
     @property
     def remaining(self) -> float:
-        """For how many seconds the lock is certainly this holder's; 0 when it is not, or no more."""
+        """Return the seconds for which this holder certainly has the lock; 0 if it does not."""
         return max(0.0, self._until - self._clock()) if self._until else 0.0
 
     # -- attempts ---------------------------------------------------------------------------------
     def take_op(self) -> Operation[int]:
-        """Take the lock if it is free, or its holder's lease is over; answers the fencing token."""
+        """Take the lock if it is free or its holder's lease has ended; return the fencing token."""
         if self._until:
-            raise InvalidError("this holder has taken the lock already, and it is not for taking twice")
+            raise InvalidError("this holder has the lock already, and a lock cannot be taken twice")
         if self._yields:
-            # Others wait, and who has just let go is the quickest: they get a chance first.
+            # Others wait, and the task that just released the lock is the fastest: they get a chance first.
             self._yields = False
             raise self._held()
         if self._seen is not None and self.lock.v_w == self._seen[0] and not self._over():
@@ -110,7 +115,7 @@ class MutexOps:
         return self.token
 
     def _look_op(self) -> Operation[tuple[int, int]]:
-        """The versions at which the lock was seen free; Busy when it is held."""
+        """Return the versions at which the lock was free; Busy if it is taken."""
         request = ReadOps(self.lock, 0, 0, Semantics.EXCL)
         try:
             yield from request.acquire_op()
@@ -126,33 +131,33 @@ class MutexOps:
         return request.v_r, request.v_w
 
     def _over(self) -> bool:
-        """Whether the holder that was seen has not been heard of for its whole lease."""
+        """Return True if the known holder has not renewed the lock for its whole lease."""
         return self._seen is not None and self._clock() - self._seen[1] >= self._seen[2]
 
     def renew_op(self) -> Operation[None]:
-        """Begin the lease anew, for a holder that has it still; LockLostError when it has not."""
+        """Start the lease again for the present holder; LockLostError for any other."""
         began = self._clock()
         yield from self._change_op(self.lease)
         self._until = began + self.lease
 
     def release_op(self) -> Operation[None]:
-        """Let go of the lock; LockLostError when it was lost before."""
+        """Release the lock; LockLostError if it was lost before."""
         yield from self._change_op(0.0)
         self._until = 0.0
-        # Each of those who wait has looked once since the lock was taken.
+        # Every waiting task has read the lock once since it was taken.
         self._yields = self.lock.v_r != self._v_r
 
     def _change_op(self, lease: float) -> Operation[None]:
         if not self._until:
             raise LockLostError("the lock was not taken", fingerprint=self.lock.fingerprint)
-        # Beside readers: who waits and looks does not keep the holder from letting go.
+        # Together with readers: waiting tasks that read do not prevent the release.
         request = WriteOps(self.lock, _RECORD.size, 0, Semantics.MRSW, blank=False, replace=True)
         try:
             yield from request.acquire_op()
             owner, held = _parsed(request)
             if owner != self._owner or not held:
                 self._until = 0.0
-                raise LockLostError("somebody else took the lock over", fingerprint=self.lock.fingerprint)
+                raise LockLostError("another task took the lock over", fingerprint=self.lock.fingerprint)
             yield from self._put_op(request, lease)
         finally:
             yield from _let_go_op(request)
@@ -166,22 +171,22 @@ class MutexOps:
 
 
 class Mutex(MutexOps):
-    """A lock on the blocking face: ``with Mutex(reference) as mutex: ... mutex.token ...``.
+    """A lock of the blocking client: ``with Mutex(reference) as mutex: ... mutex.token ...``.
 
     ``lock`` is a reference, with the rights to read and write, to a blob of its own, empty at first; a
-    durable one outlives its node. ``lease`` is for how many seconds a holder that does not say anything any
-    more keeps others waiting; ``timeout`` bounds the wait for the lock, in seconds.
+    durable blob outlives its node. ``lease`` is the time in seconds after which a silent holder loses the
+    lock; ``timeout`` bounds the wait for the lock, in seconds.
     """
 
     def __init__(self, lock: Reference, *, lease: float = 30.0, timeout: float | None = None) -> None:
         super().__init__(lock, lease=lease, timeout=timeout)
 
     def acquire(self) -> int:
-        """Wait for the lock and take it; answers the fencing token. TimeLimitError after ``timeout``."""
+        """Wait for the lock and take it; return the fencing token. TimeLimitError after ``timeout``."""
         return insist(self, self.take_op, self.timeout)
 
     def try_acquire(self) -> bool:
-        """Take the lock if that is possible now."""
+        """Take the lock if it is free now; return True if it was taken."""
         try:
             insist(self, self.take_op, 0)
         except TimeLimitError:
@@ -189,11 +194,11 @@ class Mutex(MutexOps):
         return True
 
     def renew(self) -> None:
-        """Begin the lease anew; LockLostError when somebody else has the lock."""
+        """Start the lease again; LockLostError if another task has the lock."""
         insist(self, self.renew_op, self.lease)
 
     def release(self) -> None:
-        """Let go; LockLostError when it was lost before, and what was done since may have been overtaken."""
+        """Release the lock; LockLostError if it was lost before: later work may have been overtaken."""
         insist(self, self.release_op, self.lease)
 
     def __enter__(self) -> Self:
@@ -206,13 +211,13 @@ class Mutex(MutexOps):
         if kind is None:
             self.release()
             return
-        # The body's own error is the one to be told.
+        # The error of the body is the one to report.
         with suppress(DiosError):
             self.release()
 
 
 class GuardedOps:
-    """A blob that refuses writers whose lock was taken over since: their token is older than its last."""
+    """A blob that refuses writers whose lock was taken over: their token is older than its last one."""
 
     def __init__(self, reference: Handle, timeout: float | None = None) -> None:
         self.reference: Final = reference
@@ -220,7 +225,7 @@ class GuardedOps:
 
     @property
     def link(self) -> ClientLink:
-        """The connection of the blob's handle."""
+        """Return the connection of the blob's handle."""
         return self.reference.link
 
     def write_op(self, data: bytes, token: int) -> Operation[None]:
@@ -240,7 +245,7 @@ class GuardedOps:
             yield from _let_go_op(request)
 
     def read_op(self) -> Operation[bytes]:
-        """The content as its last writer left it."""
+        """Return the content of the last writer."""
         request = ReadOps(self.reference, 0, 0, Semantics.MRSW)
         try:
             yield from request.acquire_op()
@@ -252,19 +257,19 @@ class GuardedOps:
 
 
 class Guarded(GuardedOps):
-    """A guarded blob on the blocking face; attempts that conflict are repeated for ``timeout`` seconds."""
+    """A guarded blob of the blocking client; attempts that conflict are repeated for ``timeout`` seconds."""
 
     def write(self, data: bytes, token: int) -> None:
         """Replace the content; LockLostError for a token that is older than the last writer's."""
         insist(self, lambda: self.write_op(data, token), self.timeout)
 
     def read(self) -> bytes:
-        """The content as its last writer left it."""
+        """Return the content of the last writer."""
         return insist(self, self.read_op, self.timeout)
 
 
 def _parsed(request: RequestOps) -> tuple[bytes, float]:
-    """Who has the lock, and the lease in seconds: 0 for a free one."""
+    """Return the holder, and the lease in seconds: 0 for a free lock."""
     data = bytes(request.view)
     if not any(data):
         return b"", 0.0
@@ -272,10 +277,10 @@ def _parsed(request: RequestOps) -> tuple[bytes, float]:
         version, lease_ns, owner = _RECORD.unpack(data)
         if version == _VERSION:
             return owner, lease_ns / 1e9
-    raise DamagedError("the object holds no lock", fingerprint=request.reference.fingerprint)
+    raise DamagedError("the object is not a lock", fingerprint=request.reference.fingerprint)
 
 
 def _let_go_op(request: RequestOps) -> Operation[None]:
-    """Give the buffer back whatever happened; what went wrong before is the one to be told."""
+    """Release the buffer in any case; an earlier error is the one to report."""
     with suppress(Conflict):
         yield from request.release_op()

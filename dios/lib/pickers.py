@@ -1,7 +1,7 @@
-"""Reference pickers: which of several replicas of an object to use, by public attributes (thesis §4.5.2).
+"""Reference pickers: the choice among several replicas of an object by public attributes (thesis §4.5.2).
 
-Not for: finding the replicas (``Node.lookup``), or I/O on them. A picker is a plain function from references
-to one of them; an application with another policy writes its own.
+A picker is a function from references to one of them; an application with another policy writes its own.
+``Node.lookup`` finds the replicas.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _IN_MEMORY: Final = Persistence.VOLATILE
 
 
 def pick_input(references: Sequence[R]) -> R:
-    """The policy of Listing 4.3: what is in memory before what is on disk, wherever it is; then the nearest.
+    """Return a replica by the policy of Listing 4.3: in memory before on disk, then the nearest.
 
-    Raises InvalidError when there is none.
+    Raises InvalidError if there is none.
     """
     return _best(references, lambda reference: (reference.persistence is not _IN_MEMORY, reference.proximity))
 
 
 def pick_closest(references: Sequence[R]) -> R:
-    """The nearest replica; of equally near ones, one in memory. Raises InvalidError when there is none."""
+    """Return the nearest replica, preferably in memory; InvalidError if there is none."""
     return _best(references, lambda reference: (reference.proximity, reference.persistence is not _IN_MEMORY))
 
 
 def pick_durable(references: Sequence[R]) -> R:
-    """A replica that survives restarts before one that does not; then the nearest. InvalidError for none."""
+    """Return the nearest durable replica, else the nearest; InvalidError if there is none."""
     return _best(references, lambda reference: (reference.persistence is _IN_MEMORY, reference.proximity))
 
 
 def pick_apart(references: Sequence[R], chosen: Collection[Handle]) -> R:
-    """The replica that shares the fewest fault domains with those already ``chosen``: one on another node, in
-    the rack that has the fewest of them; then the nearest, and one in memory.
+    """Return the replica that shares the fewest fault domains with those already ``chosen``.
 
-    Nodes that were told no rack count as being in one rack together. Raises InvalidError when there is none.
+    That is a replica on another node, in the rack with the fewest of them; then the nearest, preferably in
+    memory. Nodes without a rack count as one rack. Raises InvalidError if there is none.
     """
 
     def rank(reference: R) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def pick_apart(references: Sequence[R], chosen: Collection[Handle]) -> R:
 
 
 def spread(references: Sequence[R], count: int) -> list[R]:
-    """At most ``count`` replicas that share as few fault domains as can be, the nearest first."""
+    """Return at most ``count`` replicas that share the fewest fault domains, the nearest first."""
     left = list(references)
     chosen: list[R] = []
     while left and len(chosen) < count:
@@ -69,5 +69,5 @@ def spread(references: Sequence[R], count: int) -> list[R]:
 
 def _best(references: Sequence[R], rank: Callable[[R], tuple[int, ...]]) -> R:
     if not references:
-        raise InvalidError("no replica to pick from: the name is unknown here, or in another group")
+        raise InvalidError("there is no replica to choose: the name is unknown here, or in another group")
     return min(references, key=rank)

@@ -1,12 +1,12 @@
-"""A map that is kept in several copies and is right as long as a majority of them answers (thesis §3.4).
+"""A map in several copies that is correct as long as a majority of them answers (thesis §3.4).
 
-Not for: where the copies are, or the values that it leads to (``dios.lib.keyvalue``). No copy is a replica of
-another: each is an object of its own, and what makes them one map is the rule of the majority here.
+The copies are independent objects; the rule of the majority makes them one map. ``dios.lib.keyvalue`` has the
+places of the copies, and the values.
 
-A write stamps its entry higher than whatever a majority knows, and is acknowledged when a majority has it. A
-read takes the highest stamp of a majority, and sees to it that a majority has that before it answers. Two
-majorities have a copy in common, so whoever reads after a write was acknowledged, or after somebody read it,
-sees it. A copy that was away merges what it missed by the stamps; the order of merges makes no difference.
+A write gives its entry a higher stamp than a majority knows, and is acknowledged when a majority has it. A
+read takes the highest stamp of a majority, and makes sure that a majority has that before it returns. Two
+majorities have a copy in common, so every read after an acknowledged write, or after a read of it, finds it.
+A copy that was unreachable merges missing entries by their stamps; the order of merges makes no difference.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FORMAT_VERSION: Final = 1
 
 
 class IndexEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a key leads to since when: the name of an object, or nothing any more.
+    """The present target of a key: the name of an object, or none, with the time of the change.
 
-    Entries of one key are ordered by time, and by writer where two came at the same time.
+    Entries of one key are ordered by time, and by writer for equal times.
     """
 
     time: int
@@ -34,7 +34,7 @@ class IndexEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     name: bytes | None
 
     def __repr__(self) -> str:
-        """Without the name, which is a secret."""
+        """Return a text without the name, which is a secret."""
         return f"Entry({self.time}, {'a value' if self.name else 'nothing'})"
 
 
@@ -51,27 +51,27 @@ _decode: Final = msgspec.msgpack.Decoder(_StoredIndex).decode
 
 
 class IndexCopy(Protocol):
-    """One copy of the map, somewhere. Any DiosError means that it does not answer now."""
+    """One copy of the map. Any DiosError means that it does not answer now."""
 
     def read(self) -> bytes:
-        """All of its bytes."""
+        """Return all of its bytes."""
         ...
 
     def update(self, change: Callable[[bytes], bytes | None]) -> None:
-        """Replace its bytes by what ``change`` makes of them, atomically; None leaves them."""
+        """Replace its bytes by the result of ``change``, atomically; None leaves them."""
         ...
 
 
 def encode(entries: Mapping[str, IndexEntry]) -> bytes:
-    """The stored form of a copy; TooLargeError over INDEX_BYTES_MAX."""
+    """Return the stored form of a copy; TooLargeError over INDEX_BYTES_MAX."""
     data = _encode(_StoredIndex(FORMAT_VERSION, dict(entries)))
     if len(data) > INDEX_BYTES_MAX:
-        raise TooLargeError(f"an index of {len(data)} bytes; make a store with more shards")
+        raise TooLargeError(f"the index has {len(data)} bytes, too many. Make a store with more shards.")
     return data
 
 
 def decode(data: bytes) -> Entries:
-    """What ``encode`` made; no bytes are an empty map. Raises DamagedError."""
+    """Return the entries of a stored form; no bytes are an empty map. Raises DamagedError."""
     if not data:
         return {}
     try:
@@ -79,19 +79,21 @@ def decode(data: bytes) -> Entries:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"a copy of the index cannot be read: {error}") from None
     if content.version != FORMAT_VERSION:
-        raise DamagedError(f"the index has version {content.version}; this program reads {FORMAT_VERSION}")
+        raise DamagedError(
+            f"the index has version {content.version}, and this program reads {FORMAT_VERSION}"
+        )
     return content.entries
 
 
 def newer(entry: IndexEntry, than: IndexEntry | None) -> bool:
-    """Whether an entry wins over another one of its key."""
+    """Return True if an entry wins over another one of its key."""
     return than is None or (entry.time, entry.writer) > (than.time, than.writer)
 
 
 class Index:
-    """The map over its copies, which come nearest first. For one thread at a time.
+    """The map over its copies, the nearest first. For one thread at a time.
 
-    ``drop`` is called with names that nobody will be led to any more.
+    ``drop`` is called with names to which no key refers any more.
     """
 
     def __init__(self, copies: Sequence[IndexCopy], drop: Callable[[bytes], None]) -> None:
@@ -102,39 +104,39 @@ class Index:
         self._time = 0
 
     def get(self, key: str) -> IndexEntry | None:
-        """What a key leads to, as of the last acknowledged write; UnreachableError without a majority."""
+        """Return the target of a key by the last acknowledged write; UnreachableError without a majority."""
         found = [copy.get(key) for copy in self._read(self._needed)]
         best = _best(found)
         if best is not None and any(entry != best for entry in found):
-            # Who reads after us must not see less than we did.
+            # A later reader must not find less than this one did.
             self._merge({key: best})
         return best
 
     def put(self, key: str, name: bytes | None) -> None:
-        """Make a key lead to an object, or to nothing.
+        """Set the target of a key to an object, or to none.
 
-        Raises UnreachableError when no majority has it: then it may have happened or not.
+        Raises UnreachableError if no majority has it; then it may have happened or not.
         """
         known = _best([copy.get(key) for copy in self._read(self._needed)])
-        # A write of our own that failed half-way may be known to fewer copies than we have just asked.
+        # An own write that failed half-way may be known to fewer copies than were just asked.
         self._time = max(self._time, 0 if known is None else known.time) + 1
         self._merge({key: IndexEntry(self._time, self._writer, name)})
 
     def all(self) -> Entries:
-        """Every key and what it leads to, also those that lead to nothing any more."""
+        """Return every key and its entry, also those without a target."""
         entries = _union(self._read(self._needed))
         self._merge(entries)
         return entries
 
     def repair(self) -> int:
-        """Bring every copy that answers to the state of all; answers how many copies do not."""
+        """Bring every copy that answers to the state of all; return the number of copies that do not."""
         found = self._read(len(self._copies), self._needed)
         self._merge(_union(found))
         return len(self._copies) - len(found)
 
     # -- the majority -----------------------------------------------------------------------------
     def _read(self, wanted: int, needed: int = 0) -> list[Entries]:
-        """The first ``wanted`` copies that answer, and at least ``needed`` (default: all wanted)."""
+        """Return the first ``wanted`` copies that answer, and at least ``needed`` (default: all wanted)."""
         found: list[Entries] = []
         failure: DiosError | None = None
         for copy in tuple(self._copies):
@@ -144,14 +146,14 @@ class Index:
                 found.append(decode(copy.read()))
             except DiosError as error:
                 failure = error
-                # Ask it last from now on: to find that a node is away takes time.
+                # Ask it last from now on, because a call to an unreachable node takes time.
                 self._copies.remove(copy)
                 self._copies.append(copy)
         self._enough(len(found), needed or wanted, failure)
         return found
 
     def _merge(self, entries: Entries) -> None:
-        """Add entries to every copy that answers, and drop what is out of use by that."""
+        """Add entries to every copy that answers, and drop names that became unused."""
         out_of_use: set[bytes] = set()
         beaten = dict.fromkeys(entries, 0)
         reached = 0
@@ -171,7 +173,7 @@ class Index:
         for key, count in beaten.items():
             name = entries[key].name
             if name is not None and count >= self._needed:
-                # Somebody wrote at the same time and won: nobody will be led to this one.
+                # Another task wrote at the same time and won: no key will refer to this one.
                 out_of_use.add(name)
         for name in out_of_use:
             self._drop(name)
@@ -185,7 +187,7 @@ class Index:
 
 
 class _Merge:
-    """The change of one copy; may be made several times, on whatever the copy holds then."""
+    """Return the change of one copy; it may be called several times, with the copy's content then."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries: Final = entries
@@ -193,7 +195,7 @@ class _Merge:
         self.beaten: set[str] = set()
 
     def __call__(self, data: bytes) -> bytes | None:
-        """The copy's bytes with the entries; None when it has them, or newer ones, already."""
+        """Return the copy's bytes with the entries; None if it has them, or newer ones, already."""
         held = decode(data)
         self.displaced, self.beaten = set(), set()
         changed = False

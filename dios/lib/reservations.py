@@ -1,12 +1,12 @@
-"""Jobs that say what they need and when: a place for all of their tasks, or none (Packer paper, section III).
+"""Jobs with needs over time: resources for all of their tasks, or for none (Packer paper, section III).
 
-For: `dios run JOB.toml`, and programs that start a job's tasks themselves. Not for: the description
-(``docs/packing.md``), nor for deciding, which is the cluster's coordinator's.
+For `dios run JOB.toml`, and programs that start a job's tasks themselves. ``docs/packing.md`` specifies the
+description; the cluster's coordinator decides.
 
     with reserve(node, Path("job.toml").read_text()) as job:
         tasks = [node.run("work.py", host=member.node, work=job.work(member)) for member in job.tasks]
         for task in tasks:
-            task.wait()              # at the end of the block all is given back
+            task.wait()              # at the end of the block everything is released
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from dios.client.sync.node import Node
 
 _ORIGIN: Final = "the job"
-"""What the coordinator calls a description whose file it does not know."""
+"""The coordinator's name for a description without a known file."""
 
 
 class JobMember(msgspec.Struct, frozen=True):
     """One of a job's tasks, or a node whose store it uses, and its place.
 
-    ``start_s`` and ``end_s`` count from when the job was admitted; an end of None is that of the task.
+    ``start_s`` and ``end_s`` count from the admission of the job; an end of None is the end of the task.
     """
 
     name: str = msgspec.field(name="member")
@@ -43,9 +43,9 @@ class JobMember(msgspec.Struct, frozen=True):
     start_s: float
     end_s: float | None
     cpus: float
-    """Cores, at its highest."""
+    """The number of cores, at the maximum."""
     memory_bytes: int
-    """Likewise."""
+    """The bytes of memory, at the maximum."""
 
 
 class _Told(msgspec.Struct):
@@ -60,24 +60,24 @@ class _Told(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ReservationPlan:
-    """Where a job would go."""
+    """The places of a job's tasks."""
 
     job: str
     length_s: float | None
-    """How long it may take; None: as long as its tasks."""
+    """The longest run time in seconds; None: as long as its tasks run."""
     members: tuple[JobMember, ...]
 
     @property
     def tasks(self) -> tuple[JobMember, ...]:
-        """The members that are to be started."""
+        """Return the members that are to be started."""
         return tuple(member for member in self.members if not member.service)
 
 
 @dataclass(frozen=True)
 class Reservation(ReservationPlan):
-    """A job that is admitted: what it asked for is kept for it until it ends or is released.
+    """An admitted job: its resources are reserved until it ends or is released.
 
-    One of which no task runs has to be renewed within ``lease_s`` seconds.
+    A job without running tasks must be renewed within ``lease_s`` seconds.
     """
 
     number: int
@@ -85,17 +85,17 @@ class Reservation(ReservationPlan):
     _node: Node
 
     def work(self, member: JobMember) -> Work:
-        """What to run a task with, on ``member.node``, so that it is this member."""
+        """Return the ``work`` with which a task started on ``member.node`` becomes this member."""
         label = label_of(self.job, member)
-        # When its time is over it is stopped.
+        # It is stopped at the end of its time.
         return Work(equivalence=label, restartable=True, reservation=self.number, member=member.name)
 
     def renew(self) -> None:
-        """Say that the job is still wanted; InvalidError when it is over."""
+        """Renew the reservation; InvalidError if it has ended."""
         _ask(self._node, {"do": "renew", "number": self.number})
 
     def release(self) -> None:
-        """Give everything back; InvalidError when it is over."""
+        """Release everything; InvalidError if it has ended."""
         _ask(self._node, {"do": "release", "number": self.number})
 
     def __enter__(self) -> Self:
@@ -107,28 +107,28 @@ class Reservation(ReservationPlan):
         try:
             self.release()
         except DiosError:
-            # Its time is over, or nobody can be told: then its lease ends it.
+            # It has ended, or the coordinator is unreachable: then its lease ends it.
             return
 
 
 def label_of(job: str, member: JobMember) -> str:
-    """What a member's task is called."""
+    """Return the label of a member's task."""
     return f"{job}/{member.name}".encode()[:NODE_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def check(node: Node, text: str, origin: str = _ORIGIN) -> ReservationPlan:
-    """Where a job would go now, by its description in TOML; nothing is kept.
+    """Return the places that a job would get now, from its description in TOML; nothing is reserved.
 
     Raises:
-        InvalidError: it makes no sense, or has no place; with the field and its line in ``origin``, or what
-            is short and when.
+        InvalidError: it is invalid, or there is no place; with the field and its line in ``origin``, or the
+            missing resource and the time.
     """
     told = _ask(node, {"do": "check", "job": _packed(text)}, origin)
     return ReservationPlan(told.job, told.length_s, told.members)
 
 
 def reserve(node: Node, text: str, origin: str = _ORIGIN) -> Reservation:
-    """Keep for a job all that it asks for from now on. Raises as ``check``; then nothing is kept."""
+    """Reserve all resources of a job from now on. Raises the errors of ``check``, reserving nothing."""
     told = _ask(node, {"do": "admit", "job": _packed(text)}, origin)
     return Reservation(told.job, told.length_s, told.members, told.number, told.lease_s, node)
 
@@ -149,7 +149,7 @@ def _ask(node: Node, question: dict[str, object], origin: str = _ORIGIN) -> _Tol
     try:
         told = msgspec.json.decode(answer, type=_Told)
     except msgspec.DecodeError as error:
-        raise InvalidError(f"the coordinator's answer makes no sense: {error}") from None
+        raise InvalidError(f"the coordinator's answer is malformed: {error}") from None
     if not told.ok:
         at_fault = told.error.removeprefix(f"{_ORIGIN}:")
         raise InvalidError(told.error if at_fault == told.error else f"{origin}:{at_fault}")

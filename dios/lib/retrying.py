@@ -1,7 +1,7 @@
-"""Optimistic work done again until it holds: attempts that may conflict, and the pauses between them (§4.7).
+"""Repetition of optimistic work: attempts that may conflict, and the pauses between them (§4.7).
 
-Not for: what is attempted. An attempt is an operation that raises Conflict or Busy when it is to be made
-again, and has changed nothing then. ``dios.lib.aio`` has the same for trio.
+An attempt is an operation that raises Conflict or Busy if it must be repeated, and has changed nothing then.
+``dios.lib.aio`` has the same for trio.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class Pauses:
-    """How long to wait between attempts: twice as long each time up to a bound, and any part of it, so that
-    those who collided once do not collide for ever.
+    """The pauses between attempts: random, up to a bound that doubles each time, so that tasks which collided
+    once do not collide for ever.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -32,7 +32,7 @@ class Pauses:
         self._random: Final = random.SystemRandom()
 
     def after(self, conflict: Busy | Conflict) -> float:
-        """Seconds to wait now; TimeLimitError when there is no time left for another attempt."""
+        """Return the seconds to wait now; TimeLimitError if no time is left for another attempt."""
         pause = self._random.uniform(RETRY_PAUSE_US_MIN, self._most_us) / 1e6
         self._most_us = min(2 * self._most_us, RETRY_PAUSE_US_MAX)
         if self._timeout is None:
@@ -47,12 +47,12 @@ class Pauses:
         return min(pause, left)
 
     def wait(self, conflict: Busy | Conflict) -> None:
-        """Sleep as long as ``after`` says."""
+        """Sleep for the time of ``after``."""
         time.sleep(self.after(conflict))
 
 
 def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: float | None = None) -> T:
-    """Make the attempt until it holds, at most ``timeout`` seconds long (TimeLimitError)."""
+    """Repeat the attempt until it succeeds; TimeLimitError after ``timeout`` seconds."""
     pauses = Pauses(timeout)
     connection = cast("Connection", owner.link)
     while True:

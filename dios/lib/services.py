@@ -1,12 +1,11 @@
-"""Services: tasks that accept connections for one purpose, found by who leads clients to them.
+"""Services: tasks that accept connections for one purpose, found by the programs that route clients to them.
 
-For: workers that each have a listening socket of their own, on any node, and balancers that follow them.
-Not for: one acceptor that several tasks share, to which clients come by themselves (``docs/streams.md``).
+They are for workers with their own listening sockets, on any node, and for load balancers. Several tasks can
+also share one acceptor, to which clients connect directly (``docs/streams.md``).
 
-A service is a small object in which the names of its acceptors stand, in the form of a catalogue. An acceptor
-is there as long as it is found by its name: it goes with the task that has it, and whoever dies is gone.
-Nothing is renewed, and nobody is asked how it does. Those of the group may publish, and may take connections
-that are for others: it is a group of those who serve, and of who leads to them.
+A service is a small object with the names of its acceptors, in the form of a catalogue. An acceptor exists as
+long as its name is found: it ends with its task, so nothing is renewed or probed. Members of the group may
+publish, and may get connections for others: the group is for the servers and their balancers.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - such addresses
 
 
 class ServiceMember(msgspec.Struct, frozen=True):
-    """One who accepts connections."""
+    """A task that accepts connections."""
 
     host: str
     port: int
     node: str
-    """The name of its node; empty on a node that is in no cluster."""
+    """The name of its node; "" without a cluster."""
 
 
 class Service:
-    """A service, by the group that it is in and its name. For one thread at a time.
+    """A service, identified by its group and its name. For one thread at a time.
 
-    Its list is on one node: while that one is away nobody can publish or ask, and whoever asked before has
-    what was told then.
+    Its list is on one node: while that node is unreachable nobody can publish or query; earlier results stay
+    valid.
     """
 
     def __init__(self, node: Node, group: Group | None, name: bytes) -> None:
         self.name: Final = name
-        """With this name, and the group, others find it. A secret."""
+        """The name with which others find it, in addition to the group. A secret."""
         self._node: Final = node
         self._group: Final = group
         self._reference: Reference | None = None
@@ -57,13 +56,13 @@ class Service:
         return f"<Service {fingerprint(self.name)}>"
 
     def listen(self, address: str, *, ring_bytes: int = 0) -> Acceptor:
-        """Listen on "HOST:PORT", where a port of 0 is any free one, and be found until it is closed.
+        """Listen on "HOST:PORT", where port 0 is any free port, and publish the acceptor until it is closed.
 
-        It takes the right to use the network (``Node.network``). Errors of ``Node.listen_tcp``, and those of
-        ``publish``, after which it is closed.
+        It needs the right to use the network (``Node.network``). Raises the errors of ``Node.listen_tcp``,
+        and those of ``publish``, after closing the acceptor.
         """
         if self._group is None:
-            raise InvalidError("say in which group: open_service(node, group, name)")
+            raise InvalidError("give the group of the service: open_service(node, group, name)")
         acceptor = self._node.listen_tcp(address, groups=[self._group], ring_bytes=ring_bytes)
         try:
             self.publish(acceptor)
@@ -73,27 +72,28 @@ class Service:
         return acceptor
 
     def publish(self, acceptor: Acceptor) -> None:
-        """Let an acceptor, which was made in the service's group, be found as long as it is there.
+        """Publish an acceptor that was created in the service's group, as long as it exists.
 
-        InvalidError for one that no client can be led to; LimitError when the list is full.
+        Raises InvalidError for one without a name or a reachable address; LimitError when the list is full.
         """
         host, _ = _place(acceptor.address)
         if acceptor.name is None:
-            raise InvalidError("an acceptor without a name is found by nobody: listen with groups=[group]")
+            raise InvalidError("an acceptor without a name cannot be found. Listen with groups=[group].")
         if host in _EVERYWHERE:
-            raise InvalidError(f"nobody connects to {host}: listen on an address that others reach")
+            raise InvalidError(f"nobody can connect to {host}. Listen on an address that others reach.")
         entry = CatalogueEntry(acceptor.address, acceptor.name, 0, time.time_ns())
         self._edit(entry, entry.name)
 
     def withdraw(self, acceptor: Acceptor) -> None:
-        """Let an acceptor be found no more, which goes on with the connections that come nevertheless."""
+        """Remove an acceptor from the list; it still accepts connections."""
         if acceptor.name is not None:
             self._edit(None, acceptor.name)
 
     def members(self) -> list[ServiceMember]:
-        """Who accepts connections now, those that published first before others.
+        """Return the present members, in the order of publication.
 
-        UnreachableError while the service's list is away. One whose node cannot be asked is left out.
+        Raises UnreachableError while the service's list is unreachable. Members on unreachable nodes are
+        omitted.
         """
         found = []
         for entry in self._entries():
@@ -103,24 +103,24 @@ class Service:
         return found
 
     def places(self) -> list[tuple[str, int]]:
-        """The addresses and ports of its members: what a balancer wants."""
+        """Return the addresses and ports of its members, for a load balancer."""
         return [(member.host, member.port) for member in self.members()]
 
     def _edit(self, entry: CatalogueEntry | None, name: bytes) -> None:
-        """Put an entry into the list or take it out, and forget those that are gone for good."""
+        """Put an entry into the list or remove it, and remove members that have ended."""
 
         def change(entries: tuple[CatalogueEntry, ...]) -> list[CatalogueEntry]:
             left = [each for each in entries if each.name != name and not self._look(each)[1]]
             if entry is not None and len(left) >= SERVICE_MEMBERS_MAX:
                 raise LimitError(
-                    f"{SERVICE_MEMBERS_MAX} accept connections for this service; make a second one for others"
+                    f"the service is full: it has {SERVICE_MEMBERS_MAX} members. Make a second service."
                 )
             return left if entry is None else [*left, entry]
 
         catalogue.edit(StoredCatalogue(self._found()), change)
 
     def _look(self, entry: CatalogueEntry) -> tuple[ServiceMember | None, bool]:
-        """The member that an entry stands for, and whether there certainly is none any more."""
+        """Return the member of an entry, and True if it certainly does not exist any more."""
         found = self._node.lookup(entry.name, group=self._group)
         try:
             if not found:
@@ -139,27 +139,27 @@ class Service:
             except (Busy, Conflict):
                 continue
             except DiosError:
-                # The next use looks it up anew: its node may have come back.
+                # The next use looks it up again: its node may have returned.
                 self._reference = None
                 with suppress(DiosError):
                     reference.close()
                 raise
             return catalogue.decode(data)
-        raise UnreachableError("the service's list is being written all the time; ask again")
+        raise UnreachableError("the list of the service is written all the time. Try again.")
 
     def _found(self) -> Reference:
         if self._reference is None:
             self._reference = self._node.find(self.name, group=self._group)
         if self._reference is None:
-            raise UnreachableError("no such service is found in this group, or its node is away")
+            raise UnreachableError("this group has no such service, or its node is unreachable")
         return self._reference
 
 
 class Followed:
-    """A service that is asked over a connection of one's own, which is made anew after its node was away.
+    """A service that is queried over its own connection, which is opened again after its node has returned.
 
-    For balancers, which run longer than nodes do. ``connect`` makes a session of who is in the service's
-    group, as ``dios.connect`` does for a person whose keyring has it. For one thread at a time.
+    For load balancers, which run longer than nodes. ``connect`` opens a session with the service's group, as
+    ``dios.connect`` does for a user whose keyring has it. For one thread at a time.
     """
 
     def __init__(self, connect: Callable[[], Node], name: bytes | str) -> None:
@@ -168,7 +168,7 @@ class Followed:
         self._node: Node | None = None
 
     def places(self) -> list[tuple[str, int]]:
-        """The addresses and ports of the service's members; errors of ``Service``, and of connecting."""
+        """Return the addresses and ports of the members; raises errors of ``Service`` and of connecting."""
         if self._node is None:
             self._node = self._connect()
         try:
@@ -178,7 +178,7 @@ class Followed:
             raise
 
     def close(self) -> None:
-        """Let the connection go; the next question makes another."""
+        """Close the connection; the next query opens another."""
         node, self._node = self._node, None
         if node is not None:
             with suppress(DiosError):
@@ -186,7 +186,7 @@ class Followed:
 
 
 def create_service(node: Node, group: Group, *, host: str = "", durable: bool = True) -> Service:
-    """Make a service in a group, whose list is on the node called ``host`` (empty: the node asked)."""
+    """Create a service in a group, with its list on the node called ``host`` (empty: this node)."""
     kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
     with node.create(kind, groups=[group], deletion=Deletion.IMMEDIATE, host=host) as made:
         assert made.name is not None  # noqa: S101 - it is in a group
@@ -194,9 +194,9 @@ def create_service(node: Node, group: Group, *, host: str = "", durable: bool = 
 
 
 def open_service(node: Node, group: Group | None, name: bytes | str) -> Service:
-    """A service that somebody made, by its name; UnreachableError when it is not found.
+    """Open a service by its name; UnreachableError if it is not found.
 
-    Without a group it is looked for in all of this program's, and one can only ask who serves.
+    Without a group it is looked up in all groups of this program, and can only be queried.
     """
     service = Service(node, group, name_bytes(name))
     service.members()

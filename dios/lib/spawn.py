@@ -1,10 +1,8 @@
-"""``spawn``: a function call as a pure task of its own, with a future for its result (thesis §9.1.1).
+"""``spawn``: a function call as a pure task, with a future for its result (thesis §9.1.1).
 
-Not for: programs with a life of their own (``Node.run``), or jobs over much data (``dios.lib.mapreduce``).
-
-The task gets the text of the function's module, the arguments, and the references among them: nothing else.
-Arguments and results are values as in ``dios.lib.channels``, never pickles: a caller executes nothing that a
-task sends back.
+The task gets the text of the function's module, the arguments, and the references among them, and nothing
+else. Arguments and results are values as in ``dios.lib.channels``, never pickles: a caller executes nothing
+that a task sends back. ``Node.run`` runs whole programs, ``dios.lib.mapreduce`` jobs over much data.
 """
 
 from __future__ import annotations
@@ -36,7 +34,10 @@ _MAIN: Final = "from dios.lib.spawned import serve\nserve()\n"
 
 
 class SpawnFailedError(DiosError):
-    """The task of a spawned function ended without a result; ``status`` says how, the message why."""
+    """The task of a spawned function ended without a result; ``status`` and the message have the reason.
+
+    Correct the function, or spawn it again if the task was lost with its node.
+    """
 
     code = Code.ECANCELED
 
@@ -46,11 +47,11 @@ class SpawnFailedError(DiosError):
 
 
 class Future(Generic[R_co]):
-    """The result of a spawned function, now or later. A ``with`` body ends the task if it still runs."""
+    """The present or future result of a spawned function. A ``with`` body ends the task if it still runs."""
 
     def __init__(self, task: Task, order: Reference, returns: type[R_co], label: str) -> None:
         self.task: Final = task
-        """The task: select it, read its console, pause it."""
+        """The task, for ``select``, its console, and pauses."""
         self._order: Final = order
         self._returns: Final = returns
         self._label: Final = label
@@ -62,14 +63,14 @@ class Future(Generic[R_co]):
 
     @property
     def done(self) -> bool:
-        """Whether ``result`` would answer without waiting."""
+        """Return True if ``result`` would return without waiting."""
         return bool(self._result) or self._failure is not None or self.task.status().ended
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the function's value, at most ``timeout`` seconds (TimeLimitError).
+        """Wait for the function's value and return it; TimeLimitError after ``timeout`` seconds.
 
-        Raises SpawnFailedError when the task ended without one, with its last lines; ProtocolError when
-        what it left is not of the type that the function's annotation promises.
+        Raises SpawnFailedError with the task's last lines if it ended without a value; ProtocolError if the
+        value is not of the type in the function's annotation.
         """
         if self._failure is not None:
             raise self._failure
@@ -105,11 +106,11 @@ class Future(Generic[R_co]):
 
 
 class Spawner:
-    """Spawns functions on a node, on the same terms each: ``Spawner(node, limits=...).spawn(fib, 10)``.
+    """Spawns functions on a node with the same options: ``Spawner(node, limits=...).spawn(fib, 10)``.
 
-    ``groups`` are those that the tasks are members of (none: an empty one each); ``host`` names the node
-    that they run on (default: wherever there is room). ``modules`` are further sources that the functions'
-    module imports, beside what is installed where they run.
+    ``groups`` are the groups of the tasks (none: an empty one each); ``host`` is the name of their node
+    (default: any with room). ``modules`` are further sources that the functions' module imports, in addition
+    to the modules installed on the node.
     """
 
     def __init__(
@@ -129,10 +130,10 @@ class Spawner:
         self._programs: Final[dict[str, Reference]] = {}
 
     def spawn(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call ``function`` in a pure task of its own, and answer its future at once.
+        """Call ``function`` in a pure task, and return its future at once.
 
-        It must be defined at the top of a module, whose text is what travels. An end of a channel among the
-        arguments moves to the task; a reference is handed on with the rights it has, or as ``narrowed``.
+        It must be defined at the top of a module, whose text is sent. An end of a channel among the
+        arguments moves to the task; a reference is delegated with its rights, or as ``narrowed``.
         """
         module, name = _place_of(function)
         executable, called = self._program(module)
@@ -144,7 +145,7 @@ class Spawner:
                 groups=self._groups,
                 inputs={
                     "": paper.restrict("read", "write"),
-                    # Its own reference to what it runs may not be handed on, and so not run elsewhere.
+                    # A task cannot delegate the reference to its own program, and so cannot run it elsewhere.
                     PROGRAM: executable.restrict("read", "execute", "delegate"),
                     **handed,
                 },
@@ -162,7 +163,7 @@ class Spawner:
         return Future(task, paper, returns, name)
 
     def wait_any(self, futures: Sequence[F], timeout: float | None = None) -> F | None:
-        """The first of ``futures`` whose task has ended; None after ``timeout`` seconds."""
+        """Return the first of ``futures`` whose task has ended; None after ``timeout`` seconds."""
         for future in futures:
             if future.task.zombie:
                 return future
@@ -171,10 +172,10 @@ class Spawner:
         return None if ready is None else by_task[ready]
 
     def _program(self, module: str) -> tuple[Reference, str]:
-        """The executable for a module's functions, and the module's name inside of it."""
+        """Return the executable for a module's functions, and the module's name in it."""
         own = ordered_module()
         if own is not None and module == own and not self._modules:
-            # A spawned function's calls run the program that runs it.
+            # The calls of a spawned function run the same program.
             return self.node.input(PROGRAM), own
         called = MODULE if module == "__main__" else module
         found = self._programs.get(called)
@@ -185,7 +186,7 @@ class Spawner:
         return found, called
 
     def close(self) -> None:
-        """Drop the programs; what was spawned runs on."""
+        """Drop the programs; spawned tasks still run."""
         for program in self._programs.values():
             program.close()
         self._programs.clear()
@@ -203,37 +204,37 @@ _of_this_task: Spawner | None = None
 
 
 def spawn(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Inside a task: call ``function`` in a pure task of its own, with nothing but its arguments.
+    """Call ``function`` from inside a task in a pure task of its own, with nothing but its arguments.
 
-    Outside there is no node yet: ``with dios.connect() as node: Spawner(node).spawn(...)``.
+    Outside tasks there is no node: use ``with dios.connect() as node: Spawner(node).spawn(...)``.
     """
     global _of_this_task
     if ambient() is None:
-        raise InvalidError("this is no task: say on which node, as Spawner(node).spawn(...)", call="spawn")
+        raise InvalidError("this is not a task. Give the node: Spawner(node).spawn(...)", call="spawn")
     if _of_this_task is None:
         _of_this_task = Spawner(connect())
     return _of_this_task.spawn(function, *args, **kwargs)
 
 
 def narrowed(reference: R, *rights: Rights) -> R:
-    """A reference as an argument to ``spawn`` with these rights only; of no use for anything else."""
+    """Return a reference as an argument of ``spawn`` with these rights only."""
     return cast("R", reference.restrict(*rights))
 
 
 def _place_of(function: Callable[P, T]) -> tuple[str, str]:
-    """The module and name of a function that a task can find again."""
+    """Return the module and name of a function that a task can find again."""
     if not isinstance(function, FunctionType):
-        raise InvalidError(f"{function!r} is no plain function; spawn one that is defined in a module")
+        raise InvalidError(f"cannot spawn {function!r}: define a plain function in a module")
     module, name = function.__module__, function.__name__
     if getattr(sys.modules.get(module), name, None) is not function:
-        raise InvalidError(f"{function.__qualname__} is not at the top of its module, whose text travels")
+        raise InvalidError(f"cannot spawn {function.__qualname__}: define it at the top of its module")
     return module, name
 
 
 def _source_of(module: str) -> str:
-    """A module's text, whether it lies on a disk or came with a task's program."""
+    """Return a module's text, from a disk or from a task's program."""
     file = getattr(sys.modules[module], "__file__", None)
     lines = linecache.getlines(file) if isinstance(file, str) else []
     if not lines:
-        raise InvalidError(f"the text of module {module!r} is not known; spawn functions of a .py file")
+        raise InvalidError(f"the source of module {module!r} is not known. Spawn functions of a .py file.")
     return "".join(lines)

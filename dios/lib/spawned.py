@@ -1,7 +1,7 @@
-"""The order of a spawned function and its result, and what the task of it does: the other end of ``spawn``.
+"""The order and the result of a spawned function, and the code of its task: the other end of ``spawn``.
 
-Not for: starting the task (``dios.lib.spawn``). An order is the bytes of the task's first input; the result
-takes its place there. References travel beside it, as inputs that the order's extension values number.
+An order is the bytes of the task's first input; the result replaces it. References are inputs of the task,
+which extension values in the order number. ``dios.lib.spawn`` starts the task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dios.lib.channels import End, Receiver, Sender
 T = TypeVar("T")
 
 MODULE: Final = "spawned_program"
-"""What the task calls a module that the caller ran as its main program."""
+"""The task's name for a module that the caller ran as its main program."""
 
 PROGRAM: Final = "program"
 """The label of the input that is the task's own program, for the functions that it spawns."""
@@ -37,7 +37,7 @@ _Ends: typing.TypeAlias = "Sender[object] | Receiver[object]"
 
 
 class SpawnOrder(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Which function of which module to call, and with what."""
+    """The module and name of the function, and its arguments."""
 
     module: str
     function: str
@@ -48,9 +48,9 @@ class SpawnOrder(msgspec.Struct, frozen=True, array_like=True, tag=1):
 def encode_order(
     module: str, function: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> tuple[bytes, list[End[object]], dict[str, Handed]]:
-    """An order's bytes, the ends of channels that move with it, and the references to hand over.
+    """Return an order's bytes, the ends of channels that move with it, and the references to delegate.
 
-    Raises InvalidError for an argument that cannot travel.
+    Raises InvalidError for an argument that cannot be sent.
     """
     moved: list[End[object]] = []
     handed: dict[str, Handed] = {}
@@ -59,7 +59,7 @@ def encode_order(
         number = len(handed)
         if isinstance(value, End):
             if value.used:
-                raise InvalidError(f"{value!r} was used here, and an end that was used cannot move")
+                raise InvalidError(f"cannot move {value!r}: this end of the channel was used here")
             sends = isinstance(value, Sender)
             item = value.stream.restrict("write" if sends else "read", "delegate")
             code = _SENDER if sends else _RECEIVER
@@ -80,14 +80,14 @@ def encode_order(
 
 
 def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> SpawnOrder:
-    """The order in a task, with the references it was handed; ends of channels are added to ``opened``."""
+    """Return the order in a task, with its references; ends of channels are added to ``opened``."""
 
     def hook(code: int, index: memoryview) -> object:
         reference = node.input(str(int.from_bytes(index, "big")))
         if code == _REFERENCE:
             return reference
         if not isinstance(reference, Stream):
-            raise ProtocolError("an end of a channel is no stream")
+            raise ProtocolError("the end of a channel is not a stream")
         end: _Ends = Sender(reference, object) if code == _SENDER else Receiver(reference, object)
         opened.append(end)
         return end
@@ -99,12 +99,12 @@ def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> SpawnOrder:
 
 
 def decode_result(data: bytes, returns: type[T]) -> T:
-    """What the task left, checked against the type that its function's annotation promises."""
+    """Return the task's result, checked against the type in its function's annotation."""
     return channels.decode(data, returns)
 
 
 def hints_of(function: object) -> dict[str, type]:
-    """The types in a function's annotations; nothing for one whose annotations cannot be understood."""
+    """Return the types in a function's annotations; none if the annotations cannot be resolved."""
     try:
         hints = typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
@@ -116,12 +116,12 @@ _module: str | None = None
 
 
 def ordered_module() -> str | None:
-    """The module that this task was spawned for; None in what was not spawned."""
+    """Return the module for which this task was spawned; None in other tasks."""
     return _module
 
 
 def serve() -> None:
-    """Be the task of a spawned function: call it as ordered, and leave its result in the order's place."""
+    """Run as the task of a spawned function: call it as ordered, and replace the order by its result."""
     global _module
     node = connect()
     paper = node.inputs[0]
@@ -137,10 +137,10 @@ def serve() -> None:
 
 
 def _call(function: FunctionType, order: SpawnOrder) -> object:
-    """Call a function with an order's arguments, each as the function's annotations have it."""
+    """Call a function with an order's arguments, converted as the function's annotations say."""
     hints = hints_of(function)
     code = function.__code__
-    # More arguments than names are those of a *args.
+    # More arguments than names belong to *args.
     names = [*code.co_varnames[: code.co_argcount], *[""] * len(order.args)]
     args = [
         _as_hinted(value, hints.get(name, object)) for name, value in zip(names, order.args, strict=False)
@@ -150,7 +150,7 @@ def _call(function: FunctionType, order: SpawnOrder) -> object:
 
 
 def _leave(end: _Ends) -> None:
-    """Close an end that did not move on. One that was never used is taken first, for the other side waits."""
+    """Close an end that was not moved on. An unused one is attached first, because the other side waits."""
     if end.stream.zombie:
         return
     if not end.used:
@@ -160,17 +160,17 @@ def _leave(end: _Ends) -> None:
 
 
 def _as_hinted(value: object, hint: type[T]) -> object:
-    """An argument as the function's annotation has it: a tuple, a record, channels of a type."""
+    """Return an argument as the function's annotation says: a tuple, a record, channels of a type."""
     try:
         return msgspec.convert(value, hint, dec_hook=_typed)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"an argument is not as the function has it: {error}") from None
+        raise InvalidError(f"an argument does not match the function's annotation: {error}") from None
     except TypeError:
         return value
 
 
 def _typed(kind: type[T], value: object) -> object:
-    """An end of a channel for the type that the annotation gives it; other things as they are."""
+    """Return an end of a channel with the type of the annotation; other values unchanged."""
     if not isinstance(value, End):
         return value
     item, *_ = typing.get_args(kind) or (object,)

@@ -44,7 +44,7 @@ from dios.host.peers.streams import RemoteStreams
 from dios.host.process.session_server import principal_of
 from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
 from dios.ids import Principal, TaskId
-from dios.node.cluster_port import Membership
+from dios.node.cluster_port import ClusterMembership
 from dios.node.settings import NodeMode, Settings
 from dios.store.log_files import LogStore, MemoryLogs
 from dios.store.protocol import Store
@@ -53,7 +53,7 @@ from dios.wire.messages import Bound, Info
 from dios.wire.types import Resource
 
 
-class Alarm:
+class TimerAlarm:
     """A timer that sends the core an event at the time that it requested last."""
 
     def __init__(self, clock: Clock) -> None:
@@ -96,13 +96,13 @@ class NodeHost:
         complete: Callable[[Info], Info],
         core: Stepper | None = None,
         logs: LogStore | None = None,
-        membership: Membership | None = None,
+        membership: ClusterMembership | None = None,
     ) -> None:
         self._nursery: Final = nursery
         self._audit: Final = audit
         self.stopping: Final = trio.Event()
         self.clock: Final = Clock()
-        self.alarm: Final = Alarm(self.clock)
+        self.alarm: Final = TimerAlarm(self.clock)
         self._core: Final = _core_for(settings, membership) if core is None else core
         self.owners: Final = TaskPrincipals()
         self._turns: Final = FairQueue(self.owners)
@@ -170,7 +170,7 @@ class NodeHost:
             begin_shutdown=self.stopping.set,
         )
 
-    def _make_links(self, membership: Membership) -> PeerLinks:
+    def _make_links(self, membership: ClusterMembership) -> PeerLinks:
         around = LinkParts(
             self.driver, self.persister, self.clock, self.owners, self.rates, self.denied_connection
         )
@@ -255,7 +255,7 @@ class NodeHost:
             self._core.close()
 
 
-def _core_for(settings: Settings, membership: Membership | None) -> Stepper:
+def _core_for(settings: Settings, membership: ClusterMembership | None) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
     defaults = Defaults(

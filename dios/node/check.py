@@ -24,7 +24,7 @@ Waiting: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
 Moving: TypeAlias = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
 
 
-class Checked(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """The findings in a data directory, after the repair if there was one.
 
     ``repaired`` has a sentence for each change; ``audit_head`` is the digest of the last good audit record.
@@ -45,7 +45,7 @@ class Checked(Struct, frozen=True):
         return not any(finding.level is FindingLevel.DAMAGE for finding in self.findings)
 
 
-def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> Checked:
+def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> CheckResult:
     """Check the data of the stopped node in ``data``; with ``mend`` first repair what can be repaired.
 
     ``waiting`` and ``moving`` show progress: a text, and a text with a number of bytes. Raise InvalidError if
@@ -64,7 +64,7 @@ def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> C
         with waiting("checking the audit log"):
             records, head = _look_at_audit(settings.audit, found)
     _look_at_lost_and_found(found)
-    return Checked(
+    return CheckResult(
         str(settings.data),
         len(found.rows),
         found.content_bytes,

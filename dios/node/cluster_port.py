@@ -45,7 +45,7 @@ class Dialer:
         return await dial(address, self._me, self._nursery, expect=expect)
 
 
-class Membership(NamedTuple):
+class ClusterMembership(NamedTuple):
     """The data that make a node a member of a cluster. ``secret`` never leaves the node."""
 
     me: NodeDescription
@@ -79,10 +79,10 @@ class Membership(NamedTuple):
         return f"Membership({self.me})"
 
 
-class Port(NamedTuple):
+class ClusterPort(NamedTuple):
     """An open port of a node, before connections are served."""
 
-    membership: Membership
+    membership: ClusterMembership
     identity: Identity
     listener: Listener
     denied: Callable[[Principal, str], None]
@@ -90,7 +90,7 @@ class Port(NamedTuple):
 
 async def open_port(
     settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
-) -> Port | None:
+) -> ClusterPort | None:
     """Open the node's port. Return None for a node without a cluster or one that does not listen.
 
     ``denied`` is called with the principal of a refused connection and the reason. Raise DiosError or OSError
@@ -112,7 +112,7 @@ async def open_port(
     me = NodeDescription(found.node, epoch, found.name, settings.rack, address)
     forgotten = tuple(sorted(found.revoked))
     network = Dialer(found, nursery)
-    membership = Membership(
+    membership = ClusterMembership(
         me,
         found.secret,
         forgotten,
@@ -122,10 +122,10 @@ async def open_port(
         settings.labels,
         coordinator_supervisor.wanted(settings),
     )
-    return Port(membership, found, listener, denied)
+    return ClusterPort(membership, found, listener, denied)
 
 
-async def serve_port(port: Port, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
+async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nursery: trio.Nursery) -> None:
     """Serve other nodes, and look for those known from the last time, until cancelled."""
     for address in seeds.read(settings.data):
         if address != port.membership.me.address:

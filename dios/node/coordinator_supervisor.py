@@ -14,7 +14,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError
-from dios.node.settings import Coordinator, NodeMode, Settings
+from dios.node.settings import CoordinatorMode, NodeMode, Settings
 from dios.transport.identity import durable_files
 from dios.wire.messages import Limits
 from dios.wire.types import ObjectType
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 
 def wanted(settings: Settings) -> bool:
     """Return True if this node runs a coordinator; log the reason if a requested one does not run."""
-    if settings.coordinator is Coordinator.OFF:
+    if settings.coordinator is CoordinatorMode.OFF:
         return False
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if settings.mode is NodeMode.RESTRICTED:
@@ -42,7 +42,7 @@ def wanted(settings: Settings) -> bool:
         )
         return False
     if missing:
-        level = logging.WARNING if settings.coordinator is Coordinator.ON else logging.INFO
+        level = logging.WARNING if settings.coordinator is CoordinatorMode.ON else logging.INFO
         why = f"{', '.join(missing)} missing: pip install 'dios[cluster]'"
         _log.log(level, "no coordinator: tasks go to the nodes with the fewest", extra={"why": why})
         return False

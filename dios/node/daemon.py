@@ -81,7 +81,7 @@ def start_detached(
     if running is not None:
         raise ExistsError(f"a node already runs in {settings.data}, as process {running.pid}")
     log = settings.log_file or settings.data / LOG_NAME
-    with _telling_whose(settings.data):
+    with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         output = open(log, "ab", opener=_for_its_owner)  # noqa: SIM115 - closed below, beside the pipe
@@ -109,7 +109,7 @@ def start_detached(
 
 
 @contextlib.contextmanager
-def _telling_whose(data: Path) -> Iterator[None]:
+def _explaining_directory(data: Path) -> Iterator[None]:
     """Raise StartError with owner and mode of a directory in which nothing can be written."""
     try:
         yield
@@ -229,7 +229,7 @@ def drop_link(link: Path, target: Path) -> None:
 @contextlib.contextmanager
 def pid_file(path: Path) -> Iterator[None]:
     """Hold the locked pid file while the node runs. Raise ExistsError if another node runs."""
-    with _telling_whose(path.parent):
+    with _explaining_directory(path.parent):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not locking.lock_file(fd):
@@ -263,7 +263,7 @@ def early(work: Callable[[], T]) -> Callable[[], T]:
 
 def run(settings: Settings, started: Callable[[], None]) -> None:
     """Run the node until it is stopped; ``started`` is called once it answers."""
-    with _telling_whose(settings.data):
+    with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pid_file(settings.pid_file):
         # Imported late, so that commands that start or stop a node load no event loop and no store.

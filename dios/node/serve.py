@@ -27,7 +27,7 @@ from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.ids import Principal
 from dios.node import coordinator_supervisor
 from dios.node.assembly import NodeHost
-from dios.node.cluster_port import Port, keep_seeds, measure_load, open_port, serve_port
+from dios.node.cluster_port import ClusterPort, keep_seeds, measure_load, open_port, serve_port
 from dios.node.settings import LogFormat, Settings
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.unix.server import close_listener, open_listener
@@ -123,7 +123,7 @@ def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
         host.denied_connection(who, why)
 
 
-def _join_others(host: NodeHost, port: Port | None, settings: Settings, nursery: trio.Nursery) -> None:
+def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, nursery: trio.Nursery) -> None:
     """Serve other nodes, look for them, and report this machine's free memory to the core."""
     if port is None or host.links is None:
         return

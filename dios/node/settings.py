@@ -41,7 +41,7 @@ class NodeMode(enum.StrEnum):
     RESTRICTED = "restricted"
 
 
-class Coordinator(enum.StrEnum):
+class CoordinatorMode(enum.StrEnum):
     """The choice if the node runs a coordinator (§6.5.1); AUTO: if the extra ``cluster`` is installed."""
 
     AUTO = "auto"
@@ -49,7 +49,7 @@ class Coordinator(enum.StrEnum):
     OFF = "off"
 
 
-class Scheduling(enum.StrEnum):
+class SchedulingMode(enum.StrEnum):
     """The division of scheduling (Figure 6.6): one coordinator for all, one per rack, or one per node."""
 
     CENTRALISED = "centralised"
@@ -57,7 +57,7 @@ class Scheduling(enum.StrEnum):
     DISTRIBUTED = "distributed"
 
 
-class Fairness(enum.StrEnum):
+class FairnessPolicy(enum.StrEnum):
     """The order of tasks while there is no room for all (``dios.firmament.policies.principal_accounts``)."""
 
     SDRF = "sdrf"
@@ -125,10 +125,10 @@ class Settings:
     link_rate: int = 0
     store_rate: int = 0
     shape: str = ""
-    coordinator: Coordinator = Coordinator.AUTO
-    scheduling: Scheduling = Scheduling.CENTRALISED
+    coordinator: CoordinatorMode = CoordinatorMode.AUTO
+    scheduling: SchedulingMode = SchedulingMode.CENTRALISED
     cost_model: str = COST_MODEL_DEFAULT
-    fairness: Fairness = Fairness.SDRF
+    fairness: FairnessPolicy = FairnessPolicy.SDRF
     fairness_memory: int = limits.FAIRNESS_MEMORY_MS_DEFAULT
     labels: tuple[tuple[str, str], ...] = ()
 
@@ -164,7 +164,7 @@ class Origin(NamedTuple):
         return f"{self.source}:{self.line}" if self.line else self.source
 
 
-def _whole(low: int, high: int) -> Callable[[object], int]:
+def _integer(low: int, high: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9_]+\s*", value):
             value = int(value)
@@ -178,7 +178,7 @@ def _whole(low: int, high: int) -> Callable[[object], int]:
 
 
 def _size(low: int, high: int) -> Callable[[object], int]:
-    whole = _whole(low, high)
+    whole = _integer(low, high)
 
     def read(value: object) -> int:
         return whole(parse_size(value) if isinstance(value, str) else value)
@@ -187,7 +187,7 @@ def _size(low: int, high: int) -> Callable[[object], int]:
 
 
 def _span(low: int, high: int) -> Callable[[object], int]:
-    whole = _whole(low, high)
+    whole = _integer(low, high)
 
     def read(value: object) -> int:
         return whole(parse_time_ms(value) if isinstance(value, str) else value)
@@ -200,7 +200,7 @@ def _rate(value: object) -> int:
     return 0 if str(value).lower() == AUTO else read(value)
 
 
-def _truth(value: object) -> bool:
+def _boolean(value: object) -> bool:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if isinstance(value, str):
         value = words.get(value.strip().lower())
@@ -243,7 +243,7 @@ def _modules(value: object) -> tuple[str, ...]:
 
 
 def _uids(value: object) -> tuple[int, ...]:
-    read = _whole(0, 2**32 - 2)
+    read = _integer(0, 2**32 - 2)
     return tuple(read(part) for part in _parts(value))
 
 
@@ -278,15 +278,15 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
 
 KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "socket": _path,
-    "pool_size": _whole(0, limits.TASKS_MAX),
-    "tasks_max": _whole(1, limits.TASKS_MAX),
+    "pool_size": _integer(0, limits.TASKS_MAX),
+    "tasks_max": _integer(1, limits.TASKS_MAX),
     "volatile_bytes_max": _size(limits.VOLATILE_BYTES_MIN, limits.VOLATILE_BYTES_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
     "task_limits": read_bounds,
     "group_limits": read_bounds,
     "principal_limits": read_bounds,
     "preload": _modules,
-    "accept_weaker_sandbox": _truth,
+    "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "allowed_uids": _uids,
     "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
@@ -298,14 +298,14 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "rack": _label_or_none,
     "listen": _listen,
     "advertise": _advertise,
-    "announce": _truth,
+    "announce": _boolean,
     "link_rate": _rate,
     "store_rate": _rate,
     "shape": _label_or_none,
-    "coordinator": _one_of(Coordinator),
-    "scheduling": _one_of(Scheduling),
+    "coordinator": _one_of(CoordinatorMode),
+    "scheduling": _one_of(SchedulingMode),
     "cost_model": _label,
-    "fairness": _one_of(Fairness),
+    "fairness": _one_of(FairnessPolicy),
     "fairness_memory": _span(limits.FAIRNESS_MEMORY_MS_MIN, limits.FAIRNESS_MEMORY_MS_MAX),
     "labels": _labels,
 }

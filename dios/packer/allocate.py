@@ -96,10 +96,10 @@ class Refusal:
             )
         unit = UNITS[NAMES.index(self.resource)]
         have = "none has" if self.room == 0 else f"only {self.room} have"
-        beside = "" if self.room == 0 else ", and those are short of something else"
+        shortage = "" if self.room == 0 else ", and those are short of something else"
         return (
             f"{begin}{self.node!r} needs {self.needed:g} {unit} of {self.resource}, and of {self.places} "
-            f"possible places {have} that{beside}; start later, or need less"
+            f"possible places {have} that{shortage}; start later, or need less"
         )
 
 

@@ -1,7 +1,7 @@
-"""DC-DRF: shares of a cloud by a deadline, interval after interval, and what a short deadline costs.
+"""DC-DRF: shares of a cloud before a deadline, in every control interval, and the cost of a short deadline.
 
-A resource of which no more than epsilon is left counts as used up, so that there are fewer rounds. When an
-interval comes too late epsilon rises for the next one; when it has time to spare, epsilon falls.
+A resource with at most epsilon left counts as used up, so that fewer rounds are needed. After an interval
+that was too late, epsilon rises; after one with time to spare, it falls.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from dios.fairness.generate_demands import generate_demands
 
 
 def main() -> None:
-    """The same demands with a fixed epsilon, and with the search under a deadline."""
+    """Divide the same demands with a fixed epsilon, and with the search under a deadline."""
     cloud = generate_demands("G0", 20_000, 2_000, seed=1)
     exact = edrf(cloud)
     print("epsilon  rounds  allocated  worst tenant")

@@ -1,4 +1,4 @@
-"""Dominant resource fairness: three users of CPUs and memory, and why splitting both evenly is worse."""
+"""Dominant resource fairness: three users of CPUs and memory, compared with an even division of both."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ from dios.fairness import drf
 
 CPUS, MEMORY = 90.0, 180.0
 
-# What a task of each user needs, and how many tasks each would like to run.
+# The needs of a task of each user, and the number of tasks that the user would like to run.
 TASKS = {"crunching": (3.0, 1.0, 40), "caching": (1.0, 4.0, 60), "a script": (1.0, 1.0, 5)}
 
 
 def main() -> None:
-    """Divide once, and hold it against a third of everything for each."""
+    """Divide once, and compare with a third of everything for each user."""
     needs = np.array([(cpus, memory) for cpus, memory, _ in TASKS.values()])
     wanted = np.array([count for _, _, count in TASKS.values()])
     totals = np.array([CPUS, MEMORY])

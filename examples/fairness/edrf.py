@@ -1,7 +1,7 @@
-"""EDRF: exact shares in a cloud, where each of many tenants uses a few of very many resources.
+"""EDRF: exact shares in a cloud whose many tenants each use a few of very many resources.
 
-A tenant stops as soon as one of its resources is used up, and leaves what it would have taken of the others
-to those who can use it. That cascades; it is computed exactly, in one pass over who leaves when.
+A tenant stops as soon as one of its resources is used up, and leaves the others to tenants that can use them.
+This cascades; it is computed exactly, in one pass over the order in which tenants stop.
 """
 
 import time
@@ -15,7 +15,7 @@ NAMES = ("disk 1", "disk 2", "the link")
 
 
 def main() -> None:
-    """Three tenants by hand, then 20,000."""
+    """Divide for three tenants, then for 20,000."""
     demands = np.array([(0.80, 0.00, 0.40), (0.80, 0.20, 0.00), (0.00, 0.20, 0.20)])
     found = edrf(demands)
     for row, (amounts, stop) in enumerate(zip(found.amounts, found.bottleneck, strict=True)):
@@ -30,7 +30,7 @@ def main() -> None:
     used = np.bincount(cloud[1], found.amounts, minlength=2_000)
     print(f"20,000 tenants, 2,000 resources, {cloud[2].size:,} demands: {found.rounds:,} rounds")
     print(f"took {1000 * spent:.0f} ms; {(used > 1 - 1e-9).sum():,} resources are used up, none beyond")
-    # Rounding aside, nothing is given away twice.
+    # Except for rounding, no resource is divided twice.
     assert used.max() < 1 + 1e-9  # noqa: S101 - what the example shows
 
 

@@ -1,30 +1,30 @@
-"""The live tree: elements whose order changes as time passes, of which nobody has to ask about each.
+"""The live tree: elements whose order changes as time passes, without comparing all of them.
 
 Runners start at different places with different speeds. The tree knows when two neighbours will meet, and
-between two meetings does nothing at all.
+does nothing between two meetings.
 """
 
 from dios.fairness import LiveTree
 
-# Where each begins (m), and how fast it is (m/s).
+# The start (m) and the speed (m/s) of each runner.
 Runner = tuple[float, float]
 RUNNERS: dict[str, Runner] = {"hare": (0.0, 10.0), "fox": (40.0, 6.0), "tortoise": (100.0, 0.5)}
 
 
 def place(t: float, runner: Runner) -> float:
-    """Where a runner is at ``t``: the priority."""
+    """Return a runner's place at ``t``: the priority."""
     begin, speed = runner
     return begin + speed * t
 
 
 def meeting(t: float, a: Runner, b: Runner) -> float | None:
-    """How long after ``t`` two runners meet, or None."""
+    """Return the time after ``t`` until two runners meet, or None."""
     gap, speed = place(t, b) - place(t, a), a[1] - b[1]
     return gap / speed if speed and gap / speed > 0 else None
 
 
 def main() -> None:
-    """Who is last and who leads, at some times."""
+    """Print the order and the leader at some times."""
     race: LiveTree[str, Runner] = LiveTree(place, meeting)
     for name, runner in RUNNERS.items():
         race.insert(name, runner)

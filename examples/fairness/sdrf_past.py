@@ -1,7 +1,7 @@
-"""SDRF: somebody has used a pool alone for days when somebody else comes, and who gets what.
+"""SDRF: one user has used a pool alone for days when another user arrives, and both share it then.
 
-Under DRF both get a half. SDRF remembers: what one takes beyond its right it owes, and gives back when
-another needs it. How long it remembers is the discount factor.
+Under DRF each gets a half. SDRF remembers: a user that takes more than its share commits itself to give that
+back when another user needs it. The discount factor says how long SDRF remembers.
 """
 
 from dios.fairness import SdrfScheduler
@@ -11,7 +11,7 @@ DAY = 86_400.0
 
 
 def spike(delta: float | None, days: float) -> int:
-    """How many of 12 CPUs a newcomer gets after so many days of somebody else alone."""
+    """Return how many of 12 CPUs a new user gets after another one has used them alone for ``days``."""
     pool = SdrfScheduler([CPUS], users=["always", "seldom"], delta=delta)
     for task in range(2 * CPUS):
         pool.submit("always", [1], f"old {task}", t=0.0)
@@ -24,7 +24,7 @@ def spike(delta: float | None, days: float) -> int:
 
 
 def main() -> None:
-    """The newcomer's CPUs by how long the other had the pool to itself."""
+    """Print the new user's CPUs, by the time for which the other user had the pool alone."""
     print(f"of {CPUS} CPUs the newcomer gets, after")
     print("                 1 h  1 day  10 days  100 days")
     for name, delta in (("DRF", None), ("SDRF, 1 - 1e-4", 1 - 1e-4), ("SDRF, 1 - 1e-6", 1 - 1e-6)):

@@ -1,11 +1,11 @@
-"""A made-up week of 200 users, played under DRF and under SDRF, and who waits how long."""
+"""Waiting times of 200 users in a synthetic week, simulated under DRF and under SDRF."""
 
 from dios.fairness import simulate
 from dios.fairness.google_like import GROUPS, GoogleLike, generate_trace
 
 
 def main() -> None:
-    """Mean waiting of each kind of user, in a pool of 80 % of what all tasks use on average."""
+    """Print the mean waiting of each kind of user, in a pool of 80 % of the average use of all tasks."""
     week = generate_trace(GoogleLike(users=200, tasks=50_000, days=7.0, seed=2))
     pool = week.usage() * 0.8
     sizes = [2, 24, 174]

@@ -1,28 +1,28 @@
-"""Admitted whole or not at all: peaks that do not fit, demands over time that do, and why one is refused."""
+"""Admission of whole jobs: peaks that do not fit, demands over time that do, and the reason for a refusal."""
 
 from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 from dios.packer.templates import peaks
 
 
 def busy_at(name: str, instant: int) -> TiMra:
-    """A task that needs 12 of 16 cores at one instant of six, and 2 at the others."""
+    """Return a job whose task needs 12 of 16 cores at one instant of six, and 2 at the others."""
     return TiMra(name, [Node("task", cpu=[12 if at == instant else 2 for at in range(6)])], instants=6)
 
 
 def main() -> None:
-    """Three jobs that peak one after the other on one server; then some that never fit."""
+    """Admit three jobs that peak one after the other on one server; then some that never fit."""
     server = Datacenter.tree(1)
     for instant, name in enumerate(("first", "second", "third")):
         found = allocate(server, busy_at(name, instant), now=0)
         print(f"{name}: {'admitted' if found else found}")
     print("cores free:", [round(free) for free in server.free("cpu")[:6, 0].tolist()])
 
-    # The same three for whoever knows only peaks: 12 and 12 are more than 16.
+    # The same three by their peaks only: 12 and 12 are more than 16.
     server = Datacenter.tree(1)
     answers = [allocate(server, peaks(busy_at(f"peak {at}", at)), now=0) for at in range(3)]
     print("by peaks:", sum(map(bool, answers)), "of 3")
 
-    # One of two tasks has a place: nothing is booked.
+    # Only one of two tasks fits: nothing is reserved.
     pair = [Node("small", cpu=1), Node("large", cpu=20)]
     cluster = Datacenter.tree(2)
     print(allocate(cluster, TiMra("pair", pair)))
@@ -32,7 +32,7 @@ def main() -> None:
     talk = [Node("here", cpu=16), Node("there", cpu=16)]
     print(allocate(cluster, TiMra("talkers", talk, [Edge("here", "there", 1500)])))
 
-    # What is given back can be had by others at once.
+    # Released amounts are available at once.
     found = allocate(cluster, TiMra("whole", [Node("a", cpu=16), Node("b", cpu=16)], instants=10))
     if not found:
         raise SystemExit(str(found))

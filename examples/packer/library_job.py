@@ -1,4 +1,4 @@
-"""A job that says what it needs and when: in Python, to TOML and back, and where it would go."""
+"""A job that declares what it needs and when: in Python, to TOML and back, and where it would be placed."""
 
 from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 
@@ -17,7 +17,7 @@ JOB = TiMra(
 
 
 def main() -> None:
-    """Write the job as text, read it again, admit it."""
+    """Write the job as text, read it again, and admit it."""
     text = JOB.to_toml()
     print(text)
     again = TiMra.from_toml(text)

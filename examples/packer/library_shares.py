@@ -1,4 +1,4 @@
-"""One link, three tasks: everybody's guarantee first, what is idle lent by weight and taken back at once."""
+"""A link shared by three tasks: guarantees first; idle bandwidth is lent by weight and returned at once."""
 
 from dios.packer import share_bandwidth
 
@@ -9,7 +9,7 @@ WEIGHTS = (0.5, 0.25, 1.0)
 
 
 def main() -> None:
-    """What each gets while demands change."""
+    """Print each task's rate while demands change."""
     moments = {
         "all want little": (50, 50, 50),
         "query idles": (0, 900, 900),

@@ -1,11 +1,11 @@
-"""Jobs without a graph: MapReduce, rounds as of PageRank, a web service, and what other systems say."""
+"""Jobs without a graph: MapReduce, rounds as in PageRank, a web service, and other systems' descriptions."""
 
 from dios.packer import Datacenter, Spot, TiMra, allocate
 from dios.packer.templates import Component, Needs, hose, iterative, map_reduce, peaks, tag, web_service
 
 
 def jobs() -> list[TiMra]:
-    """One of each."""
+    """Return one job of each kind."""
     return [
         map_reduce(8, 2, map_needs=Needs(cpu=2, disk_read=40), shuffle=20),
         iterative(4, rounds=3, needs=Needs(cpu=4, memory=4096), exchange=50),
@@ -16,7 +16,7 @@ def jobs() -> list[TiMra]:
 
 
 def main() -> None:
-    """Admit each, as it is and by its peaks, and say what that sets aside."""
+    """Admit each job, by its demands over time and by its peaks, and print what that reserves."""
     print(f"{'job':10}{'tasks':>7}{'edges':>7}{'instants':>10}{'servers':>9}{'cpu':>8}{'by peaks':>10}")
     for job in jobs():
         used = []

@@ -1,11 +1,12 @@
-"""A job with a temporal profile beside greedy neighbours: it keeps its bandwidth, they get the rest.
+"""A job with a temporal profile next to greedy tasks: it keeps its bandwidth, and they get the rest.
 
-Two nodes on this machine, whose links are said to carry 20 MB/s. Tasks on the second read from the first:
-three that take whatever they get, and the one of job.toml, which was admitted with 2, then 8, then 4 MB/s.
+The cluster is two nodes on this machine, with links configured to 20 MB/s. Tasks on the second node read from
+the first: three that read as fast as they can, and the task of job.toml, admitted with 2, then 8, then 4
+MB/s.
 
     python examples/packer/neighbours.py
 
-It needs the extra `cluster`: a coordinator admits the job, and tells the nodes what to guarantee to it.
+It needs the extra `cluster`: a coordinator admits the job and sets the job's guarantees on the nodes.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ LINK: Final = 20_000_000
 GREEDY: Final = 3
 SMALL, LARGE = 256 << 10, 8 << 20
 PHASES: Final = ((0, 4, 2.0), (4, 8, 8.0), (8, 12, 4.0))
-"""From and to which second, and how many MB/s."""
+"""The first and the last second of each phase, and its rate in MB/s."""
 LOADED_S: Final = 900
-"""The time for the first start, in which the kernels of the scheduler are compiled."""
+"""The time for the first start, in which the scheduler's kernels are compiled."""
 
 
 @contextmanager
 def cluster() -> Iterator[dios.Node]:
-    """Two nodes and a coordinator, gone at the end; a connection with the first."""
+    """Run two nodes and a coordinator until the end; yield a connection with the first node."""
     settings = {"coordinator": "on", "link_rate": str(LINK), "pool_size": "1"}
     if missing_for_pure(probe()):
         settings["accept_weaker_sandbox"] = "yes"
@@ -52,14 +53,14 @@ def cluster() -> Iterator[dios.Node]:
 
 
 def wait_coordinator(node: dios.Node) -> None:
-    """Until somebody schedules and has seen both nodes."""
+    """Wait until a coordinator schedules and has seen both nodes."""
     deadline = time.monotonic() + LOADED_S
     while time.monotonic() < deadline:
         try:
             status = node.ask_scheduler(b'{"ask": "status"}')
             # Jobs over time need the flow scheduler, whose kernels are compiled at the first start.
             if b'"placed_by": "flow"' in status and status.count(b'"coordinator": true') == 2:
-                # The first look at what links carry comes within the control interval.
+                # The first measurement of the links comes within the control interval.
                 time.sleep(2)
                 return
         except dios.DiosError:
@@ -69,7 +70,7 @@ def wait_coordinator(node: dios.Node) -> None:
 
 
 def lines_of(task: dios.Task) -> Iterator[tuple[float, float]]:
-    """What a reader prints: seconds since it began, and MB/s."""
+    """Yield what a reader prints: seconds since it began, and MB/s."""
     rest, console = b"", task.console()
     while True:
         try:
@@ -82,7 +83,7 @@ def lines_of(task: dios.Task) -> Iterator[tuple[float, float]]:
 
 
 def main() -> int:
-    """Run the job beside its neighbours; 0 when it kept 95 % of what it was promised in each phase."""
+    """Run the job next to greedy tasks; return 0 if it kept 95 % of its guarantee in each phase."""
     reader = HERE / "reader.py"
     with cluster() as node:
         wait_coordinator(node)
@@ -90,7 +91,7 @@ def main() -> int:
         handed = {
             name: [one.restrict("read", label=name)] for name, one in (("small", small), ("large", large))
         }
-        # What is on the second node has to go over the link: nothing else shall run on the first.
+        # Data for the second node must go over the link, so no other task may run on the first.
         cpus = next(one.cpus for one in node.nodes() if one.here)
         node.run(b"import time; time.sleep(3600)", host="n1", work=dios.work(cpus=cpus))
         greedy = [
@@ -112,7 +113,7 @@ def main() -> int:
         print(f"{second:6.1f}  {rate:5.2f}")
     kept = []
     for begin, end, wanted in PHASES:
-        # A line tells of the second before it.
+        # A line is about the second before it.
         rates = [rate for second, rate in got.items() if begin + 1.1 < second <= end]
         kept.append(statistics.fmean(rates or [0.0]) / wanted)
         print(f"wanted and guaranteed {wanted:g} MB/s: got {kept[-1]:.0%}")

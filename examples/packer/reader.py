@@ -1,7 +1,7 @@
-"""A task that reads what it was handed, so many MB/s in each of its phases, and says what it got.
+"""A task that reads its inputs at a given rate in each of its phases, and prints the rate that it got.
 
 Its arguments are phases, SECONDSxMB/s: ``5x2 5x8`` is five seconds of 2 MB/s and then five of 8 MB/s; 0 means
-as fast as it can. It prints what came in each second.
+as fast as possible. It prints a line for each second.
 """
 
 import sys
@@ -10,7 +10,7 @@ import time
 import dios
 
 LATE_S = 0.5
-"""Who was kept from reading does not catch up with more than this."""
+"""A reader that was delayed catches up with at most this much."""
 
 
 def main() -> None:

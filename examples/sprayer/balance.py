@@ -1,7 +1,8 @@
-r"""A load balancer in front of a service of DIOS: it follows the tasks that accept, wherever they run.
+r"""A load balancer in front of a DIOS service: it follows the tasks that accept connections.
 
-Workers ``open_service(node, group, name).listen("10.1.0.2:0")``; see docs/libraries.md. Then, with the
-service's name in the environment (everybody sees the arguments of a process) and its group in your keyring::
+Workers run ``open_service(node, group, name).listen("10.1.0.2:0")``; see docs/libraries.md. Then put the
+service's name into the environment (the arguments of a process are visible to everyone) and its group into
+your keyring::
 
     DIOS_SERVICE=NAME dios nf run examples/sprayer/balance.py --in eth0 --out eth1 \
         --set address=192.0.2.9 --set port=80 --set inner=10.1.0.254
@@ -17,7 +18,7 @@ from dios.sprayer.functions.balancer import Balancer
 
 
 class Balance(Balancer):
-    """Connections to an address and port go to the members of the service, from the address ``inner``."""
+    """A balancer from an address and port to the members of the service, with the inner address ``inner``."""
 
     def __init__(self, address: str, port: int, inner: str) -> None:
         followed = Followed(dios.connect, os.environ["DIOS_SERVICE"])
@@ -25,7 +26,7 @@ class Balance(Balancer):
 
 
 def main() -> None:
-    """Say who would get connections now."""
+    """Print the current members of the service."""
     followed = Followed(dios.connect, os.environ["DIOS_SERVICE"])
     for host, port in followed.places():
         print(f"{host}:{port}")

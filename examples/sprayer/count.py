@@ -1,7 +1,7 @@
-"""The smallest useful network function: lets everything through, and counts it, on all cores at once.
+"""The smallest useful network function: it forwards everything and counts it, on all cores at once.
 
-``python examples/sprayer/count.py`` tries it on made-up packets, without root. Between interfaces:
-``dios nf run examples/sprayer/count.py --in eth0 --out eth1``, and ``dios nf stats`` shows the counters.
+``python examples/sprayer/count.py`` tries it on generated packets, without root. Between interfaces, run
+``dios nf run examples/sprayer/count.py --in eth0 --out eth1``; ``dios nf stats`` shows the counters.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dios.sprayer import Batch, Flows, NetworkFunction, replay
 
 
 class Count(NetworkFunction):
-    """Counts packets and bytes, and connections that are opened."""
+    """A counter of packets, bytes, and opened connections."""
 
-    stateless = True  # nothing is kept of flows, so no packet crosses between cores
+    stateless = True  # no state is stored for flows, so packets stay on the core where they arrive
 
     def prepare(self, cores: int) -> None:
-        """A row of counters for each core, which alone writes it."""
+        """Create a row of counters for each core; only that core writes it."""
         self.counts = self.counters(cores, "packets", "bytes", "opened")
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """All packets, since there are no others."""
+        """Count all packets; there are no connection packets."""
         mine = self.counts[flows.core]
         for packet in batch:
             mine[0] += 1
@@ -33,7 +33,7 @@ class Count(NetworkFunction):
 
 
 def main() -> None:
-    """Six packets, of which three open connections."""
+    """Run six packets through the function; three of them open connections."""
     function = Count()
     with tempfile.TemporaryDirectory() as folder:
         given, got = Path(folder, "given.pcap"), Path(folder, "got.pcap")

@@ -1,6 +1,6 @@
-"""A small file of packets, made up: connections from inside to a web server, and its answers.
+"""A small file of generated packets: connections from inside to a web server, and its answers.
 
-Not for: being run; ``nat.py`` and ``count.py`` beside it are.
+It is used by ``nat.py`` and ``count.py`` and is not run itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SYN, ACK = 2, 16
 
 
 def frame(source: str, source_port: int, target: str, target_port: int, flags: int) -> bytes:
-    """Ethernet, IPv4 and TCP without payload, and with checksums."""
+    """Return Ethernet, IPv4 and TCP headers without payload, with checksums."""
     ends = socket.inet_aton(source) + socket.inet_aton(target)
     tcp = struct.pack(">HHIIBBHHH", source_port, target_port, 1, 1, 5 << 4, flags, 1000, 0, 0)
     tcp = tcp[:16] + checksum(ends + struct.pack(">HH", 6, len(tcp)) + tcp) + tcp[18:]
@@ -27,7 +27,7 @@ def frame(source: str, source_port: int, target: str, target_port: int, flags: i
 
 
 def checksum(data: bytes) -> bytes:
-    """The Internet's."""
+    """Return the Internet checksum."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     total = (total & 0xFFFF) + (total >> 16)
@@ -35,18 +35,18 @@ def checksum(data: bytes) -> bytes:
 
 
 def ends(data: bytes) -> tuple[str, int, str, int]:
-    """Source and target of a frame."""
+    """Return source and target of a frame."""
     ports = struct.unpack(">HH", data[34:38])
     return socket.inet_ntoa(data[26:30]), ports[0], socket.inet_ntoa(data[30:34]), ports[1]
 
 
 def side(data: bytes) -> int:
-    """Where a frame came from: what begins with 10 is inside."""
+    """Return the side of a frame: sources that begin with 10 are inside."""
     return INSIDE if data[26] == 10 else OUTSIDE
 
 
 def write(path: Path, frames: list[bytes]) -> None:
-    """Frames into a file, a millisecond after each other."""
+    """Write frames to a file, one millisecond apart."""
     with path.open("wb") as file:
         writer = PcapWriter(file)
         for number, data in enumerate(frames):
@@ -54,6 +54,6 @@ def write(path: Path, frames: list[bytes]) -> None:
 
 
 def read(path: Path) -> list[bytes]:
-    """The frames of a file."""
+    """Return the frames of a file."""
     with path.open("rb") as file:
         return [each.data for each in read_pcap(file, str(path))]

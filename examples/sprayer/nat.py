@@ -1,7 +1,7 @@
-"""The NAT of the thesis' Figure 3.5 by hand: TCP over IPv4, and nothing is forgotten before it was idle.
+"""The NAT of the thesis' Figure 3.5: TCP over IPv4; flows are forgotten only when they are idle.
 
-``python examples/sprayer/nat.py`` lets made-up connections go through it, without root. Between interfaces:
-``dios nf run examples/sprayer/nat.py --in eth0 --out eth1``. The one to use is ``dios nf run nat``.
+``python examples/sprayer/nat.py`` sends generated connections through it, without root. Between interfaces,
+run ``dios nf run examples/sprayer/nat.py --in eth0 --out eth1``. For real use there is ``dios nf run nat``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dios.sprayer import (
 
 
 class Nat(NetworkFunction):
-    """Whatever comes from inside goes on from one address, with a port of its own."""
+    """A NAT: connections from inside leave from one address, each with its own port."""
 
     entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"))
 
@@ -39,11 +39,11 @@ class Nat(NetworkFunction):
         self.high, self.low = halves(address)
 
     def prepare(self, cores: int) -> None:
-        """The pool of ports: each core goes through them by itself, on a cache line of its own."""
+        """Create the pool of ports: each core has its own position in it, on its own cache line."""
         self.next = np.full((cores, 16), 1023)
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """The first SYN gets a port, on the designated core of both directions."""
+        """Assign a port at the first SYN, on the designated core of both directions."""
         for packet in batch:
             flow = get_five_tuple(packet)
             if packet.opens and packet.side == INSIDE and flows.get_flow(flow) is None:
@@ -52,7 +52,7 @@ class Nat(NetworkFunction):
                 if outward is not None:
                     outward.high, outward.low = self.high, self.low
                     outward.port = translated.source_port
-                # The other side is kept here too: ports are chosen so that it may be.
+                # The other direction is stored here, too, because ports are chosen for this core.
                 inward = flows.insert_local_flow(reverse(translated))
                 if inward is not None:
                     inward.high, inward.low, inward.port = flow.source_high, flow.source_low, flow.source_port
@@ -60,7 +60,7 @@ class Nat(NetworkFunction):
         self.regular_packets(batch, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """All packets, on any core: what has a translation gets it, and nothing else goes on."""
+        """Translate packets of known flows on any core; drop others."""
         for packet in batch:
             entry = flows.get_flow(get_five_tuple(packet))
             if entry is None:
@@ -71,7 +71,7 @@ class Nat(NetworkFunction):
                 set_source(packet, entry.high, entry.low, entry.port)
 
     def select_port(self, flow: Flow, flows: Flows) -> Flow:
-        """The flow from the NAT's address and the next port with which this core is the designated one."""
+        """Return the flow from the NAT's address and the next port with this core as the designated core."""
         mine = self.next[flows.core]
         while True:
             mine[0] = mine[0] + 1 if mine[0] < 65_535 else 1024
@@ -81,7 +81,7 @@ class Nat(NetworkFunction):
 
 
 def main() -> None:
-    """Three connections and their answers; a stranger's packet goes nowhere."""
+    """Run three connections and their answers; a packet of a stranger is dropped."""
     function = Nat()
     with tempfile.TemporaryDirectory() as folder:
         given, got = Path(folder, "given.pcap"), Path(folder, "got.pcap")
@@ -91,7 +91,7 @@ def main() -> None:
         for before, after in zip(opened, made_up.read(got), strict=True):
             client, port, *_ = made_up.ends(before)
             print(f"{client}:{port} goes on as {'{}:{}'.format(*made_up.ends(after))}")
-        # Each replay begins anew, and with the same connections it comes to the same ports.
+        # Each replay starts with an empty table, so the same connections get the same ports.
         answers = [made_up.frame(*_turned(data), made_up.SYN | made_up.ACK) for data in made_up.read(got)]
         stranger = made_up.frame(made_up.SERVER, 80, "192.0.2.1", 999, made_up.ACK)
         made_up.write(given, [*opened, *answers, stranger])

@@ -1,7 +1,7 @@
-"""One node, killed over and over under load; after each kill its data is held against the journals.
+"""Rounds of the crash test: one node is killed under load again and again, and its data is checked each time.
 
-Not for: the clients (``writer``) or what is checked (``verdict``). The seed decides what is done and how the
-node is killed; at which moment depends on the machine, so that a seed repeats a kind of round.
+The clients are in ``writer``, the checks in ``verdict``. The seed decides the operations and the kind of
+kill; the exact moment depends on the machine, so a seed repeats a kind of round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 from running_node import RunningNode, exists, wait_until
 
 from dios.host.audit.reader import verify
-from dios.node.daemon import Running, command
+from dios.node.daemon import DaemonProcess, command
 from tests.crash.verdict import AuditWatch, BrokenError, must, on_the_disk, only_ours, through_the_node
 from tests.crash.writer import Client, Journal
 
@@ -33,7 +33,7 @@ _DEADLINE_S: Final = 60.0
 
 
 class Tally(Struct):
-    """What was done over all rounds."""
+    """The counts of all rounds."""
 
     rounds: int = 0
     kills: int = 0
@@ -47,7 +47,7 @@ class Tally(Struct):
 
 
 class Rounds:
-    """The node in ``data``, its clients, and what they know."""
+    """The node in ``data``, its clients, and their journals."""
 
     def __init__(self, data: Path, seed: int) -> None:
         self.data: Final = data
@@ -65,11 +65,11 @@ class Rounds:
 
     @property
     def extents(self) -> int:
-        """How many files with contents lie in the data directory."""
+        """Return the number of extent files in the data directory."""
         return sum(path.is_file() for path in (self.data / "extents").glob("*/*"))
 
     def one(self) -> None:
-        """Load, kill, look at the disk, start, look through the node; raises BrokenError."""
+        """Load the node, kill it, check the disk, start it, check what it serves; raise BrokenError."""
         began = time.monotonic()
         self._load_and_kill()
         self.tally.unacknowledged_there += len(unknown := on_the_disk(self.data, self.journals))
@@ -89,20 +89,20 @@ class Rounds:
         self.tally.seconds += time.monotonic() - began
 
     def verify_audit(self) -> None:
-        """The chain of the audit log is whole from its first record on."""
+        """Check that the chain of the audit log is complete."""
         verdict = verify(self.data / "audit")
         must(verdict.ok, f"the audit log verifies: {verdict.problem} at record {verdict.index}")
 
     def finish(self) -> None:
-        """Stop in an orderly way: then nothing at all is left over."""
+        """Stop the node normally, and check that nothing is left over."""
         self._seen.update(self._node.descendants())
         self._node.stop()
-        must(not on_the_disk(self.data, self.journals), "after an orderly end nothing is in doubt")
+        must(not on_the_disk(self.data, self.journals), "after a normal stop nothing is in doubt")
         self.verify_audit()
         self._nobody_left()
 
     def abandon(self) -> None:
-        """End the node whatever it is doing."""
+        """Kill the node in any state."""
         if exists(self._node.running.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._node.running.pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ class Rounds:
             if self._rng.random() < 0.02:
                 self._kill_a_process()
         self._seen.update(self._node.descendants())
-        # A spin of random length, so that the kill falls anywhere in what is done next.
+        # A busy loop of random length, so that the kill can hit any operation.
         for _ in range(self._rng.randrange(SPIN_MAX)):
             pass
         killing.set()
@@ -140,7 +140,7 @@ class Rounds:
         self._nobody_left()
 
     def _kill_a_process(self) -> None:
-        """Kill a task or a zygote: the node is to bear it."""
+        """Kill a task or a zygote; the node must survive it."""
         below = sorted(self._node.descendants())
         if below:
             self._seen.update(below)
@@ -149,7 +149,7 @@ class Rounds:
             self.tally.kills_of_tasks += 1
 
     def _kill_while_starting(self) -> None:
-        """Start the node, and kill it at some moment before or while it recovers."""
+        """Start the node, and kill it before or during its recovery."""
         with (
             (self.data / "node.log").open("ab") as log,
             subprocess.Popen(
@@ -162,21 +162,21 @@ class Rounds:
         ):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._rng.uniform(0.02, START_S_MAX))
-            must(process.poll() is None, "a node that is started does not end by itself")
-            self._node.running = Running(process.pid, self._node.running.socket)
+            must(process.poll() is None, "a node that is starting does not end by itself")
+            self._node.running = DaemonProcess(process.pid, self._node.running.socket)
             self._seen.update(self._node.descendants())
             process.kill()
         self.tally.kills_while_starting += 1
         self._nobody_left()
 
     def _nobody_left(self) -> None:
-        """No zygote and no task outlives its node."""
+        """Check that no zygote and no task outlives the node."""
         wait_until(lambda: not any(exists(pid) for pid in self._seen), "every process of the node is gone")
         self._seen.clear()
 
 
 def figures(tally: Tally) -> list[tuple[str, str]]:
-    """The tally for people."""
+    """Return the counts as text."""
     each = tally.seconds / max(tally.rounds, 1)
     return [
         ("rounds", f"{tally.rounds}, {each:.2f} s each"),
@@ -185,7 +185,7 @@ def figures(tally: Tally) -> list[tuple[str, str]]:
         ("tasks and zygotes killed", str(tally.kills_of_tasks)),
         ("acknowledged changes", str(tally.acknowledged)),
         ("acknowledged and lost, or torn", "0"),
-        ("not acknowledged, yet whole on the disk", str(tally.unacknowledged_there)),
+        ("not acknowledged, but complete on the disk", str(tally.unacknowledged_there)),
         ("objects read back and compared", str(tally.objects_read)),
-        ("audit records followed and verified", str(tally.audit_records)),
+        ("audit records verified", str(tally.audit_records)),
     ]

@@ -1,9 +1,8 @@
-"""``make crashtest ROUNDS=500``: a real node killed at random moments, and its data held against its word.
+"""``make crashtest ROUNDS=500``: kill a real node at random moments, and compare its data with its answers.
 
     python -m tests.crash.run --rounds 500 [--seed N] [--report DIR]
 
-Not for: what is done in a round (``rounds``). A failing round prints its seed, keeps the data directory, and
-ends the run with status 1.
+A failing round prints its seed, keeps the data directory, and ends the run with status 1. See ``rounds``.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ TELL_S: Final = 1.0
 
 
 def say(text: str) -> None:
-    """One line for who watches."""
+    """Print one line of progress."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Do what the arguments say; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Kill a node under load, over and over.")
+    """Run the crash test; return the exit status."""
+    parser = argparse.ArgumentParser(description="Kill a node under load, again and again.")
     parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=None, help="repeats what is done; drawn when not given")
+    parser.add_argument("--seed", type=int, default=None, help="repeats a run; random by default")
     parser.add_argument("--report", type=Path, default=None, help="the folder for crash.md and crash.json")
     chosen = parser.parse_args()
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
@@ -52,8 +51,8 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - whatever it was, its data is to be kept and its node ended
         rounds.abandon()
         say(f"round {rounds.tally.rounds + 1} failed: {error}")
-        say(f"its data is in {folder}; again: make crashtest SEED={seed} ROUNDS={chosen.rounds}")
-        # The story behind it, such as what a client was told, is in the causes.
+        say(f"its data is in {folder}; repeat with: make crashtest SEED={seed} ROUNDS={chosen.rounds}")
+        # The causes contain the details, such as the last answers to a client.
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     report = figures(rounds.tally)
@@ -67,7 +66,7 @@ def main() -> int:
 
 
 class Interrupted:
-    """Ctrl-C ends the run after the round it falls into, so that no node is left half started."""
+    """A handler of Ctrl-C that ends the run after the current round, so that no node is left half started."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -107,10 +106,10 @@ def _write(folder: Path, seed: int, rounds: Rounds) -> None:
     (folder / "crash.md").write_text(
         "# A node killed at random moments\n\n"
         f"`make crashtest ROUNDS={rounds.tally.rounds} SEED={seed}` on {machine}.\n\n"
-        "Four clients create, replace and delete durable objects of 48 bytes to 250 kB, make groups, and let "
-        "sandboxed tasks write objects that they delegate to them, until the daemon is killed with SIGKILL. "
-        "What each was told is kept outside of the node. Then the data is compared with it, as it lies on "
-        "the disk and through the node that is started on it again.\n\n"
+        "Four clients create, replace and delete durable objects of 48 bytes to 250 kB, create groups, and "
+        "let sandboxed tasks write objects that were delegated to them, until SIGKILL ends the daemon. "
+        "The answers to each client are recorded outside of the node. Then they are compared with the data "
+        "on the disk, and with the data that the restarted node serves.\n\n"
         f"| | |\n|---|---|\n{rows}\n"
     )
 

@@ -1,6 +1,6 @@
-"""What must be true of a killed node's data, held against the journals of its clients.
+"""The checks of a killed node's data against the journals of its clients.
 
-Not for: what makes the data (``writer``) or when it is looked at (``rounds``).
+The data comes from ``writer``; ``rounds`` decides when to check.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _LEFT_BY_A_CRASH: Final = frozenset({FindingKind.ORPHAN, FindingKind.AUDIT_TORN}
 
 
 class BrokenError(Exception):
-    """A promise that was not kept."""
+    """A promise was not kept."""
 
 
 def must(holds: object, said: str) -> None:
-    """Raise BrokenError with what was promised, unless it holds."""
+    """Raise BrokenError with the promise unless it holds."""
     if not holds:
         raise BrokenError(said)
 
 
 def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRecord]:
-    """Check a stopped node's store as it lies; returns the records that no journal knows, by name.
+    """Check the store of a stopped node; return the records that no journal has, by name.
 
-    They are what was asked for and not acknowledged any more; everything else must be as it was told.
+    These were requested but not acknowledged; everything else must be as it was acknowledged.
     """
     with hold_directory(data):
         found = read_index(data)
         verify_contents(found, lambda _: None)
     strange = [each for each in found.findings if each.kind not in _LEFT_BY_A_CRASH]
-    must(not strange, f"the store is whole: {strange[:3]}")
+    must(not strange, f"the store is intact: {strange[:3]}")
     records = {row.record.name: row.record for row in found.rows.values()}
     must(len(records) == len(found.rows), "no two objects have one name")
     for journal in journals:
@@ -57,8 +57,10 @@ def on_the_disk(data: Path, journals: Sequence[Journal]) -> dict[Name, ObjectRec
     makes_group = sum(each.doubt is not None and each.doubt.makes_group for each in journals)
     creates = sum(each.doubt is not None and each.doubt.creates for each in journals)
     groups = sum(record.type is ObjectType.GROUP for record in unknown.values())
-    must(groups <= makes_group, f"{groups} groups that nobody asked for, {makes_group} were on their way")
-    must(len(unknown) - groups <= creates, f"{len(unknown)} objects unasked for, {creates} on their way")
+    must(groups <= makes_group, f"{groups} unknown groups, but only {makes_group} were requested")
+    must(
+        len(unknown) - groups <= creates, f"{len(unknown)} unknown objects, but only {creates} were requested"
+    )
     return unknown
 
 
@@ -81,7 +83,7 @@ def _hold_against(journal: Journal, records: Mapping[Name | None, ObjectRecord])
 
 
 def through_the_node(place: str, journals: Sequence[Journal], unknown: dict[Name, ObjectRecord]) -> int:
-    """Check what a started node serves, and settle what was in doubt; returns how many objects were read."""
+    """Check the data that a started node serves, and resolve doubts; return the number of objects read."""
     for journal in journals:
         with dios.connect(place, groups=journal.groups) as node:
             _serves(node, journal)
@@ -90,14 +92,14 @@ def through_the_node(place: str, journals: Sequence[Journal], unknown: dict[Name
     with dios.connect(place, groups=groups) as node:
         for name, record in unknown.items():
             found = node.lookup(name)
-            must(found, "what was stored without being acknowledged can be found all the same")
+            must(found, "an object that was stored without acknowledgement can be found")
             if record.type is not ObjectType.GROUP:
                 _is_all_or_nothing(bytes(found[0].read_bytes()), journals)
             found[0].delete()
     with dios.connect(place, groups=()) as node:
-        # Who does not present the group finds nothing in it, after a restart as before.
+        # A client without the group finds nothing in it, before and after a restart.
         hidden = [name for journal in journals for name in journal.group_of if name in journal.live]
-        must(not any(node.lookup(name) for name in hidden[:3]), "a group's objects are for its members")
+        must(not any(node.lookup(name) for name in hidden[:3]), "only members find a group's objects")
     return sum(len(journal.live) for journal in journals) + len(unknown)
 
 
@@ -120,34 +122,34 @@ def _serves(node: dios.Node, journal: Journal) -> None:
         may_be: set[Value | None] = {value}
         if in_doubt is not None and in_doubt.value is not None:
             may_be.add(in_doubt.value)
-        must(held_now is not None, f"every byte is of one version: {value}")
+        must(held_now is not None, f"all bytes are of one version: {value}")
         must(held_now in may_be, f"the last acknowledged version is served: {value}, not {held_now}")
         if held_now is not None:
             journal.live[name] = held_now
         found[0].close()
     for name in sorted(journal.deleted)[:4]:
         must(not node.lookup(name), "a deleted object stays deleted")
-    # Kept for a while only: the journal is not to grow with the rounds.
+    # Only for a while, so that the journal does not grow with the rounds.
     journal.deleted = set(sorted(journal.deleted)[-64:])
 
 
 def _is_all_or_nothing(data: bytes, journals: Sequence[Journal]) -> None:
     if not data:
-        return  # a large content is written after its object was made
+        return  # a large content is written after its object was created
     value = whole_value(data)
-    must(value is not None, "what was not acknowledged is whole, or not there")
+    must(value is not None, "an unacknowledged object is complete or absent")
     if value is not None:
-        must(value.serial <= journals[value.writer].serial, "nobody asked for this version")
+        must(value.serial <= journals[value.writer].serial, "this version was requested")
 
 
 class AuditWatch:
-    """Follows the audit log over the rounds: everything acknowledged is in it."""
+    """A reader of the audit log over all rounds: every acknowledged change must be in it."""
 
     def __init__(self, folder: Path) -> None:
         self._reader: Final = AuditReader(folder)
 
     def follow(self, journals: Sequence[Journal]) -> int:
-        """Check the records since the last time; returns how many there were."""
+        """Check the records since the last call; return their number."""
         count = 0
         known: set[tuple[str, str]] = set()
         for entry in self._reader.poll():
@@ -161,6 +163,6 @@ class AuditWatch:
 
 
 def only_ours(data: Path) -> None:
-    """Nothing but what a node keeps lies in its directory, and no extent that no row names."""
+    """Check that the directory has only files of a node, and no extent without a row."""
     found = {path.name for path in data.iterdir()}
-    must(found <= OURS, f"only a node's files are left: {sorted(found - OURS)}")
+    must(found <= OURS, f"only files of a node are left: {sorted(found - OURS)}")

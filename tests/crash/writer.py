@@ -1,7 +1,4 @@
-"""Clients that load a node, and keep what it acknowledged in a journal outside of it.
-
-Not for: killing the node (``rounds``), or judging what is left (``verdict``).
-"""
+"""Clients that load a node, and record its acknowledgements in a journal outside of it."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from dios.ids import Name
 
 LIVE_MAX: Final = 24
 GROUPS_MAX: Final = 3
-# Behind the index row, near both bounds of what travels in a frame, and files of their own.
+# With the index row, near both limits of the content of a frame, and in extent files.
 SIZES: Final = (48, 700, 9_000, 16_384, 16_385, 33_000, 60_000, 250_000)
 HEAD_BYTES: Final = 48
 
@@ -33,14 +30,14 @@ with dios.connect() as node:
 
 
 class Value(Struct, frozen=True):
-    """One version of an object's content; every 48 bytes of it tell whose and which it is."""
+    """One version of an object's content; every 48 bytes of it identify the writer and the version."""
 
     writer: int
     serial: int
     size: int
 
     def head(self) -> bytes:
-        """The part that the content repeats."""
+        """The part that is repeated in the content."""
         return b"%016d%016d%016d" % (self.writer, self.serial, self.size)
 
     def data(self) -> bytes:
@@ -50,7 +47,7 @@ class Value(Struct, frozen=True):
 
 
 def whole_value(data: bytes) -> Value | None:
-    """The version that a content is, None when it is not the whole of one."""
+    """Return the version of a content, or None if the content is not complete."""
     with contextlib.suppress(ValueError):
         found = Value(int(data[:16]), int(data[16:32]), int(data[32:48]))
         if found.data() == data:
@@ -59,12 +56,12 @@ def whole_value(data: bytes) -> Value | None:
 
 
 def named_groups(node: dios.Node) -> list[tuple[Name, dios.Group]]:
-    """The groups that a connection was made a member of beside its home, with their names."""
+    """Return the groups of a connection except its home group, with their names."""
     return [(Name(group.read_name()), group) for group in node.groups[1:]]
 
 
 class Doubt(Struct):
-    """What was asked for last and not acknowledged: it may have happened or not."""
+    """The last request without an acknowledgement; it may have happened or not."""
 
     name: Name | None = None
     value: Value | None = None
@@ -74,7 +71,7 @@ class Doubt(Struct):
 
 
 class Journal:
-    """What one client was told is safe: the version of each object, what is deleted, its groups."""
+    """The acknowledgements to one client: the version of each object, deletions, and groups."""
 
     def __init__(self, number: int) -> None:
         self.number: Final = number
@@ -84,18 +81,18 @@ class Journal:
         self.group_of: dict[Name, Name] = {}
         self.doubt: Doubt | None = None
         self.told: set[tuple[str, str]] = set()
-        """What was done since the last round, by fingerprint, which the audit log must know."""
+        """The changes since the last round, by fingerprint, for the comparison with the audit log."""
         self.acknowledged = 0
         self.serial = 0
 
 
 class Client:
-    """One person's process, as a thread: writes until its node is gone."""
+    """A client in a thread that writes until its node is gone."""
 
     def __init__(self, journal: Journal, rng: random.Random, *, runs_tasks: bool) -> None:
         self.journal: Final = journal
         self.unexpected: BaseException | None = None
-        """What ended it while the node lived."""
+        """The error that ended it while the node was running."""
         self._rng: Final = rng
         self._runs_tasks: Final = runs_tasks
         self._node: dios.Node
@@ -103,7 +100,7 @@ class Client:
         self._told: Callable[[], None]
 
     def write_until_killed(self, place: str, told: Callable[[], None], killing: threading.Event) -> None:
-        """Work as fast as it goes; ``told`` is called after each acknowledgement."""
+        """Write at full speed; ``told`` is called after each acknowledgement."""
         self._told = told
         self.unexpected = None
         try:
@@ -154,7 +151,7 @@ class Client:
         journal, value = self.journal, self._value()
         journal.doubt = Doubt(value=value, creates=True)
         home = self._node.groups[0]
-        # What was deleted since the connection was made is still in its list.
+        # A group that was deleted since the connection began is still in its list.
         mine = [(name, group) for name, group in self._groups if name in journal.groups]
         in_group, group = self._rng.choice([(None, home), *mine])
         made = self._node.create(dios.DURABLE_BLOB, groups=[group], data=value.data())
@@ -194,7 +191,7 @@ class Client:
         self._done()
 
     def _drop_group(self) -> None:
-        """Delete a group in which nothing lies any more."""
+        """Delete a group without objects."""
         journal = self.journal
         used = {journal.group_of[name] for name in journal.live if name in journal.group_of}
         for name, group in self._groups:
@@ -207,7 +204,7 @@ class Client:
                 return
 
     def _let_a_task_write(self, name: Name) -> None:
-        """Delegate an object to a task; what the task wrote is safe once it has ended well."""
+        """Delegate an object to a task; its write counts as acknowledged when the task has succeeded."""
         value = self._value()
         self.journal.doubt = Doubt(name, value)
         with contextlib.closing(self._found(name)) as found:
@@ -216,7 +213,7 @@ class Client:
             try:
                 task = self._node.run(TASK, inputs=given, args=arguments, label="writer")
             except NotExecutableError:
-                # What was to start it was killed at that moment: nothing has happened.
+                # The starting process was killed, so nothing has happened.
                 self._done()
                 return
             ended = task.wait(timeout=30)
@@ -224,7 +221,7 @@ class Client:
             if ended.ok:
                 self.journal.live[name] = value
             else:
-                # Somebody killed it; the object is as before, or as the task was to write it.
+                # The task was killed; the object has the old or the new content.
                 held = whole_value(bytes(found.read_bytes()))
                 if held not in {self.journal.live[name], value}:
                     raise AssertionError(f"a task that was killed left {held}")

@@ -123,7 +123,7 @@ def test_completed_it_keeps_its_bound(dtype: str) -> None:
 
 def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after k rounds, the allocation is Algorithm 1's after k rounds, and says it is not complete."""
-    monkeypatch.setattr(allocator, "LOOK_AGAIN", 1)
+    monkeypatch.setattr(allocator, "CLOCK_CHECK_ENTRIES", 1)
     demands = np.random.default_rng(5).random((60, 30)) * (np.random.default_rng(6).random((60, 30)) < 0.1)
     exact = DcDrf(demands, deadline_s=LONG_S, dtype="float64").interval()
     assert exact.rounds > 5
@@ -139,7 +139,7 @@ def test_a_timeout_keeps_the_last_complete_round(monkeypatch: pytest.MonkeyPatch
 
 def test_epsilon_rises_when_late_and_falls_with_time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 0 epsilon rises until an interval completes; with a deadline that grew it falls back to 0."""
-    monkeypatch.setattr(allocator, "LOOK_AGAIN", 1)
+    monkeypatch.setattr(allocator, "CLOCK_CHECK_ENTRIES", 1)
     demands = generate_demands("G0", 300, 200, seed=1)
     sharing = DcDrf(demands, deadline_s=20.5, threads=1, clock=ticking(1.0))
     seen = [sharing.interval() for _ in range(40)]

@@ -29,7 +29,7 @@ a 3 4 0 5 1
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    """Somebody with compiled kernels beside the code, as after a first use."""
+    """A user who has compiled kernels next to the code, as after a first use."""
     return Person(tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_told_with_its_place(person: Person) -> None:
 
 
 def test_help_teaches(person: Person) -> None:
-    """`--help` shows examples, the file's format and each algorithm's name; a page tells of the command."""
+    """`--help` shows examples, the file's format and each algorithm's name; a page describes the command."""
     told = " ".join(person.types("dios solve --help").stdout.split())
     assert "dios solve network.dimacs --json" in told
     assert "a 1 2 0 1 5" in told

@@ -11,6 +11,7 @@ import pytest
 from dios.firmament import compile_kernels
 from dios.firmament.compile_kernels import LOCK, compile_all, status
 from dios.firmament.coordinator import compile_kernels as compiler
+from dios.firmament.coordinator import kernel_compilation
 
 
 @pytest.fixture
@@ -73,8 +74,8 @@ def test_the_command_says_what_it_does(seen: list[str], capsys: pytest.CaptureFi
 
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command fails with what to do where nothing can be kept."""
-    monkeypatch.setattr(compile_kernels.kernel_compilation, "cache_folder", lambda: None)
-    monkeypatch.setattr(compile_kernels.kernel_compilation, "is_complete", lambda: False)
+    monkeypatch.setattr(kernel_compilation, "cache_folder", lambda: None)
+    monkeypatch.setattr(kernel_compilation, "is_complete", lambda: False)
     assert "no folder" in status()
     with pytest.raises(SystemExit, match="NUMBA_CACHE_DIR"):
         compile_kernels.main()

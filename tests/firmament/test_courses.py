@@ -245,7 +245,7 @@ def test_knowledge_without_courses_is_still_read() -> None:
     assert again.classes() == noise(3, 20).classes()
     assert again.usage_profiles.kept == {}
     again.add_usage_profile(course(cpu_milli=[1]))
-    assert KnowledgeBase.from_bytes(again.to_bytes(), "n1", 3).courses.jobs("uid:1") == ["words"]
+    assert KnowledgeBase.from_bytes(again.to_bytes(), "n1", 3).usage_profiles.jobs("uid:1") == ["words"]
 
 
 def test_a_course_looks_on_the_wire_as_it_did() -> None:

@@ -38,7 +38,7 @@ def test_a_scheduler_that_comes_late_learns_all_courses() -> None:
     finally:
         observer.close()
     kept = {entry.identity for entry in base.usage_profiles.entries()}
-    assert {entry.identity for entry in late.courses.entries()} == kept
+    assert {entry.identity for entry in late.usage_profiles.entries()} == kept
     assert (new, again) == (len(kept), 0)
 
 
@@ -82,4 +82,4 @@ def test_a_course_is_taken_though_later_numbers_were_heard() -> None:
         base.add(sample(at_s=number, resident=1))
     above.merge(base.batch(first.upto).to_bytes())
     assert above.merge(first.to_bytes()).new == 1
-    assert above.courses.jobs("uid:1") == ["words"]
+    assert above.usage_profiles.jobs("uid:1") == ["words"]

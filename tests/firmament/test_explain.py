@@ -116,20 +116,20 @@ def waiting(scheduler: FlowScheduler) -> list[int]:
 
 
 def runs(scheduler: FlowScheduler, task: int) -> bool:
-    """Whether a task runs."""
+    """Return True if a task runs."""
     tasks = scheduler.state.tasks
     return bool(tasks.status[tasks.row(task)] == RUNNING)
 
 
 def enough(explanation: Explanation) -> set[tuple[str, int | None]]:
-    """What is said to be enough."""
+    """Return the changes that the explanation calls sufficient."""
     return {(one.what, one.machine) for one in explanation.enough}
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.extended(keep=1)
 def test_one_more_slot_where_it_says_places_the_task(seed: int) -> None:
-    """A slot that is said to be enough is: with it the next round places the task."""
+    """A slot that is called sufficient is so: with it the next round places the task."""
     scheduler, _ = crowd(seed)
     said = [
         (task, one.machine)
@@ -162,7 +162,7 @@ def test_a_dearer_wait_places_the_task_and_not_a_bit_earlier(seed: int) -> None:
 
 
 def test_the_time_that_it_names_is_when_the_task_runs() -> None:
-    """Waiting becomes dearer by one each second, and the seconds named are how far the bound is away."""
+    """If the cost of waiting rises by 1 each second, the stated seconds are the distance to the bound."""
     scheduler, _ = crowd(3)
     task = waiting(scheduler)[0]
     bound = next(one for one in scheduler.explain(task).enough if one.what == "waiting cost")
@@ -246,11 +246,11 @@ def test_excluded_machines_are_counted_by_reason() -> None:
         (1, "too small"),
         (1, "drained"),
     }
-    assert said.reason == "no machine is left that it may use"
+    assert said.reason == "there is no machine that it may use"
 
 
 def test_affinity_and_refusals_are_named() -> None:
-    """A machine where the job runs already, and one that refused the task, are told as such."""
+    """A machine where the job runs already, and one that refused the task, are listed with that reason."""
     scheduler = FlowScheduler(TableModel(0))
     for number in range(3):
         scheduler.add_machine(MachineDescriptor(number, f"n{number}", slots=2), 0.0)

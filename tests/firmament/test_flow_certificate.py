@@ -110,7 +110,7 @@ def test_sums_that_would_overflow_are_seen() -> None:
 
 
 def test_a_false_cost_is_refused() -> None:
-    """The cost told is the flow's."""
+    """The stated cost must be that of the flow."""
     solution = solved(PROBLEM)
     with pytest.raises(CertificateError, match=f"the flow costs {solution.cost}, but the solution says 1"):
         certificate(PROBLEM, replace(solution, cost=1))

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "solvers.md").read_text()
 
 
 def test_the_programs_print_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each program of the page runs, one after another, and prints what stands beside its print calls."""
+    """The programs of the page run in order, and print the text in the comments after their print calls."""
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     promised = re.findall(r"^print\(.*?\) +# (.*)$", program, re.MULTILINE)
     exec(compile(program, "solvers.md", "exec"), {})  # noqa: S102 - our own page

@@ -29,7 +29,7 @@ def columns(**changed: ArrayLike) -> dict[str, np.ndarray[tuple[int, ...], np.dt
 
 
 def same(one: FlowProblem, other: FlowProblem) -> bool:
-    """Whether two problems have the same columns."""
+    """Return True if two problems have the same columns."""
     return all(np.array_equal(getattr(one, field), getattr(other, field)) for field in FIELDS)
 
 
@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_named(changed: dict[str, ArrayLike], said: str) 
 
 
 def test_a_problem_keeps_its_own_columns() -> None:
-    """What the caller does to its arrays later changes no problem, and nobody changes the problem's own."""
+    """Later changes to the caller's arrays change no problem, and a problem's own arrays are read-only."""
     mine = columns()
     problem = FlowProblem(**mine)
     mine["cost"][0] = 77
@@ -82,7 +82,7 @@ def test_other_whole_numbers_are_converted(kind: type) -> None:
 
 @pytest.mark.parametrize("seed", range(2 * len(SHAPES)))
 def test_a_problem_survives_the_way_through_a_file(seed: int, tmp_path: Path) -> None:
-    """What is written in DIMACS' format is read back as the same problem, in every shape."""
+    """A problem of any shape that is written in DIMACS' format is read back as the same problem."""
     problem = network(seed)
     problem.to_dimacs(tmp_path / "network.min")
     assert same(FlowProblem.from_dimacs(tmp_path / "network.min"), problem), f"seed {seed}"

@@ -125,7 +125,7 @@ def test_a_model_that_answers_nonsense_is_reported_and_the_schedule_stands(case:
 
 
 def test_a_model_that_hangs_is_given_up_and_not_asked_for_ever() -> None:
-    """A late answer is a fault; after so many hanging calls the model is refused until one of them ends."""
+    """A late answer is a fault; with too many hanging calls the model is refused until one of them ends."""
     gate = threading.Event()
     model = BrokenModel()
     scheduler = cluster(model, model_time_limit_s=0.05)
@@ -146,7 +146,7 @@ def test_a_model_that_hangs_is_given_up_and_not_asked_for_ever() -> None:
 
 
 def test_another_model_is_asked_at_once_when_one_hangs() -> None:
-    """set_model forgets what hangs; the new model is told of everything and decides."""
+    """set_model drops hanging calls; the new model receives everything as events and decides."""
     gate = threading.Event()
     model = BrokenModel()
     scheduler = cluster(model, model_time_limit_s=0.05)
@@ -163,7 +163,7 @@ def test_another_model_is_asked_at_once_when_one_hangs() -> None:
 
 
 class OpeningModel(TrivialModel):
-    """No way leads anywhere until it opens; it tells once that this has changed everything."""
+    """A model without options until it opens; then it reports once that all tasks are stale."""
 
     name = "opening"
 
@@ -189,7 +189,7 @@ class OpeningModel(TrivialModel):
 
 @pytest.mark.parametrize("how", ["round", "explain"])
 def test_what_a_model_said_before_it_failed_is_asked_again(how: str) -> None:
-    """A model tells of stale tasks, then raises: neither a round nor an explanation loses them."""
+    """A model reports stale tasks, then raises: neither a round nor an explanation loses them."""
     model = OpeningModel()
     scheduler = FlowScheduler(model)
     scheduler.add_machine(MachineDescriptor(0, "n0"), 0.0)
@@ -207,7 +207,7 @@ def test_what_a_model_said_before_it_failed_is_asked_again(how: str) -> None:
 
 
 class ListeningModel(TrivialModel):
-    """Writes down the names of the machines that it is told of."""
+    """Records the names of the machines that join."""
 
     name = "listening"
 
@@ -221,7 +221,7 @@ class ListeningModel(TrivialModel):
 
 
 def test_another_model_is_told_of_every_machine_by_its_row() -> None:
-    """set_model: the machines that are there are told as new ones are, whatever their identifiers."""
+    """set_model reports existing machines to the new model as if they joined, whatever their identifiers."""
     scheduler = FlowScheduler(TrivialModel())
     for machine in (2**62, 5):
         scheduler.add_machine(MachineDescriptor(machine, f"n{machine}"), 0.0)
@@ -256,7 +256,7 @@ def test_no_thread_outlives_a_guard_for_long() -> None:
 
 
 def test_an_error_keeps_its_words() -> None:
-    """What a model raises is told with its type and text."""
+    """An exception of a model is reported with its type and text."""
     with pytest.raises(ModelError, match="raised ZeroDivisionError: no cost"):
         ModelGuard(5.0).call(fails)
 
@@ -355,13 +355,13 @@ def test_bad_settings_name_the_setting() -> None:
 def test_a_description_that_cannot_be_meant_names_the_field(
     describe: Callable[[], object], says: str
 ) -> None:
-    """What no table or network could hold is refused when it is described, with field and value."""
+    """A value that no table or network could hold is refused in the descriptor, with field and value."""
     with pytest.raises(BadDescriptorError, match=re.escape(says)):
         describe()
 
 
 def test_who_takes_over_sees_what_runs() -> None:
-    """started: a new scheduler that is told what runs places nothing twice."""
+    """A new scheduler that learns of running tasks by ``started`` places nothing twice."""
     scheduler = cluster(TrivialModel())
     scheduler.started(2, 1, 1.0)
     found = scheduler.round(1.0)

@@ -121,7 +121,7 @@ def test_a_cost_that_falls_into_a_negative_cycle_is_used() -> None:
 
 
 def test_a_capacity_cut_below_the_flow_sends_it_elsewhere() -> None:
-    """What no longer fits an arc goes another way."""
+    """Flow that no longer fits an arc is sent another way."""
     live = two_ways()
     answer(live)
     live.change_arc(1, capacity=1)
@@ -213,7 +213,7 @@ def test_prices_that_drift_come_back() -> None:
 
 
 def test_many_changes_are_answered_from_scratch() -> None:
-    """Where most vertices have something new to send, the named algorithm answers; repairs go on from it."""
+    """If most vertices have a new excess, the named algorithm solves it, and repairs continue from there."""
     problem = network(2)
     live = IncrementalSolver(problem, scratch="ortools")
     base = live.add_nodes([0, 0])
@@ -222,7 +222,7 @@ def test_many_changes_are_answered_from_scratch() -> None:
     live.add_arcs(tasks, np.full(500, base[0]), 0, 2, 7)
     live.add_arc(int(base[0]), int(base[1]), 0, 1000, 1)
     live.set_supply(int(base[1]), -500)
-    # What each task must also take in makes it need more than another price of its own.
+    # The lower bound of an arc into each task gives every task an excess that no price removes.
     live.add_arcs(np.full(500, base[1]), tasks, 1, 1, -3)
     found = answer(live)
     assert (found.status, found.algorithm) == ("optimal", "ortools")
@@ -335,7 +335,7 @@ def test_prices_that_leave_their_range_between_repairs_come_back(stride: int) ->
 
 
 def test_costs_too_large_for_a_repair_are_solved_from_scratch() -> None:
-    """Where distances might not fit 64 bits the plain algorithm answers, and repairs go on from it."""
+    """If distances might not fit 64 bits, the plain algorithm solves the problem."""
     live = two_ways()
     live.change_arc(0, cost=2**56)
     assert answer(live).algorithm == "successive_shortest"
@@ -343,7 +343,7 @@ def test_costs_too_large_for_a_repair_are_solved_from_scratch() -> None:
 
 
 def test_answers_from_scratch_keep_their_ids_after_removals() -> None:
-    """What was removed does not hide the network's shape: the fast path answers, by the ids there are."""
+    """Removed vertices do not hide the network's shape: the fast algorithm solves it, with the same ids."""
     live = IncrementalSolver(quincy(60, 700, 90, 3).problem())
     assert answer(live).algorithm == "auction"
     live.remove_nodes(np.arange(0, 700, 2))

@@ -6,7 +6,7 @@ import pytest
 from sched_samples import HOUR, SECOND, answers, chances, sample
 
 from dios import limits
-from dios.firmament.cluster.block_locations import Places
+from dios.firmament.cluster.block_locations import BlockLocations
 from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
@@ -287,7 +287,7 @@ def test_the_newest_word_on_a_block_counts(seed: int) -> None:
         KnowledgeEntry("n", 1, 3, Placing(b"y", "m2", 5)),
     ]
     chances(seed).shuffle(told)
-    places = Places()
+    places = BlockLocations()
     for entry in told:
         assert isinstance(entry.what, Placing)
         places.take(entry, entry.what)

@@ -19,7 +19,7 @@ from dios.firmament.models.base import PerArcModel
 from dios.firmament.models.catalogue import MODELS, make, parameters
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import COST_MAX, ClassArcs, CostModel, Options
-from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
+from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions, ask_model, children_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "cost-models.md"
 KINDS = {
@@ -60,12 +60,12 @@ def told(name: str, state: ClusterState) -> CostModel:
     return model
 
 
-def answers(model: CostModel, state: ClusterState) -> Answers:
+def answers(model: CostModel, state: ClusterState) -> ModelAnswers:
     """One round's questions, checked as the scheduler checks them."""
     tasks = state.tasks.all()
     children, depth = children_of(state)
     status = state.tasks.status[tasks]
-    questions = Questions(
+    questions = ModelQuestions(
         tasks,
         tasks[status == WAITING],
         tasks[status == RUNNING],
@@ -75,10 +75,10 @@ def answers(model: CostModel, state: ClusterState) -> Answers:
         state.resources.leaves(),
         lambda _, now: np.unique(now),
     )
-    return ask(model, state, questions)
+    return ask_model(model, state, questions)
 
 
-def flat(found: Answers) -> list[Ints]:
+def flat(found: ModelAnswers) -> list[Ints]:
     """All arrays of the answers."""
     arrays: list[Ints] = []
     for value in vars(found).values():

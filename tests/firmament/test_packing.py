@@ -254,17 +254,17 @@ def test_a_job_that_cannot_be_stored_is_not_admitted() -> None:
     yard = Yard()
     assert yard.bring(job(a="cpu = 1"))["ok"]
     told = json.loads(yard.office.storing_failed("the disk is full", 1.0))
-    assert "is not admitted" in told["error"]
+    assert "cannot admit the job" in told["error"]
     assert listed(yard) == []
 
 
 @pytest.mark.parametrize(
     ("question", "why"),
     [
-        ({"do": "admit", "job": "!"}, "cannot be read"),
-        ({"do": "admit", "job": base64.b64encode(b"x").decode()}, "cannot be read"),
-        ({"do": "nosuch"}, "no such question about jobs"),
-        ({"do": 3}, "makes no sense"),
+        ({"do": "admit", "job": "!"}, "cannot read the description"),
+        ({"do": "admit", "job": base64.b64encode(b"x").decode()}, "cannot read the description"),
+        ({"do": "nosuch"}, "unknown question about jobs"),
+        ({"do": 3}, "invalid question about jobs"),
         ({"do": "renew", "number": 3}, "no such job"),
     ],
 )

@@ -22,12 +22,12 @@ from dios.firmament.solvers import (
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.portfolio import (
-    DOUBT_EVERY,
-    SURE_AFTER,
+    RACE_EVERY,
+    WINS_TRUSTED,
     Portfolio,
     RaceLostError,
     Racer,
-    _places,
+    _racer_slots,
     race,
 )
 from dios.limits import FLOW_RACERS_MAX, FLOW_TIMINGS_KEPT
@@ -42,7 +42,7 @@ def quick(problem: FlowProblem, _: Ints) -> FlowSolution:
 
 
 def until(true: Callable[[], bool]) -> bool:
-    """Whether something becomes true before patience ends."""
+    """Return True if a condition becomes true within the time limit."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not true():
         if time.monotonic() > deadline:
@@ -52,7 +52,7 @@ def until(true: Callable[[], bool]) -> bool:
 
 
 def dawdle(_: FlowProblem, stop: Ints) -> FlowSolution:
-    """A racer that never answers, but stops when it is asked to."""
+    """A racer that never finishes, but stops on request."""
     until(lambda: bool(stop[0]))
     raise StoppedError("asked to stop" if stop[0] else "never asked to stop")
 
@@ -63,12 +63,12 @@ def refuse(_: FlowProblem, __: Ints) -> FlowSolution:
 
 
 def all_places_are_free() -> bool:
-    """Whether no racer runs; takes every place for a moment."""
+    """Return True if no racer runs: all slots can be acquired."""
     taken = 0
-    while taken < FLOW_RACERS_MAX and _places.acquire(blocking=False):
+    while taken < FLOW_RACERS_MAX and _racer_slots.acquire(blocking=False):
         taken += 1
     for _ in range(taken):
-        _places.release()
+        _racer_slots.release()
     return taken == FLOW_RACERS_MAX
 
 
@@ -86,7 +86,7 @@ def test_a_race_answers_as_any_algorithm_does() -> None:
 
 
 def test_the_first_to_answer_wins_and_the_others_are_asked_to_stop() -> None:
-    """A race does not wait for a slow algorithm, which is told to stop and leaves its place."""
+    """A race does not wait for a slow algorithm, which is stopped and frees its slot."""
     told: list[bool] = []
 
     def slow(problem: FlowProblem, stop: Ints) -> FlowSolution:
@@ -172,10 +172,10 @@ def test_no_more_racers_run_than_there_are_places() -> None:
 def test_a_portfolio_learns_who_wins() -> None:
     """After enough races of a size its winner runs alone, and now and then there is a race all the same."""
     portfolio = Portfolio({"good": quick, "slow": dawdle})
-    for _ in range(SURE_AFTER + DOUBT_EVERY):
+    for _ in range(WINS_TRUSTED + RACE_EVERY):
         assert portfolio.solve(PROBLEM).cost == 7
     racers = [timing.racers for timing in portfolio.timings]
-    assert racers == [2] * SURE_AFTER + [1] * (DOUBT_EVERY - 1) + [2]
+    assert racers == [2] * WINS_TRUSTED + [1] * (RACE_EVERY - 1) + [2]
     assert {timing.algorithm for timing in portfolio.timings} == {"good"}
     assert portfolio.timings.maxlen == FLOW_TIMINGS_KEPT
     portfolio.solve(network(9))
@@ -183,14 +183,14 @@ def test_a_portfolio_learns_who_wins() -> None:
 
 
 def test_a_portfolio_doubts_a_favourite_that_fails() -> None:
-    """Where the favourite cannot answer all race again."""
+    """If the favourite fails, all algorithms race again."""
     able = True
 
     def moody(problem: FlowProblem, stop: Ints) -> FlowSolution:
         return quick(problem, stop) if able else refuse(problem, stop)
 
     portfolio = Portfolio({"moody": moody, "slow": dawdle})
-    for _ in range(SURE_AFTER + 1):
+    for _ in range(WINS_TRUSTED + 1):
         portfolio.solve(PROBLEM)
     assert portfolio.timings[-1].racers == 1
     able = False

@@ -14,7 +14,7 @@ from dios.firmament.coordinator.scheduler_service import SchedulerService
 from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.principal_accounts import FairnessRule
-from dios.node.settings import Fairness, Scheduling
+from dios.node.settings import FairnessPolicy, SchedulingMode
 from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission, Work
 from dios.wire.types import TaskState
 
@@ -112,7 +112,7 @@ def test_a_board_that_makes_no_sense_harms_nobody_else(office: SchedulerService)
     assert order.placements == [(1, "n1")]
     problems = ask(office, {"ask": "status"})["problems"]
     assert isinstance(problems, list)
-    assert [text.startswith("n2: its board makes no sense") for text in problems] == [True]
+    assert [text.startswith("n2: its queue is invalid") for text in problems] == [True]
 
 
 def test_people_see_their_own_tasks(office: SchedulerService) -> None:
@@ -260,7 +260,7 @@ def test_a_quota_is_the_rulers_to_set(office: SchedulerService) -> None:
 def test_shares_that_make_no_sense_are_told_and_change_nothing(office: SchedulerService) -> None:
     """What another coordinator handed on and is damaged stands among the problems."""
     office.learn(b"rubbish", 1.0, commitments=True)
-    assert "makes no sense" in str(ask(office, {"ask": "status"})["problems"])
+    assert "invalid" in str(ask(office, {"ask": "status"})["problems"])
 
 
 def test_shares_that_only_fade_are_not_handed_on_again(office: SchedulerService) -> None:
@@ -277,5 +277,5 @@ def test_shares_that_only_fade_are_not_handed_on_again(office: SchedulerService)
 
 def test_settings_have_the_coordinators_words() -> None:
     """What the settings of a node allow for set-up and fairness is what a coordinator knows."""
-    assert [one.value for one in Scheduling] == [one.value for one in SetUp]
-    assert {one.value for one in Fairness} == {one.value for one in FairnessRule}
+    assert [one.value for one in SchedulingMode] == [one.value for one in SetUp]
+    assert {one.value for one in FairnessPolicy} == {one.value for one in FairnessRule}

@@ -242,7 +242,7 @@ def test_few_of_one_principal_wait_without_room_being_kept() -> None:
     site.submit("narrow", 9, cpus=2.0)
     for now in range(40):
         site.round(float(now))
-    turns = site.scheduler._turns
+    turns = site.scheduler._fair_queue
     assert turns is not None
     let_in = turns.choose(site.scheduler.state, record=False).tasks
     names = [site.owner[int(site.scheduler.state.tasks.id[row])] for row in let_in]

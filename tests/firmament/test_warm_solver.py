@@ -7,7 +7,7 @@ import pytest
 from flow_warm import WarmHistory
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
-from dios.firmament.solvers.auction import ENDLESS, open_market
+from dios.firmament.solvers.auction import UNLIMITED, new_auction
 from dios.firmament.solvers.contraction import topological
 from dios.firmament.solvers.repair import new_search
 from dios.firmament.solvers.warm_solver import WarmSolver
@@ -33,15 +33,15 @@ def test_histories_cost_what_the_reference_says(block: int) -> None:
 
 
 def test_giving_up_for_a_start_anew_is_exact() -> None:
-    """A warm start without patience starts anew whenever zones are wide, and the cost is the reference's."""
+    """A repair that may do no work gives up, and the solution from scratch has the reference's cost."""
     gave_up = 0
     for seed in range(100, 106):
-        history = WarmHistory(seed, patience=0)
+        history = WarmHistory(seed, work_per_task=0)
         for step in range(15):
             history.change()
             expected = solve(history.problem(), "ortools")
             found = history.warm.solve()
-            gave_up += history.warm._anew
+            gave_up += history.warm._scratch_rounds
             assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
             if found.status == "optimal":
                 certificate(history.problem(), history.solution(found))
@@ -77,7 +77,7 @@ def test_holes_between_rows_are_closed() -> None:
 
 
 def test_a_network_without_a_way_is_told_and_may_be_mended() -> None:
-    """Where a task has nowhere to go the answer says so, and it is right again when the room is back."""
+    """A task without a possible place makes the network infeasible until there is room again."""
     warm = _small()
     warm.change_arcs([0, 1], capacity=[1, 0])
     found = warm.solve()
@@ -121,7 +121,7 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_a_refused_row_changes_nothing() -> None:
-    """Where the columns of new rows do not fit, the tasks keep those that they had."""
+    """If the columns of new rows are refused, the tasks keep their old rows."""
     warm = _small()
     for target, cost, said in (
         ([1, 2, 9], [0, 5, 0], "vertex 9"),
@@ -160,7 +160,7 @@ def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:
         warm.add_tasks([0, 2, 4], [1, 2, 1, 2], [0, 5, 0, 9])
     assert warm.solve().cost == 5
     net = warm._net
-    market = open_market(net, topological(net.head, net.out_start, net.out_arcs))
-    assert market is not None
-    assert market.askers[1:].tolist() == [2, 2]
-    assert market.kind[2] == ENDLESS
+    auction_state = new_auction(net, topological(net.head, net.out_start, net.out_arcs))
+    assert auction_state is not None
+    assert auction_state.option_count[1:].tolist() == [2, 2]
+    assert auction_state.kind[2] == UNLIMITED

@@ -1,7 +1,7 @@
 """Attackers: connections to a node that send frames in every way that a socket allows.
 
-Not for: what the frames say (``frames``), or whether the node bears it (``campaign``). One thread drives
-many of them in steps, so that the dice alone decide what happens next.
+The frames are made in ``frames``, the checks are in ``campaign``. One thread drives many attackers in steps,
+so that the random generator alone decides what happens next.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MANNERS: Final = (
 
 
 class StuckError(Exception):
-    """An attacker's mark was not answered in time, and its connection not closed either."""
+    """An attacker's mark was not answered in time, and its connection was not closed."""
 
 
 class Told:
-    """What attackers are told of others: numbers and names that must be of no use to them."""
+    """Values of other principals that attackers get: numbers and names that must be useless to them."""
 
     def __init__(self, refs: Sequence[int] = (), names: Sequence[bytes] = ()) -> None:
         self.refs: Final = refs
@@ -55,7 +55,7 @@ class Told:
 
 
 class Attacker:
-    """One connection with manners of its own, and what it has learned."""
+    """One connection with its own behaviour, and the values that it has learned."""
 
     def __init__(self, who: int, rng: Random, path: Path, told: Told, story: Story, *, foreign: bool) -> None:
         self.who: Final = who
@@ -83,12 +83,12 @@ class Attacker:
 
     # -- sending ------------------------------------------------------------------------------------
     def burst(self, count: int) -> None:
-        """Send about ``count`` frames, after its manners."""
+        """Send about ``count`` frames in the manner of this attacker."""
         if self.manners == "silent":
             return
         good = self._source.good
         if self.manners == "rude" and not self.frames_sent:
-            # Without a Hello, with one that is wrong, or with a second one.
+            # Without a Hello, with an invalid one, or with a second one.
             first = self._rng.choice((b"", framed(self._source.hello()) * 2))
             self._put(first, frames=2 if first else 0)
         self._put(b"".join([framed(good()) for _ in range(count)]), frames=count)
@@ -109,14 +109,14 @@ class Attacker:
         self.frames_sent += frames
 
     def give_up(self) -> None:
-        """Say that nothing more comes: after a wrong length the node may rightly wait for the rest."""
+        """Shut down sending: after a wrong length the node may wait for the rest."""
         self.lost = False
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         self._story.add("shut", self.who)
 
     def flush(self) -> None:
-        """Send what the socket takes at once."""
+        """Send the data that the socket accepts at once."""
         while self._out and self.open:
             size = len(self._out)
             if self.manners == "choppy":
@@ -149,17 +149,17 @@ class Attacker:
             os.close(write_end)
 
     def leaves(self) -> bool:
-        """Whether it has had enough, as one in ten has after each burst."""
+        """Return True if the attacker disconnects now, as one in ten does after each burst."""
         return self._rng.random() < 0.1
 
     @property
     def unsent(self) -> bool:
-        """Whether bytes wait for the node to read."""
+        """Return True if unsent bytes wait for the node to read."""
         return bool(self._out) and self.open
 
     # -- receiving ----------------------------------------------------------------------------------
     def receive(self) -> None:
-        """Take what is there."""
+        """Receive available data."""
         if self.manners == "deaf":
             return
         try:
@@ -189,7 +189,7 @@ class Attacker:
             self._source.answered(reply.seq, reply.result)
 
     def _receive_and_scribble(self) -> bytes:
-        """Take the descriptors, too, and write into all of them that can be written."""
+        """Receive the descriptors, too, and write to all of them that are writable."""
         data, fds, _, _ = socket.recv_fds(self.sock, 262_144, limits.DESCRIPTORS_PER_FRAME_MAX)
         for fd in fds:
             with contextlib.suppress(OSError, ValueError):
@@ -203,7 +203,7 @@ class Attacker:
         return data
 
     def close(self) -> None:
-        """Leave; unread replies stay unread."""
+        """Disconnect; unread replies stay unread."""
         if self.open:
             self.open = False
             self.waiting = False
@@ -213,7 +213,7 @@ class Attacker:
 
 @contextlib.contextmanager
 def acting(*, foreign: bool) -> Iterator[None]:
-    """Be another user of the machine for the length of a block, which takes root."""
+    """Act as another user of the machine in this context; it needs root."""
     if foreign:
         os.seteuid(STRANGER_UID)
     try:
@@ -224,7 +224,7 @@ def acting(*, foreign: bool) -> Iterator[None]:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection that does not block."""
+    """Open a non-blocking connection."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with socket_address(path) as address:
@@ -252,10 +252,10 @@ class Gang:
             member.close()
 
     def burst(self, count: int) -> tuple[int, int, list[bytes]]:
-        """Everybody sends ``count`` frames and waits for the node to have taken them.
+        """Let every attacker send ``count`` frames, and wait until the node has read them.
 
-        Returns the frames sent, the connections made, and the names of durable objects that now exist.
-        Raises StuckError when the node neither answers somebody nor closes the connection.
+        Return the number of frames and connections, and the names of durable objects that exist now. Raises
+        StuckError if the node neither answers an attacker nor closes its connection.
         """
         left = [member for member in self._members if not member.open]
         self._members[:] = [member for member in self._members if member.open]

@@ -1,8 +1,7 @@
-"""Frames that nobody should send: valid ones of every kind bent here and there, cut, stuffed, or plain noise.
+"""Bad frames: valid frames of every kind with changed fields, cut or extended, and random bytes.
 
-For: attacking network functions (``packets_play.py``). Not for: the node's frames (``frames.py``).
-
-The same seed makes the same frames. A quarter is left as it is, so that there are connections to attack.
+They attack network functions (``packet_checks.py``). The same seed gives the same frames. A quarter is
+unchanged, so that there are connections to attack.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from spray_frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made
 OUTSIDE4 = ("198.51.100.1", "198.51.100.2")
 OUTSIDE6 = ("2001:db8:5::1",)
 SERVICE = ("203.0.113.7", 80)
-"""Addresses that the functions under attack have."""
+"""Addresses of the functions under attack."""
 
 _HEADERS = 90
 _EDGES = (0, 1, 5, 6, 7, 8, 19, 20, 40, 0x3FFF, 0x4000, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF)
@@ -25,11 +24,11 @@ _KINDS = (0x0800, 0x86DD, 0x8100, 0x88A8, 0x0806, 0x8847, 0)
 _PROTOCOLS = (0, 1, 2, 4, 6, 17, 41, 43, 44, 47, 50, 51, 58, 59, 60, 132, 255)
 _PORTS = 400
 _LONG = 5_000
-"""One frame of so many is longer than any that there may be."""
+"""One in this number of frames is longer than the limit."""
 
 
 def seeds(rng: Random, count: int = 3_000) -> list[bytes]:
-    """Valid frames of few flows: connections, errors about them, fragments, tags, options, extensions."""
+    """Return valid frames of few flows: connections, ICMP errors, fragments, tags, options, extensions."""
     return [_valid(rng) for _ in range(count)]
 
 
@@ -68,7 +67,7 @@ def _valid(rng: Random) -> bytes:
             made.source, made.target, protocol=protocol, error_about=about[: rng.randrange(len(about) + 1)]
         )
     data = bytearray(made.frame())
-    # The side that it comes from stands in its source's last byte.
+    # The last byte of the source tells the side it comes from.
     data[11] = rng.randrange(2)
     if rng.random() < 0.05 and len(data) > 24:
         data[20:22] = struct.pack(">H", rng.choice((0x2000, 0x2001, 0x00FF, 0x1FFF)))
@@ -90,7 +89,7 @@ def _options(rng: Random, protocol: int, *, six: bool) -> bytes:
 
 
 def frames(rng: Random, count: int, valid: list[bytes]) -> Iterator[bytes]:
-    """So many frames, one after the other."""
+    """Yield ``count`` frames."""
     for number in range(count):
         chance = rng.random()
         if number % _LONG == _LONG - 1:
@@ -147,7 +146,7 @@ def _tag(rng: Random, data: bytearray, _valid: list[bytes]) -> None:
 
 
 def _head(rng: Random, data: bytearray, _valid: list[bytes]) -> None:
-    """The bytes that lengths and kinds of headers stand in, where there is no tag."""
+    """Change the bytes with lengths and kinds of headers, in a frame without a tag."""
     at = rng.choice((14, 16, 17, 18, 20, 21, 23, 34, 46, 47, 54, 55, 66, 67))
     if at < len(data):
         data[at] = rng.choice((rng.choice(_PROTOCOLS), rng.randrange(256), 0x4F, 0x44, 0x60, 0xF0, 0x00))

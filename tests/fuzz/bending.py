@@ -1,7 +1,6 @@
-"""Frames that are wrong: in a field, in a size, in their bytes, or in their length.
+"""Invalid frames: in a field, in a size, in their bytes, or in their length.
 
-Not for: messages that are well formed (``frames``). Most of these cost their connection; all of them must
-cost nobody else anything.
+Most of them cost their connection; none may affect anyone else. Valid messages are made in ``frames``.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ BOMBS: Final = (
 
 
 class Bent:
-    """A source of wrong frames, made out of the right ones of ``source``."""
+    """A source of invalid frames, made from the valid ones of ``source``."""
 
     def __init__(self, rng: Random, source: Frames) -> None:
         self._rng: Final = rng
         self._source: Final = source
 
     def frame(self) -> bytes:
-        """A whole frame, with its length, that is wrong in one way."""
+        """Return a whole frame, with its length, that is invalid in one way."""
         return self._rng.choice(self._BENDS)(self)
 
     def _wrong_field(self) -> bytes:
@@ -65,7 +64,7 @@ class Bent:
         return framed(self._source.request(call, ()))
 
     def _too_much(self) -> bytes:
-        """A field, list or text just over its bound, or one field too many."""
+        """Return a message with a field, list or text just over its limit, or one field too many."""
         many: tuple[Plain, ...] = (
             [*self._source.call(), *[0] * 12],
             [VECTOR, [[30, 1]] * (limits.VECTOR_CALLS_MAX + 1)],
@@ -117,7 +116,7 @@ class Bent:
         return framed(head + self._rng.choice(BOMBS) + b"\0" * self._source.rarely(300))
 
     def _full(self) -> bytes:
-        """As long as a frame may be, or one byte more."""
+        """Return a frame of the maximum length, or one byte more."""
         size = limits.FRAME_BYTES_MAX + self._rng.choice((0, 0, 1))
         return framed((b"\x92\x01\xc6" + struct.pack(">I", size - 7) + bytes(size))[:size])
 

@@ -1,7 +1,7 @@
-"""A campaign: one node, attackers on it in rounds, and after each round everything that must still hold.
+"""A campaign: one node, rounds of attackers, and checks after each round.
 
-Not for: the command line (``run``). What does not hold is a ``Finding``: it is written down with the last
-rounds' frames, and with the seed that repeats all of it.
+A failed check is a ``Finding``: it is stored with the frames of the last rounds, and with the seed that
+repeats the campaign. The command line is in ``run``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fuzz.watch import Figures, LogReader, figures, settled
 
 HERE: Final = Path(__file__).parent
 SHIPPED: Final = ("known", "frames", "bending")
-"""The modules that a hostile task brings along."""
+"""The modules that a hostile task takes with it."""
 
 GANG: Final = 12
 BURST: Final = 30
@@ -40,19 +40,19 @@ DYING_S: Final = 3.0
 
 MEMORY_SLACK_KIB: Final = 48 * 1024
 MEMORY_PER_OBJECT_KIB: Final = 16
-"""What an object that attackers left behind may cost: what they made and nobody can reach is kept, too."""
+"""The allowed memory of an object that attackers left behind; unreachable objects remain, too."""
 
 DESCRIPTORS_SLACK: Final = 80
 THREADS_SLACK: Final = 8
 
 
 class Finding(Exception):  # noqa: N818 - it is what a fuzzer looks for
-    """Something that must hold does not."""
+    """A check has failed."""
 
 
 @dataclass
 class Result:
-    """What a campaign did and saw."""
+    """The counts of a campaign."""
 
     seed: int
     foreign: bool
@@ -72,7 +72,7 @@ class Result:
 
 
 class Campaign:
-    """Attackers on one node; as another user of the machine where ``foreign``."""
+    """Attackers on one node; with ``foreign`` they run as another user of the machine."""
 
     def __init__(
         self, node: RunningNode, path: Path, seed: int, *, foreign: bool, bursts: int = BURSTS_PER_ROUND
@@ -96,7 +96,7 @@ class Campaign:
         self._program: Final = encode_program(Program((HERE / "hostile_task.py").read_text(), brought))
 
     def run(self, frames: int, progress: Callable[[Result], None] = lambda _: None) -> Result:
-        """Send at least that many frames; raises Finding."""
+        """Send at least this number of frames; raise Finding if a check fails."""
         began = time.monotonic()
         result = self.result
         while result.frames < frames:
@@ -139,7 +139,7 @@ class Campaign:
                 result.connections += opened
                 made += names
                 if number % 4 == 1:
-                    # While they are all connected, with calls of theirs waiting.
+                    # While all of them are connected, with calls waiting.
                     self._neighbour.turn()
         if task:
             self._task_ended(task)
@@ -157,7 +157,7 @@ class Campaign:
             self._audit()
 
     def _last_words(self) -> list[str]:
-        """What its log says after something went wrong; a daemon that dies of it takes a moment."""
+        """Return the log lines after a failure; a daemon that dies of it needs a moment."""
         deadline = time.monotonic() + DYING_S
         said: list[str] = []
         while time.monotonic() < deadline and exists(self._node.running.pid):
@@ -179,15 +179,15 @@ class Campaign:
     def _task_ended(self, ref: int) -> None:
         row = self._neighbour.outcome(ref)
         if row.cause not in {Cause.EXITED, Cause.PROTOCOL, Cause.KILLED}:
-            raise Finding(f"a hostile task ended otherwise: {row.cause}: {row.detail}")
+            raise Finding(f"a hostile task ended unexpectedly: {row.cause}: {row.detail}")
         self.result.hostile_tasks += 1
         self.result.task_frames += TASK_FRAMES
         self.result.frames += TASK_FRAMES
 
-    # -- what must hold -------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------
     def _flat(self, before: Figures, after: Figures) -> None:
         if not before.memory_kib:
-            return  # too short a campaign to have warmed up
+            return  # the campaign is too short for a warm-up
         left = max(0, self.result.objects_after - self.result.objects_before)
         grown = [
             name
@@ -209,12 +209,12 @@ class Campaign:
         self.result.audit_records = verdict.records
 
     def figures(self) -> Figures:
-        """The daemon now."""
+        """Return the current figures of the daemon."""
         return figures(self._node)
 
 
 def can_be_another() -> bool:
-    """Whether this process may act as another user of the machine."""
+    """Return True if this process may act as another user of the machine."""
     try:
         with acting(foreign=True):
             return True
@@ -226,9 +226,9 @@ def can_be_another() -> bool:
 def fuzzed_node(
     *, foreign: bool, record: Path | None = None, limits: str = ""
 ) -> Iterator[tuple[RunningNode, Path]]:
-    """A node, with a socket that attackers of another user can reach, for the length of a block.
+    """Start a node, with a socket that attackers of another user can reach, for the length of a context.
 
-    ``limits`` are those of each principal; what attackers make and leave is theirs to keep without any.
+    ``limits`` are those of each principal; without them, attackers can keep all objects that they create.
     """
     folder = Path(tempfile.mkdtemp(prefix="dios-fuzz-"))
     folder.chmod(0o711)

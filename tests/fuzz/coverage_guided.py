@@ -1,9 +1,9 @@
-"""Coverage-guided fuzzing of the codec and the core, with atheris: inputs that reach new lines are kept.
+"""Coverage-guided fuzzing of the codec and the core with atheris: inputs that reach new lines are kept.
 
     python -m tests.fuzz.coverage_guided [--seconds N] [--runs N] [--report DIR]
 
-Not for: the socket (``run``) or the suite: atheris lives in an environment of its own. What it found becomes
-a file in ``tests/fuzz/corpus``, which ``test_core`` feeds to a core in every run of the suite.
+Atheris is installed in a separate environment. A finding becomes a file in ``tests/fuzz/corpus``, which
+``test_core`` feeds to a core in every run of the suite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["dios.core", "dios.wire"], enable_loader_override=False):
-    from tests.fuzz.rig import OTHERS, Play, Rig, split
+    from tests.fuzz.core_harness import OTHERS, CoreHarness, RandomInputs, split
 
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / ".fuzz"
@@ -32,12 +32,12 @@ FRAMES_PER_MUTATION = 8
 
 
 def one_input(data: bytes) -> None:
-    """A fresh core takes it all; whatever is raised is a finding."""
-    Rig(checked=False).feed(data)
+    """Feed an input to a new core; any exception is a finding."""
+    CoreHarness(checked=False).feed(data)
 
 
 def mutated(data: bytes, size_max: int, seed: int) -> bytes:
-    """Half the time libFuzzer's own mutation of the bytes, else a change to the sequence of inputs."""
+    """Mutate bytes with libFuzzer half of the time, otherwise change the sequence of inputs."""
     rng = Random(seed)  # noqa: S311 - repeatable dice, nothing secret
     if rng.random() < 0.5:
         changed: bytes = atheris.Mutate(data, size_max)
@@ -52,25 +52,25 @@ def mutated(data: bytes, size_max: int, seed: int) -> bytes:
         place = rng.randrange(len(parts))
         parts[place] = (rng.randrange(OTHERS), parts[place][1])
     else:
-        play = Play(rng, checked=False)
+        inputs = RandomInputs(rng, checked=False)
         for _ in range(FRAMES_PER_MUTATION):
-            play.move()
-        parts += split(bytes(play.script))
+            inputs.move()
+        parts += split(bytes(inputs.script))
     told = b"".join(bytes([kind]) + len(body).to_bytes(2, "little") + body for kind, body in parts)
     return told[:size_max]
 
 
 def seeds(folder: Path) -> None:
-    """What the structure-aware generator makes, as a beginning."""
+    """Write inputs of the structure-aware generator as a start."""
     for seed in range(SEEDS):
-        play = Play(Random(seed), checked=False)  # noqa: S311 - the same
+        inputs = RandomInputs(Random(seed), checked=False)  # noqa: S311 - the same
         for _ in range(5 + seed % 40):
-            play.move()
-        (folder / f"seed-{seed}").write_bytes(bytes(play.script)[:INPUT_BYTES_MAX])
+            inputs.move()
+        (folder / f"seed-{seed}").write_bytes(bytes(inputs.script)[:INPUT_BYTES_MAX])
 
 
 def main() -> int:
-    """Fuzz in a process of its own, and tell what it did; returns 1 for a finding."""
+    """Fuzz in a separate process, and print the result; return 1 for a finding."""
     parser = argparse.ArgumentParser(description="Fuzz the codec and the core, guided by coverage.")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--runs", type=int, default=1_000_000)
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def outside(seconds: int, runs: int, report: Path | None) -> int:
-    """Start the fuzzer, which ends its own process, and read what it says."""
+    """Start the fuzzer, which ends its own process, and parse its output."""
     FINDINGS.mkdir(exist_ok=True)
     corpus = Path(tempfile.mkdtemp(prefix="dios-fuzz-corpus-"))
     try:

@@ -1,7 +1,7 @@
-"""Messages between nodes as a liar with a certificate says them: made from the types, with ids that count.
+"""Forged messages between nodes, made from the message types with meaningful ids.
 
-Not for: frames that are no messages (``bending``; ``test_peers_hostile``), or playing them before cores
-(``dcp_play``). Its dice decide everything, so that a seed repeats it.
+The sender is a node with a certificate. The random generator decides everything, so that a seed repeats it.
+Frames that are not messages are in ``bending``; ``dcp_simulation`` sends the messages to cores.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SORTS: Final[dict[str, str]] = {
     **dict.fromkeys(("epoch", "incarnation", "version", "order", "v_r", "v_w"), "small"),
     **dict.fromkeys(("permissions", "flags"), "bits"),
 }
-"""What sort of thing the fields of these names hold, where it is a number, bytes or text."""
+"""The sort of value in the fields with these names: a number, bytes or text."""
 
 REQUESTS: Final = members(dcp.RequestBody)
 ANSWERS: Final = members(dcp.Answer)
@@ -60,7 +60,7 @@ def _copied(plain: object) -> object:
 
 
 class Pools:
-    """The ids, names and texts that mean something somewhere, by sort."""
+    """The ids, names and texts that are in use somewhere, by sort."""
 
     def __init__(self) -> None:
         self._by_sort: defaultdict[str, dict[object, None]] = defaultdict(dict)
@@ -71,7 +71,7 @@ class Pools:
         self.add("principal", "uid:1000", "uid:2000", "node", "")
 
     def add(self, sort: str, *values: object) -> None:
-        """Remember some of a sort; the oldest give way."""
+        """Store values of a sort; the oldest are dropped."""
         found = self._by_sort[sort]
         for value in values:
             found.pop(value, None)
@@ -80,12 +80,12 @@ class Pools:
             del found[next(iter(found))]
 
     def of(self, sort: str) -> list[object]:
-        """All that are known."""
+        """Return all known values."""
         return list(self._by_sort[sort])
 
 
 class Liar:
-    """A source of messages, as any node may send them."""
+    """A source of messages that any node can send."""
 
     def __init__(self, rng: Random, pools: Pools) -> None:
         self.rng: Final = rng
@@ -94,7 +94,7 @@ class Liar:
 
     # -- whole messages -------------------------------------------------------------------------------
     def made(self) -> dcp.Message:
-        """A message that is one for the codec."""
+        """Return a message that the codec accepts."""
         for _ in range(ATTEMPTS):
             try:
                 return decode_message(encode_message(self._any()))
@@ -120,7 +120,7 @@ class Liar:
     def _waiting(self) -> tuple[int, ...]:
         known = cast("list[int]", self.pools.of("number"))
         if not known or self.rng.random() < 0.9:
-            return ()  # whoever names a high one is not listened to any more
+            return ()  # a node that names a high number is not answered any more
         return tuple(self.rng.choice(known) for _ in range(self.rng.choice((1, 4))))
 
     def _next(self) -> int:
@@ -134,7 +134,7 @@ class Liar:
         return self._scalar("number") if self.rng.random() < 0.9 else self._edge()
 
     def bent(self, message: dcp.Message) -> dcp.Message:
-        """A message that somebody said, with one or two of its leaves changed."""
+        """Return a recorded message with one or two of its leaves changed."""
         if isinstance(message, dcp.Gossip) and message.message:
             return dcp.Gossip(self._bent_gossip(message.message))
         plain = msgspec.msgpack.decode(encode_message(message))
@@ -156,7 +156,7 @@ class Liar:
         return msgspec.msgpack.encode(plain)
 
     def _bend(self, where: list[object], other: list[object]) -> None:
-        """Change a leaf, or put another's part in its place."""
+        """Change a leaf, or replace it by a part of another message."""
         while True:
             place = self.rng.randrange(len(where))
             inside = where[place]

@@ -1,8 +1,8 @@
-"""Makes frames: every message there is, with fields that are right or nearly right.
+"""Frames of every message type, with fields that are valid or nearly valid.
 
-Not for: frames that are no messages (``bending``), sending them (``attack``), or judging what comes back. It
-imports nothing but the wire and runs in three places: beside a node, inside a sandboxed task, and in process
-before a core. Its dice decide everything, so that a seed repeats it, and hypothesis' own dice can shrink it.
+It imports only the wire format, and runs in three places: next to a node, inside a sandboxed task, and in
+process before a core. The random generator decides everything, so that a seed repeats it and hypothesis can
+shrink it. Frames that are not messages are in ``bending``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dios.wire.types import Flag, ObjectType
 from tests.fuzz.known import CREATE, GRAVE, KEPT, KINDS, PROGRAMS, WEIGHTS, Known, Plain
 
 MADE_BYTES_MAX: Final = limits.GIB
-"""The largest size asked for that a node may grant."""
+"""The largest size that a node may grant."""
 
 BURST_SEQUENCE: Final = 2**62
-"""Sequence numbers from here on are the attacker's own marks, which no frame of the generator has."""
+"""Sequence numbers from here on are the attacker's marks; other frames never use them."""
 
 VECTOR: Final = 40
 HELLO: Final = 41
@@ -55,12 +55,12 @@ _NAMES: Final = (bytes(32), b"\xff" * 32, bytes(range(32)), b"a" * 32)
 
 
 def framed(body: bytes) -> bytes:
-    """A body with its length before it."""
+    """Return a body with its length before it."""
     return _PREFIX.pack(len(body)) + body
 
 
 def _plain(value: object) -> object:
-    """A default, as it is encoded."""
+    """Return a default value in its encoded form."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
@@ -69,9 +69,9 @@ def _plain(value: object) -> object:
 
 
 class Frames:
-    """A source of frames for one attacker; ``grave`` lets it ask for the node's end and new limits.
+    """A source of frames for one attacker; with ``grave`` it may ask to stop the node and to set limits.
 
-    ``runs`` is the share of its calls of run that name a real program.
+    ``runs`` is the share of its run calls that name a real program.
     """
 
     def __init__(self, rng: Random, known: Known, *, grave: bool = False, runs: float = 0.1) -> None:
@@ -89,7 +89,7 @@ class Frames:
 
     # -- frames -------------------------------------------------------------------------------------
     def good(self) -> bytes:
-        """The body of a message that is one: whether it is granted is another matter."""
+        """Return the body of a valid message, which the node may refuse."""
         shape = self.rng.random()
         if shape < 0.06:
             return self._vector()
@@ -97,12 +97,12 @@ class Frames:
         return self.request(call, [call])
 
     def hello(self) -> bytes:
-        """The body of a first message, rarely with groups of others."""
+        """Return the body of a first message, rarely with groups of others."""
         groups = [self._name() for _ in range(self.rarely(3))]
         return _pack([1, [HELLO, PROTOCOL_VERSION, groups, "fuzz"]])
 
     def mark(self, number: int) -> bytes:
-        """The body of a harmless call, whose answer shows that everything before it was taken."""
+        """Return the body of a harmless call, whose answer shows that everything before it was read."""
         return _pack([BURST_SEQUENCE + number, [30, 1]])
 
     def answered(self, seq: int, result: AnyResult) -> None:
@@ -112,7 +112,7 @@ class Frames:
             self.known.learn(calls, result)
 
     def request(self, call: Plain, calls: Sequence[Plain]) -> bytes:
-        """The body of a message with the next number; ``calls`` are what its answer teaches about."""
+        """Return the body of a message with the next number; its answer teaches about ``calls``."""
         rng = self.rng
         if rng.random() > 0.004:
             self._seq += 1
@@ -133,9 +133,9 @@ class Frames:
 
     # -- calls --------------------------------------------------------------------------------------
     def call(self) -> Plain:
-        """Any one call, its trailing defaults sometimes left out."""
+        """Return any call, sometimes without its trailing defaults."""
         rng, known = self.rng, self.known
-        # Who holds nothing yet makes something first: refusals alone lead nowhere.
+        # An attacker without references creates something first, because refusals alone lead nowhere.
         poor = len(known.refs) < 8 and rng.random() < 0.7
         kind = CREATE if poor else rng.choices(KINDS, self._weights)[0]
         if kind.paired:
@@ -165,7 +165,7 @@ class Frames:
         return made
 
     def value(self, kind: inspect.Type) -> object:
-        """A value of a described type, mostly within its bounds."""
+        """Return a value of a described type, mostly within its limits."""
         rng = self.rng
         match kind:
             case inspect.UnionType():
@@ -230,7 +230,7 @@ class Frames:
 
     # -- fields -------------------------------------------------------------------------------------
     def rarely(self, most: int) -> int:
-        """Mostly little, at most ``most``."""
+        """Return a number that is mostly small, at most ``most``."""
         dice = self.rng.random()
         return int(dice * dice * dice * (most + 1))
 
@@ -278,7 +278,7 @@ class Frames:
         if dice < 0.4:
             return 0
         number = int(self.rng.random() * 200) if dice < 0.85 else self._number()
-        # What is granted is really made: nobody's machine has room for what a few attackers could ask for.
+        # Granted sizes are really allocated, and the machine has no room for the sum of all requests.
         return number if number <= MADE_BYTES_MAX else limits.BLOB_BYTES_MAX + 1 + number
 
     def _flags(self) -> int:

@@ -1,7 +1,7 @@
-"""The program of a hostile task: it is handed a seed and floods its node through the socket it inherited.
+"""The program of a hostile task: it floods its node through the inherited socket, with a given seed.
 
-Not for: leaving the sandbox (``tests/security``). Beside frames it prints what no console should swallow.
-It ends with status 0 when it has sent all it was to send, or the node has closed its connection.
+It also prints data that a console must handle. The exit status is 0 after all frames are sent, or when the
+node has closed the connection. Escapes from the sandbox are tested in ``tests/security``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECEIVE_BYTES = 262_144
 
 
 def main(seed: int, count: int) -> None:
-    """Send ``count`` frames; when they are all taken, end."""
+    """Send ``count`` frames; end when all are read."""
     rng = Random(seed)  # noqa: S311 - repeatable dice, nothing secret
     known = Known()
     source = Frames(rng, known, grave=True, runs=0.02)
@@ -46,7 +46,7 @@ def main(seed: int, count: int) -> None:
 
 
 def exchange(sock: socket.socket, data: bytes, splitter: FrameSplitter, source: Frames) -> bool:
-    """Send it all, reading meanwhile; False when the node has closed."""
+    """Send all data and read in between; return False when the node has closed the connection."""
     while data:
         readable, writable, _ = select.select([sock], [sock], [])
         if readable and not learn(sock, splitter, source):
@@ -62,7 +62,7 @@ def exchange(sock: socket.socket, data: bytes, splitter: FrameSplitter, source: 
 
 
 def learn(sock: socket.socket, splitter: FrameSplitter, source: Frames) -> bool:
-    """Take replies that are there; False at the end."""
+    """Read available replies; return False at the end."""
     try:
         got = sock.recv(RECEIVE_BYTES)
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""The kinds of calls there are, and what an attacker has learned that it can put into them.
+"""The kinds of calls, and the values that an attacker has learned and can use in them.
 
-Not for: making frames (``frames``). It imports nothing but the wire: it goes into sandboxed tasks, too.
+It imports only the wire format, because it also runs in sandboxed tasks. Frames are made in ``frames``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dios.wire.messages import AnyResult
 from dios.wire.types import Deletion, ObjectType
 
 Plain: TypeAlias = list[object]
-"""A message as it is encoded: its tag, then its fields."""
+"""An encoded message: its tag, then its fields."""
 
 KEPT: Final = 96
-"""How many references, names and buffers of each sort an attacker remembers."""
+"""The number of references, names and buffers of each sort that an attacker stores."""
 
 PROGRAMS: Final = (
     b"pass",
@@ -29,11 +29,11 @@ PROGRAMS: Final = (
     b"1/0",
     b"\xff\0not a program",
 )
-"""What attackers write that is meant to be run."""
+"""Programs that attackers write to be run."""
 
 
 class Kind:
-    """One class of call: its tag and its fields, as the wire describes them."""
+    """One class of call: its tag and its fields, from the definition of the wire format."""
 
     def __init__(self, call: type[msgspec.Struct]) -> None:
         described = inspect.type_info(call)
@@ -65,14 +65,14 @@ WEIGHTS: Final = [
     {"Create": 5, "Run": 2, "Shutdown": 1, "SetLimits": 1}.get(kind.call.__name__, 3) for kind in KINDS
 ]
 GRAVE: Final = frozenset({"Shutdown", "SetLimits"})
-"""What the node's own user is right to be granted, so that it is no attack when they ask for it."""
+"""Rights that the node's own user may have, so that asking for them is not an attack."""
 CREATE: Final = next(kind for kind in KINDS if kind.call is messages.Create)
 _WRITING_TAGS: Final = frozenset(kind.tag for kind in KINDS if kind.call in _WRITING)
 _DELETE_TAG: Final = next(kind.tag for kind in KINDS if kind.call is messages.Delete)
 
 
 class Known:
-    """What one attacker has learned, and what it was told of others."""
+    """The values that one attacker has learned, and those it was given about others."""
 
     def __init__(self, foreign: Sequence[int] = (), foreign_names: Sequence[bytes] = ()) -> None:
         self.foreign: Final = list(foreign)
@@ -86,7 +86,7 @@ class Known:
         self.made: list[bytes] = []
 
     def learn(self, sent: Sequence[Plain], result: AnyResult) -> None:
-        """Take what a reply tells; ``sent`` are the calls it answers, one but for a vector."""
+        """Learn from a reply; ``sent`` are the answered calls, several for a vector."""
         if isinstance(result, messages.Results):
             for call, part in zip(sent, result.results, strict=False):
                 self._take(call, part)
@@ -94,7 +94,7 @@ class Known:
             self._take(sent[0], result)
 
     def welcome(self, result: messages.Welcome) -> None:
-        """Take what a task or session is told first."""
+        """Learn from the welcome of a task or session."""
         self.names.append(result.name)
         for reference in (result.self_ref, result.console, *result.groups, *result.inputs, *result.outputs):
             self._reference(reference)

@@ -1,7 +1,6 @@
-"""An innocent neighbour of the attackers: what it asks for must be done rightly all the time.
+"""An innocent client next to the attackers, whose calls must succeed all the time; and a cleaner.
 
-Not for: attacking. Also the janitor, who removes what attackers leave in the store, so that a long
-campaign does not fill the disk.
+The cleaner removes objects that attackers leave in the store, so that a long campaign does not fill the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PROGRAM: Final = b"raise SystemExit(7)"
 
 
 class Neighbour:
-    """A session that lives through a whole campaign, with objects that nobody else may touch."""
+    """A session during a whole campaign, with objects that nobody else may change."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
@@ -44,16 +43,16 @@ class Neighbour:
 
     @property
     def refs(self) -> list[int]:
-        """The numbers of its references, which are of no use to anybody else."""
+        """The numbers of its references, which are useless to others."""
         return [made.reference.ref for made, _ in self._kept] + [self._client.welcome.self_ref.ref]
 
     @property
     def names(self) -> list[bytes]:
-        """Its secrets, for attackers of another principal, to whom even names are of no use."""
+        """Its secret names, for attackers of another principal, to whom they are useless."""
         return [made.name for made, _ in self._kept if made.name is not None] + [self._client.welcome.name]
 
     def turn(self) -> None:
-        """One round of honest work; AssertionError where an answer is not the right one."""
+        """Do one round of work; raise AssertionError for a wrong answer."""
         client = self._client
         self._turns += 1
         for made, data in self._kept:
@@ -73,11 +72,11 @@ class Neighbour:
         self._forget_descriptors()
 
     def objects(self) -> int:
-        """How many objects the node says it has, whoever's they are."""
+        """Return the number of objects of the node, of all owners."""
         return self._client.ask(messages.NodeInfo(), messages.Info).counts["objects"]
 
     def run(self) -> None:
-        """Run a trivial task to its end, once there is room for one."""
+        """Run a trivial task to its end, as soon as there is room for one."""
         client = self._client
         deadline = time.monotonic() + RUN_S
         while self.runs_possible:
@@ -87,7 +86,7 @@ class Neighbour:
                 self.runs_possible = False
                 return
             if isinstance(started, Failure) and started.code in {Code.EAGAIN, Code.EDQUOT}:
-                continue  # as many tasks as may be run already
+                continue  # the maximum number of tasks is running already
             assert isinstance(started, Created), started
             row = self._ended(started.reference.ref)
             assert (row.cause, row.exit_code) == (Cause.EXITED, 7), row.detail
@@ -106,7 +105,7 @@ class Neighbour:
         self._client.fds.clear()
 
     def start(self, program: bytes, *arguments: str, refs: Sequence[int] = ()) -> int:
-        """Start somebody else's program as a task of one's own; its reference, 0 without room for it."""
+        """Start a program of an attacker as its own task; return its reference, 0 without room for it."""
         client = self._client
         made = client.ask(
             messages.Create(ObjectType.SHMEM_BLOB, name_kind=NameKind.ANONYMOUS), Created
@@ -121,11 +120,11 @@ class Neighbour:
         return started.reference.ref
 
     def outcome(self, ref: int) -> messages.TaskRow:
-        """Wait for a task's end, and tell how it ended."""
+        """Wait for a task's end, and return its status."""
         return self._ended(ref)
 
     def close(self) -> None:
-        """Leave, and take everything along."""
+        """Disconnect, and delete everything."""
         with contextlib.suppress(AssertionError, DiosError, OSError):
             for made, _ in self._kept:
                 self._client.ask(messages.Delete(made.reference.ref, int(Flag.DESTROY)), messages.Done)
@@ -133,13 +132,13 @@ class Neighbour:
 
 
 class Janitor:
-    """Removes what attackers left in the store, with the rights of their own principal."""
+    """A cleaner for objects that attackers left in the store, with the rights of their principal."""
 
     def __init__(self, path: Path) -> None:
         self._client: Final = RawClient(path)
 
     def sweep(self, names: Sequence[bytes]) -> int:
-        """Destroy what is found under these names; returns how much that was."""
+        """Destroy the objects with these names; return the number that was found."""
         client, gone = self._client, 0
         for name in names:
             found = client.any(messages.Lookup(name))

@@ -1,9 +1,9 @@
-"""``make fuzz-frames``: a file of bad packets through network functions, told as it goes.
+"""``make fuzz-frames``: a file of bad packets through network functions, with progress.
 
     python -m tests.fuzz.packets_run --frames 1000000 [--seed N] [--report FILE.md]
 
-Not for: what is sent (``bad_packets.py``) and what must hold (``packets_play.py``). Status 1 for a finding,
-which its seed repeats.
+The exit status is 1 for a finding, which its seed repeats. Packets are made in ``bad_packets.py``, the checks
+are in ``packet_checks.py``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from random import Random
 
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
-from tests.fuzz.packets_play import CORES, FUNCTIONS, through_a_file, through_memory, write
+from tests.fuzz.packet_checks import CORES, FUNCTIONS, through_a_file, through_memory, write
 from tests.fuzz.run import TELL_S, say
 
 FLAT_BYTES = 48 * 2**20
-"""So much more memory than after the first tenth is what a run's own parts take, one more or less."""
+"""The memory growth after the first tenth that a run itself may cause."""
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 @dataclass
 class Watch:
-    """Memory as a file goes through."""
+    """The memory during the replay of a file."""
 
     size: int
     told: float = field(default_factory=time.monotonic)
@@ -45,7 +45,7 @@ class Watch:
     last: int = 0
 
     def __call__(self, done: int) -> None:
-        """So many bytes of it are through."""
+        """Record the memory after ``done`` bytes."""
         self.last = resident()
         if not self.first and done > self.size // 10:
             self.first = self.last
@@ -55,7 +55,7 @@ class Watch:
 
 
 def attack(folder: Path, count: int, seed: int) -> dict[str, dict[str, int]]:
-    """Everything, by function. AssertionError for a finding."""
+    """Run all functions; return the counts by function. Raises AssertionError for a finding."""
     rng = Random(seed)  # noqa: S311 - repeatable, nothing secret
     path = folder / "in.pcap"
     write(path, frames(rng, count, seeds(rng)), count)
@@ -76,13 +76,13 @@ def attack(folder: Path, count: int, seed: int) -> dict[str, dict[str, int]]:
 
 
 def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], seconds: float) -> None:
-    """The page of results."""
+    """Write the page of results."""
     rows = list(dict.fromkeys(row for told in found.values() for row in told))
     ends = [row for row in ("sent", "changed", "MiB before", "MiB after") if row in rows]
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
     system, python = f"{platform.system()} {platform.release().split('-')[0]}", platform.python_version()
     lines = [
-        "# Network functions before bad packets",
+        "# Network functions with bad packets",
         "",
         f"`make fuzz-frames`, {today}, seed {seed}. **Nothing found:** {count:,} packets through each of",
         f"{len(found)} functions on {CORES} cores, twice, in {seconds:.0f} s.",
@@ -90,8 +90,8 @@ def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], 
         "",
         f"Machine: {system}, Python {python}, {os.cpu_count()} processors.",
         "",
-        "Each packet was received once, sent or dropped for one cause, and its place given back once.",
-        "Packets cross between cores, and tables and ports are few, so that they run out.",
+        "Each packet was received once, sent or dropped for one cause, and its place released once.",
+        "Packets cross between cores, and tables and ports are small, so that they fill up.",
         "",
         "| | " + " | ".join(found) + " |",
         "|---|" + "---|" * len(found),
@@ -104,11 +104,11 @@ def report(path: Path, count: int, seed: int, found: dict[str, dict[str, int]], 
 
 
 def main() -> int:
-    """Do what the arguments say; returns the exit status."""
+    """Run the campaign; return the exit status."""
     parser = argparse.ArgumentParser(description="Send bad packets through network functions.")
-    parser.add_argument("--frames", type=int, default=1_000_000, help="how many packets to make")
-    parser.add_argument("--seed", type=int, default=None, help="drawn when not given")
-    parser.add_argument("--report", type=Path, default=None, help="write the page of results there")
+    parser.add_argument("--frames", type=int, default=1_000_000, help="the number of packets")
+    parser.add_argument("--seed", type=int, default=None, help="random by default")
+    parser.add_argument("--report", type=Path, default=None, help="the file for the page of results")
     chosen = parser.parse_args()
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""Sends a story's frames to a fresh node, with that node's ids in place of the recorded ones.
+"""Replay of a recorded finding on a new node, with the ids of that node in place of the recorded ones.
 
-Not for: deciding that a defect is mended: what depended on time may not come again. The seed's whole
-campaign is the other way to repeat a finding.
+A replay without the failure does not prove that the defect is corrected, because timing may differ. The other
+way to repeat a finding is the whole campaign with its seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECEIVE_BYTES: Final = 262_144
 
 
 class Line:
-    """One connection of the replay, beside what was recorded of it."""
+    """One connection of the replay, with its recorded bytes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock: Final = sock
@@ -37,7 +37,7 @@ class Line:
         self.got = bytearray()
 
     def send(self, data: bytes, *, hands: bool) -> None:
-        """Send it all, taking what comes meanwhile; a node that closed is left alone."""
+        """Send all data and receive in between; stop if the node has closed the connection."""
         read_end, write_end = os.pipe()
         try:
             while data:
@@ -55,7 +55,7 @@ class Line:
             os.close(write_end)
 
     def answered(self, recorded: bytes, translation: Translation) -> None:
-        """Wait until as much was answered as it was then, or a moment; then compare."""
+        """Wait until as much was answered as recorded, or for a moment; then compare."""
         self.recorded += recorded
         deadline = time.monotonic() + ANSWER_S
         while len(self.got) < len(self.recorded) and time.monotonic() < deadline:
@@ -64,7 +64,7 @@ class Line:
         translation.learn(bytes(self.recorded), bytes(self.got))
 
     def take(self, wait_s: float) -> bool:
-        """Take what is there; False at the end."""
+        """Receive available data; return False at the end."""
         if not select.select([self.sock], [], [], wait_s)[0]:
             return True
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class Line:
 
 
 def replay(story: Sequence[Entry], node: RunningNode, path: Path, *, foreign: bool) -> str:
-    """Send it all; what is wrong with the node afterwards, empty when nothing is."""
+    """Replay a record; return the problems of the node afterwards, empty if there are none."""
     log = LogReader(node.data / "node.log")
     translation = Translation()
     lines: dict[int, Line] = {}
@@ -89,7 +89,7 @@ def replay(story: Sequence[Entry], node: RunningNode, path: Path, *, foreign: bo
                 continue
             line = lines.get(who)
             if line is None:
-                continue  # its beginning was forgotten
+                continue  # the start of this connection is no longer in the record
             if what == "hand":
                 hands = True
             elif what == "send":

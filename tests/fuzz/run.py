@@ -1,10 +1,10 @@
-"""``make fuzz``: a long campaign on the socket of a real node, told as it goes; and replays of findings.
+"""``make fuzz``: a long campaign against the socket of a real node, with progress; and replays of findings.
 
     python -m tests.fuzz.run --frames 1000000 [--seed N] [--report DIR]
     python -m tests.fuzz.run --replay FILE
 
-Not for: what is sent (``frames``) or checked (``campaign``). A finding is written to ``.fuzz/`` and ends
-the run with status 1.
+A finding is written to ``.fuzz/`` and ends the run with status 1. Frames are made in ``frames``, the checks
+are in ``campaign``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ TELL_S = 1.0
 
 
 def main() -> int:
-    """Do what the arguments say; returns the exit status."""
+    """Run a campaign or a replay; return the exit status."""
     parser = argparse.ArgumentParser(description="Fuzz the socket of a real node, or replay a finding.")
-    parser.add_argument("--frames", type=int, default=1_000_000, help="how many frames to send at least")
-    parser.add_argument("--seed", type=int, default=None, help="repeats a campaign; drawn when not given")
-    parser.add_argument(
-        "--report", type=Path, default=None, help="the folder for fuzz.json, kept as a result"
-    )
+    parser.add_argument("--frames", type=int, default=1_000_000, help="the minimum number of frames to send")
+    parser.add_argument("--seed", type=int, default=None, help="repeats a campaign; random by default")
+    parser.add_argument("--report", type=Path, default=None, help="the folder for fuzz.json, the result")
     parser.add_argument(
         "--limits", default="", help="limits of each principal, as in a node's settings: 'objects=4000'"
     )
-    parser.add_argument("--replay", type=Path, default=None, help="send a finding's frames to a fresh node")
+    parser.add_argument("--replay", type=Path, default=None, help="send a finding's frames to a new node")
     chosen = parser.parse_args()
     if chosen.replay is not None:
         return repeat(chosen.replay)
@@ -48,7 +46,7 @@ def main() -> int:
 
 
 def campaign(frames: int, seed: int, report: Path | None, limits: str) -> int:
-    """Run one, telling each second how far it is."""
+    """Run a campaign, with a line of progress each second."""
     foreign = can_be_another()
     say(f"seed {seed}: at least {frames:,} frames, as {'another user' if foreign else 'the same user'}")
     told = 0.0
@@ -75,7 +73,7 @@ def campaign(frames: int, seed: int, report: Path | None, limits: str) -> int:
             file = FINDINGS / f"finding-{seed}.json"
             work.story.write(file, seed=seed, frames=work.result.frames, what=str(finding))
             say(f"\nFINDING after {work.result.frames:,} frames: {finding}")
-            say(f"its frames are in {file.relative_to(ROOT)}; send them to a fresh node with")
+            say(f"its frames are in {file.relative_to(ROOT)}; send them to a new node with")
             say(f"  make fuzz-replay FINDING={file.relative_to(ROOT)}")
             say(f"and repeat the whole campaign with\n  make fuzz SEED={seed} FRAMES={frames}")
             return 1
@@ -87,7 +85,7 @@ def campaign(frames: int, seed: int, report: Path | None, limits: str) -> int:
 
 
 def write_report(folder: Path, result: Result) -> None:
-    """Keep the figures as a result."""
+    """Store the result."""
     machine = (
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}, {os.cpu_count()} CPUs"
     )
@@ -104,16 +102,16 @@ def write_report(folder: Path, result: Result) -> None:
 
 
 def repeat(file: Path) -> int:
-    """Send a finding's frames to a fresh node, and say how it took them."""
+    """Send the frames of a finding to a new node, and print the result."""
     foreign = can_be_another()
     with fuzzed_node(foreign=foreign) as (node, path):
         said = replay(read_story(file), node, path, foreign=foreign)
-    say(said or "the node took them all, lives, and has nothing to complain of in its log")
+    say(said or "the node accepted all frames, is alive, and has no errors in its log")
     return 1 if said else 0
 
 
 def say(line: str, *, over: bool = False) -> None:
-    """Tell a line; ``over`` the last one where a person watches."""
+    """Print a line; with ``over``, replace the last line on a terminal."""
     end = "\r" if over and sys.stdout.isatty() else "\n"
     sys.stdout.write(line + end)
     sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""What was sent and answered, so that a finding can be told and replayed on a fresh node.
+"""A record of the sent and received bytes, so that a finding can be replayed on a new node.
 
-Not for: repeating a whole campaign, which its seed does. Ids and names are drawn anew by every node: where a
-recorded answer had one, the replay puts what the new node answered in its place, in whatever is sent after.
+Ids and names are random on every node: where a recorded answer had one, the replay puts the answer of the new
+node in its place in everything that is sent later. A whole campaign is repeated by its seed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 from dios.wire.codec import FrameSplitter
 
 ID_MIN: Final = 2**40
-"""Ids are random below 2**63: a smaller number in an answer is none."""
+"""Ids are random below 2**63, so a smaller number in an answer is not an id."""
 
 
 class Entry(NamedTuple):
-    """One thing that happened on connection ``who``: ``what`` is open, send, hand, got, shut or close."""
+    """One event on connection ``who``: ``what`` is open, send, hand, got, shut or close."""
 
     what: str
     who: int
@@ -29,36 +29,36 @@ class Entry(NamedTuple):
 
 
 class Story:
-    """The last rounds of a campaign."""
+    """The record of the last rounds of a campaign."""
 
     def __init__(self, rounds_kept: int = 3) -> None:
         self._kept: Final = rounds_kept
         self._rounds: list[list[Entry]] = [[]]
 
     def add(self, what: str, who: int, data: bytes = b"") -> None:
-        """Note what happened."""
+        """Record an event."""
         self._rounds[-1].append(Entry(what, who, data))
 
     def next_round(self) -> None:
-        """Begin a round, and forget the oldest."""
+        """Begin a round, and drop the oldest."""
         self._rounds.append([])
         del self._rounds[: -self._kept]
 
     def write(self, path: Path, **told: object) -> None:
-        """Keep it in a file, with what else is ``told`` of the finding."""
+        """Write the record to a file, with further facts about the finding."""
         entries = [[one.what, one.who, one.data.hex()] for part in self._rounds for one in part]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**told, "entries": entries}, indent=0) + "\n")
 
 
 def read_story(path: Path) -> list[Entry]:
-    """What a finding's file holds."""
+    """Return the events in a finding's file."""
     told = json.loads(path.read_text())
     return [Entry(what, who, bytes.fromhex(data)) for what, who, data in told["entries"]]
 
 
 def ids_in(body: bytes) -> Iterator[bytes]:
-    """Every id and name in an answer, as MessagePack writes it, in their order."""
+    """Yield every id and name in an answer, as MessagePack encodes it, in order."""
     try:
         value: object = msgspec.msgpack.decode(body)
     except msgspec.DecodeError:
@@ -73,7 +73,7 @@ def ids_in(body: bytes) -> Iterator[bytes]:
 
 
 def by_sequence(bodies: list[bytes]) -> dict[int, list[bytes]]:
-    """Ids and names of answers, by the sequence number of each."""
+    """Return ids and names of answers by their sequence numbers."""
     found: dict[int, list[bytes]] = {}
     for body in bodies:
         decoded: object = msgspec.msgpack.decode(body)
@@ -83,14 +83,14 @@ def by_sequence(bodies: list[bytes]) -> dict[int, list[bytes]]:
 
 
 class Translation:
-    """From a recorded node's ids and names to those of the node of a replay."""
+    """A mapping from a recorded node's ids and names to those of the replay's node."""
 
     def __init__(self) -> None:
         self._new: dict[bytes, bytes] = {}
         self._pattern: re.Pattern[bytes] | None = None
 
     def learn(self, recorded: bytes, got: bytes) -> None:
-        """Compare the answers that a connection gave then and now; both are whole frames."""
+        """Compare the recorded and the new answers of a connection; both are whole frames."""
         now = by_sequence(FrameSplitter(2**32 - 1).feed(got))
         for seq, old in by_sequence(FrameSplitter(2**32 - 1).feed(recorded)).items():
             for before, after in zip(old, now.get(seq, ()), strict=False):
@@ -99,7 +99,7 @@ class Translation:
                     self._pattern = None
 
     def apply(self, data: bytes) -> bytes:
-        """The bytes as they mean the same to the new node."""
+        """Return the bytes with the ids and names of the new node."""
         if not self._new:
             return data
         if self._pattern is None:

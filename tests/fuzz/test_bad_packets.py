@@ -14,7 +14,7 @@ from nf_lab import FunctionLab
 from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
-from tests.fuzz.packets_play import FUNCTIONS, through_a_file, through_memory, write
+from tests.fuzz.packet_checks import FUNCTIONS, through_a_file, through_memory, write
 
 SEED = 8
 FRAMES = 20_000

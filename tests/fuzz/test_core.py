@@ -16,9 +16,9 @@ from dios.errors import ProtocolError
 from dios.wire.codec import FrameSplitter, decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, Request
 from tests.fuzz.bending import Bent
+from tests.fuzz.core_harness import CoreHarness, RandomInputs
 from tests.fuzz.frames import Frames, framed
 from tests.fuzz.known import Known
-from tests.fuzz.rig import Play, Rig
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*"))
 LONG_SEEDS = 40
@@ -36,42 +36,42 @@ def dice(seed: int) -> Random:
 @given(st.randoms(use_true_random=False), st.integers(1, 25))
 def test_whatever_attackers_say_the_core_answers_and_stays_right(rng: Random, moves: int) -> None:
     """No frame and no word of the host's makes the core raise; after each, every invariant holds."""
-    play = Play(rng, checked=True)
+    inputs = RandomInputs(rng, checked=True)
     for _ in range(moves):
-        play.move()
+        inputs.move()
 
 
 @pytest.mark.parametrize("seed", range(LONG_SEEDS))
 def test_long_attacks_leave_the_tables_right(seed: int) -> None:
     """After hundreds of moves of three attackers the core's tables are as they must be."""
-    play = Play(dice(seed), checked=False)
+    inputs = RandomInputs(dice(seed), checked=False)
     for _ in range(LONG_MOVES):
-        play.move()
-    check(play.rig.core.state)
+        inputs.move()
+    check(inputs.harness.core.state)
 
 
 def test_a_script_repeats_itself() -> None:
     """The bytes of an attack do the same to another core: a finding can be kept as a file."""
-    play = Play(dice(4), checked=False)
+    inputs = RandomInputs(dice(4), checked=False)
     for _ in range(LONG_MOVES):
-        play.move()
-    again = Rig(checked=False)
-    again.feed(bytes(play.script))
-    assert again.outcomes == play.rig.outcomes
-    assert len(again.core.state.objects) == len(play.rig.core.state.objects) > 10
+        inputs.move()
+    again = CoreHarness(checked=False)
+    again.feed(bytes(inputs.script))
+    assert again.outcomes == inputs.harness.outcomes
+    assert len(again.core.state.objects) == len(inputs.harness.core.state.objects) > 10
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=600))
 def test_any_bytes_are_inputs(data: bytes) -> None:
     """A core takes any script whatever, and keeps its invariants."""
-    Rig(checked=False).feed(data)
+    CoreHarness(checked=False).feed(data)
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_what_guided_fuzzing_kept(path: Path) -> None:
     """Inputs that reached deep, or once broke something, break nothing."""
-    Rig(checked=True).feed(path.read_bytes())
+    CoreHarness(checked=True).feed(path.read_bytes())
 
 
 @settings(max_examples=300, deadline=None)

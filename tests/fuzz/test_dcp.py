@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dios.core.model.invariants import check
 from tests.fuzz.dcp import ANSWERS, REQUESTS
-from tests.fuzz.dcp_play import Play
+from tests.fuzz.dcp_simulation import ForgerySimulation
 
 SEEDS = 12
 MOVES = 300
@@ -28,19 +28,19 @@ def dice(seed: int) -> Random:
 @given(st.randoms(use_true_random=False), st.integers(1, 10))
 def test_a_refused_message_has_changed_nothing(rng: Random, moves: int) -> None:
     """Nothing but ProtocolError comes out of a core, and then everything is as it was before the message."""
-    play = Play(rng, checked=1)
+    simulation = ForgerySimulation(rng, checked=1)
     for _ in range(moves):
-        play.move()
-        check(play.target.core.state)
+        simulation.move()
+        check(simulation.target.core.state)
 
 
 def test_refusals_are_compared() -> None:
-    """The play reaches refusals, and what it compares before and after them is there."""
-    play = Play(dice(1), checked=1)
+    """The simulation reaches refusals, and what it compares before and after them is there."""
+    simulation = ForgerySimulation(dice(1), checked=1)
     for _ in range(60):
-        play.move()
-    assert play.compared > 50
-    assert play.compared == play.refused
+        simulation.move()
+    assert simulation.compared > 50
+    assert simulation.compared == simulation.refused
 
 
 @pytest.mark.extended
@@ -49,25 +49,25 @@ def test_long_lies_leave_the_tables_right() -> None:
     lied = 0
     kinds: set[str] = set()
     for seed in range(SEEDS):
-        play = Play(dice(seed), checked=0)
+        simulation = ForgerySimulation(dice(seed), checked=0)
         for move in range(MOVES):
-            play.move()
+            simulation.move()
             if not move % 20:
-                check(play.target.core.state)
-        for site in play.sites.values():
+                check(simulation.target.core.state)
+        for site in simulation.sites.values():
             check(site.core.state)
-        lied += play.lied
-        kinds |= play.kinds
+        lied += simulation.lied
+        kinds |= simulation.kinds
     assert lied >= MESSAGES
     assert kinds >= {kind.__name__ for kind in (*REQUESTS, *ANSWERS)}
 
 
 def test_a_play_repeats_itself() -> None:
     """The same dice tell the same lies, with the same end: a finding can be played again."""
-    plays = [Play(dice(3), checked=0) for _ in range(2)]
-    for play in plays:
+    plays = [ForgerySimulation(dice(3), checked=0) for _ in range(2)]
+    for simulation in plays:
         for _ in range(100):
-            play.move()
+            simulation.move()
     one, other = plays
     assert (one.lied, one.refused, one.worlds) == (other.lied, other.refused, other.worlds)
     assert list(one.target.core.state.objects) == list(other.target.core.state.objects)

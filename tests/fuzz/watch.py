@@ -1,7 +1,4 @@
-"""What the system says of a daemon, and what its log says: figures that must stay flat, and bad words.
-
-Not for: asking the daemon itself, which is what is under suspicion.
-"""
+"""Figures of a daemon from the operating system, which must stay flat, and error lines in its log."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ SETTLED_S: Final = 10.0
 
 
 class Figures(NamedTuple):
-    """A daemon at one moment: resident memory of its own in KiB, descriptors, mappings, threads, children."""
+    """The daemon at one moment: own resident memory in KiB, descriptors, mappings, threads, children."""
 
     memory_kib: int
     descriptors: int
@@ -37,7 +34,7 @@ class Figures(NamedTuple):
 
 
 def figures(node: RunningNode) -> Figures:
-    """What the system counts now."""
+    """Return the current figures."""
     status = Path(f"/proc/{node.running.pid}/status").read_text()
 
     def number(word: str) -> int:
@@ -50,9 +47,9 @@ def figures(node: RunningNode) -> Figures:
 
 
 def settled(node: RunningNode, descriptors_max: int) -> Figures:
-    """What it comes to rest at: connections are closed and children gone a moment after their end.
+    """Return the figures at rest: connections are closed and children end after a moment.
 
-    Waits until two looks are alike and descriptors are at most ``descriptors_max``, within a bound.
+    Waits until two samples are equal and descriptors are at most ``descriptors_max``, within a limit.
     """
     deadline = time.monotonic() + SETTLED_S
     before = figures(node)
@@ -66,14 +63,14 @@ def settled(node: RunningNode, descriptors_max: int) -> Figures:
 
 
 class LogReader:
-    """Follows a daemon's log, and finds what should not stand in it."""
+    """A reader of a daemon's log that finds error lines."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
         self._offset = 0
 
     def bad_lines(self) -> list[str]:
-        """New lines that tell of a defect."""
+        """Return new lines that indicate a defect."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()

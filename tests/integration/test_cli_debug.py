@@ -78,13 +78,13 @@ def test_a_dead_task_is_told_whole(person: Person) -> None:
     """The cause of death in plain words, what it was given, its last lines, its records, what to do next."""
     told = person.types("dios describe fails.py")
     for words in (
-        "an exception that nothing in it handled left its program",
+        "an unhandled exception ended its program",
         "ZeroDivisionError: division by zero",
         "try: read the traceback",
         "'--top' '3'",
         "groups      analytics",
         "a.txt  durable_blob, 6 B",
-        "of it and all it starts: objects",
+        "with all it starts: objects",
         "began with",
         "PURE fails.py",
     ):
@@ -189,7 +189,7 @@ def test_ctrl_c_stops_a_program_where_it_is(person: Person) -> None:
     assert "The program was interrupted" in told, beside
     assert "(Pdb) p count > 0\nTrue\n" in told
     assert running.returncode == 0
-    assert "the first run still goes on" in beside
+    assert "the first run is still running" in beside
 
 
 def test_a_terminal_is_asked_with_a_prompt(person: Person) -> None:
@@ -257,7 +257,7 @@ def test_a_task_over_its_limit_is_told_whose_it_is(person: Person) -> None:
         ("dios limits set uid:5 cpu=10", "like 90s, 5min or 10h"),
         ("dios limits set nobody-here objects=3", "there is no user"),
         ("dios limits set pid:5 objects=3", "group:ALIAS or task:FINGERPRINT"),
-        ("dios limits --json set uid:5 objects=3", "options stand behind the command"),
+        ("dios limits --json set uid:5 objects=3", "put options after the subcommand"),
         ("dios run fails.py --limit tasks=0", "Leave the limit out"),
     ],
 )

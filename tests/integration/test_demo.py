@@ -30,8 +30,8 @@ def test_the_demo_counts_a_persons_files_and_leaves_nothing(tmp_path: Path) -> N
     assert run.returncode == 0, run.stdout + run.stderr
     assert "2 files" in run.stdout
     assert "600,001" in run.stdout
-    assert "was killed in the middle" in run.stdout
-    assert "A plain count in one process, without a sandbox, says the same" in run.stdout
+    assert "was killed during the job" in run.stdout
+    assert "A plain count in one process, without a sandbox, gives the same result" in run.stdout
     assert "processes is left" in run.stdout
     assert not list(temporary.iterdir())
 

@@ -12,7 +12,7 @@ from person import Person
 
 from dios import limits
 from dios.host.sandbox.mechanisms import Mechanism, probe
-from dios.node.doctor.diagnosis import Diagnosis, Finding, Level, examine
+from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def without(mechanisms: dict[str, Mechanism], name: str) -> dict[str, Mechanism]
     return {**mechanisms, name: replace(mechanisms[name], available=False, detail="was refused")}
 
 
-def finding(diagnosis: Diagnosis, name: str) -> Finding:
+def finding(diagnosis: Diagnosis, name: str) -> DoctorFinding:
     """What was found about one thing."""
     return next(each for each in diagnosis.findings if each.name == name)
 
@@ -42,7 +42,7 @@ def test_the_command_says_the_same_as_the_probe(found: dict[str, Mechanism], tmp
     confined = all(m.available for m in found.values() if m.needed_for_pure)
     done = Person(tmp_path).types("dios doctor", status=0 if confined else 1)
     assert all(f"  {name} " in done.stdout for name in found), done.stdout
-    assert "What a node here therefore guarantees" in done.stdout
+    assert "Guarantees of a node on this machine" in done.stdout
     assert ("Pure tasks are fully confined here." in done.stdout) is confined
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "it leaves nothing behind"
 
@@ -67,7 +67,7 @@ def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path:
         diagnosis = examine(tmp_path, mechanisms=without(all_there, name))
         assert diagnosis.confined is not mechanism.needed_for_pure, name
         told = finding(diagnosis, name)
-        assert told.level is (Level.MISSING if mechanism.needed_for_pure else Level.WEAK), name
+        assert told.level is (DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK), name
         assert told.detail == "was refused"
         assert told.advice, name
         broken = [each for each in diagnosis.guarantees if not each.holds]
@@ -79,7 +79,7 @@ def test_a_store_directory_is_tried_and_not_made(all_there: dict[str, Mechanism]
     """A data directory that is not there yet is judged by where it would be, and is not made."""
     wanted = tmp_path / "deep" / "node0"
     told = finding(examine(wanted, mechanisms=all_there), "store")
-    assert told.level is not Level.MISSING, told.detail
+    assert told.level is not DoctorLevel.MISSING, told.detail
     assert str(tmp_path) in told.detail
     assert not list(tmp_path.iterdir())
 
@@ -89,7 +89,7 @@ def test_a_file_is_no_store_directory(all_there: dict[str, Mechanism], tmp_path:
     (tmp_path / "file").write_text("x")
     diagnosis = examine(tmp_path / "file", mechanisms=all_there)
     told = finding(diagnosis, "store")
-    assert told.level is Level.MISSING
+    assert told.level is DoctorLevel.MISSING
     assert "--data" in told.advice
     assert any(not each.holds and each.missing == ("store",) for each in diagnosis.guarantees)
     assert diagnosis.confined, "what the store lacks does not unlock a task"
@@ -101,7 +101,7 @@ def test_a_directory_that_cannot_be_written_is_told(all_there: dict[str, Mechani
     if os.geteuid() != 0:
         place.mkdir(mode=0o500)
     told = finding(examine(place, mechanisms=all_there), "store")
-    assert told.level is Level.MISSING
+    assert told.level is DoctorLevel.MISSING
     assert str(place) in told.detail
 
 

@@ -118,7 +118,7 @@ def test_who_withdraws_goes_on_accepting(node: dios.Node, service: Service) -> N
 
 def test_what_nobody_could_reach_is_refused(node: dios.Node, group: dios.Group, service: Service) -> None:
     """An address that is all of a machine's, and an acceptor without a name, are told so."""
-    with pytest.raises(dios.InvalidError, match=r"nobody connects to 0\.0\.0\.0"):
+    with pytest.raises(dios.InvalidError, match=r"nobody can connect to 0\.0\.0\.0"):
         service.listen("0.0.0.0:0")
     with node.listen_tcp("127.0.0.1:0") as nameless, pytest.raises(dios.InvalidError, match="without a name"):
         service.publish(nameless)

@@ -16,12 +16,12 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 def block(containing: str, language: str = "") -> str:
     """Return the first code block of the README in ``language`` that contains a text."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return next(text for kind, text in blocks if kind == language and containing in text)
+    return next(str(text) for kind, text in blocks if kind == language and containing in text)
 
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Person]:
-    """Somebody with two text files, a job and a worker, who stops their node in the end."""
+    """A user with two text files, a job and a worker; their node is stopped at the end."""
     someone = Person(tmp_path)
     someone.writes("data/one.txt", "one fish two fish\n")
     someone.writes("data/two.txt", "red fish blue fish\n")

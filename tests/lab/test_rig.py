@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab_echo import EchoProgram, asked, reaches
 from lab_rig import Lab, faketime
-from lab_spaces import NotHereError, Space
+from lab_spaces import MachineNamespaces, NotHereError
 from running_node import exists, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_lab(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_lab_that_was_ended(tmp_path: Path, number: signal.Signals) -> None:
     """When whoever runs a lab is killed, all of it ends by itself."""
     try:
-        Space("tried").close()
+        MachineNamespaces("tried").close()
     except NotHereError as error:
         pytest.skip(str(error))
     before = kept_namespaces()

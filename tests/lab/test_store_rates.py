@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 import trio
-from lab_spaces import mortal
+from lab_spaces import killed_with_parent
 from running_node import RunningNode, running_node
 
 import dios
@@ -52,7 +52,7 @@ def writer(node: RunningNode, uid: int, *what: int) -> Iterator[subprocess.Popen
     user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
     words = [sys.executable, str(WRITER), node.place, *map(str, what), str(SECONDS)]
     process = subprocess.Popen(
-        mortal([*user, *words]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
+        killed_with_parent([*user, *words]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -237,7 +237,7 @@ def test_edges_ask_for_what_went_from_node_to_node() -> None:
     text = job_from(WORDS, [measured("map.0", 0, 4), measured("reduce", 4, 3, received=[(0, 0)])])
     job, _ = read(text)
     assert job.bandwidth[0].tolist() == [0] * 4 + [25] * 3
-    assert text.count("# nothing went over it from node to node while it was measured") == 2
+    assert text.count("# no traffic between nodes was measured") == 2
 
 
 def test_a_little_is_nothing() -> None:
@@ -250,7 +250,7 @@ def test_a_little_is_nothing() -> None:
     job, index = read(text)
     assert not job.demand[index["map.0"], :, 2:].any()
     assert job.demand[index["reduce"], :, 3].tolist() == [0.1, 0.1]
-    assert text.count("# disk_write: less than 0.1 MB/s, which is not asked for") == 1
+    assert text.count("# disk_write: less than 0.1 MB/s, which is not demanded") == 1
     assert text.count("less than") == 1
     assert job.bandwidth[0].tolist() == [25, 25], "as it was before"
 

@@ -255,11 +255,11 @@ def at_once(stage: Stage, names: tuple[str, str], pick: Callable[[int], int]) ->
     """Both are under way before either arrives; what the nodes say then comes in the order of ``pick``."""
     calls = stage.calls(names)
     stage.cluster.settle()
-    stage.cluster.pick = pick
+    stage.cluster.select = pick
     sent = [actor.send(call) for actor, call in zip(stage.actors, calls, strict=True)]
     said = [stage.said(actor, seq, name) for actor, seq, name in zip(stage.actors, sent, names, strict=True)]
     stage.cluster.settle()
-    stage.cluster.pick = first_of
+    stage.cluster.select = first_of
     return Outcome(said[0], said[1], stage.state())
 
 
@@ -352,7 +352,7 @@ def test_pause_and_resume_at_once() -> None:
     """Each says what it found, and the task is suspended afterwards just if the last one to arrive did it."""
     for pick in (first_of, middle, last):
         stage = Stage(Scene(away=True, alone=False, level=Semantics.ANY))
-        stage.cluster.pick = pick
+        stage.cluster.select = pick
         one, other = stage.actors
         calls = (one.send(messages.Pause(one.job)), other.send(messages.Resume(other.job)))
         said = (stage.cluster.wait(one, calls[0]), stage.cluster.wait(other, calls[1]))

@@ -1,6 +1,6 @@
 """Print the figures of docs/membership.md: ``python tests/sim/figures.py --seeds 100 --hours 2``.
 
-Not for: what must hold, which ``test_membership.py`` checks with fewer seeds.
+``test_membership.py`` checks the guarantees with fewer seeds.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dios.wire.types import NodeStatus
 
 
 def say(line: str) -> None:
-    """One line for people, at once."""
+    """Print one line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def deaths(seeds: int) -> None:
-    """How long until the first, and until the last, has seen a death."""
+    """Print the time until the first and the last node has detected a death."""
     say("nodes  how     loss  first (median)  last (median)  last (max), seconds")
     for size in (2, 3, 16):
         for how in ("kill", "freeze"):
@@ -46,12 +46,12 @@ def deaths(seeds: int) -> None:
 
 
 def peace(hours: float) -> None:
-    """False deaths where nothing happens but that messages are lost."""
-    say("nodes  loss  hours  false deaths  suspicions seen  messages of a node in a second")
+    """Print the false deaths when only messages are lost."""
+    say("nodes  loss  hours  false deaths  suspicions     messages of a node per second")
     for size, loss in ((2, 0.05), (3, 0.05), (16, 0.05), (2, 0.2), (3, 0.2), (16, 0.2)):
         world = stable(size, 1, loss=loss)
         mark, before = len(world.seen), world.messages
-        # Large clusters take their share of the time: what counts is how many pings were sent.
+        # Large clusters get a shorter time, because the number of pings counts.
         span = hours * 3 / (size + 1)
         world.run(int(span * 3600 * S))
         suspicions = sum(seen.change.member.status is NodeStatus.SUSPECT for seen in world.seen[mark:])
@@ -60,7 +60,7 @@ def peace(hours: float) -> None:
 
 
 def luck(seeds: int) -> None:
-    """How long after random misfortunes all tables are true."""
+    """Print the time after random faults until all tables are correct."""
     took: list[float] = []
     failed: list[int] = []
     for seed in range(seeds):
@@ -73,13 +73,13 @@ def luck(seeds: int) -> None:
     took.sort()
     at_99 = took[int(0.99 * len(took))]
     say(
-        f"{seeds} seeds of misfortunes: true after {median(took):.1f} s (median), {at_99:.1f} s (99 %), "
-        f"{took[-1]:.1f} s (max); never true: {failed or 'none'}"
+        f"{seeds} seeds with faults: correct after {median(took):.1f} s (median), {at_99:.1f} s (99 %), "
+        f"{took[-1]:.1f} s (max); never correct: {failed or 'none'}"
     )
 
 
 def lonely(seeds: int) -> None:
-    """Runs of a minute in which a node that only one neighbour can reach is declared dead, or declares."""
+    """Print the runs of a minute with a false death around a node that only one neighbour can reach."""
     say("nodes  loss  runs with a false death while a node has lost all its neighbours but one")
     for size in (3, 6, 16):
         for loss in (0.0, 0.05):
@@ -94,10 +94,10 @@ def lonely(seeds: int) -> None:
 
 
 def main() -> None:
-    """Everything, in order."""
+    """Print all figures in order."""
     parser = argparse.ArgumentParser(description="The figures of docs/membership.md.")
     parser.add_argument("--seeds", type=int, default=20, help="runs for each line")
-    parser.add_argument("--hours", type=float, default=0.2, help="virtual hours of peace for two nodes")
+    parser.add_argument("--hours", type=float, default=0.2, help="virtual hours without faults for two nodes")
     asked = parser.parse_args()
     since = perf_counter()
     deaths(asked.seeds)

@@ -20,28 +20,28 @@ SEEDS_TO_FIND = 60
 ROUGH = DeliveryPolicy(loss=0.1, doubled=0.1, late=0.1, ordered=False)
 
 FOUND = {
-    2: "the end of a task was told once as lost, and once more when it ended",
-    3: "deputies of tasks that were over stayed on nodes that were out of reach",
-    16: "a stand-in stayed for ever as the program of a task that had failed",
-    8: "a group that was destroyed lived on where a node had been out of reach",
-    37: "after a round of claims in which nobody could be asked there was no other",
-    19: "a copy that was repeated had bytes of a later value, cut to the length of the first",
-    246: "a copy was made for a task that had ended, and held for it",
-    224: "a repeat after the release opened a buffer again, for ever",
-    18: "a node that was dead for a moment, but connected, was never told of a task's end",
-    309: "who had dropped its reference to a task never heard that it was lost",
-    36: "a copy made a node a deputy of its own, for a session that was over",
+    2: "the end of a task was reported as lost, and again when the task ended",
+    3: "remote tasks of ended tasks remained on nodes that were unreachable at the end",
+    16: "a proxy remained for ever as the program of a task that had failed",
+    8: "a destroyed group survived on a node that had been unreachable",
+    37: "after a reconciliation round in which no node could be asked, no further round followed",
+    19: "a repeated copy had bytes of a later value, cut to the length of the first value",
+    246: "a copy was created for a task that had ended, and was kept for it",
+    224: "a repeated request after the release opened a buffer again, for ever",
+    18: "a node that was dead for a moment, but connected, was never notified of a task's end",
+    309: "a client that had dropped its reference to a task was not notified that the task was lost",
+    36: "a copy made a node a remote task of itself, for a session that had ended",
     465: "a commit was repeated when its buffer was closed",
-    414: "of a vector that was answered again the writes were said to be refused, and had been done",
-    470: "a node that was met after a group was destroyed was not told of it",
-    1482: "while one request waited, the answers to all that came after it were remembered",
-    621: "an answer that waited for the disk came to a later start of the asker, whose number fitted",
+    414: "the writes of a vector that was answered again were reported as refused, but had been made",
+    470: "a node that connected after a group was destroyed was not notified of it",
+    1482: "while one request waited, the answers to all later requests were cached",
+    621: "an answer that waited for the disk reached a later start of its node, where the number matched",
 }
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_seed_keeps_every_promise(seed: int) -> None:
-    """Nodes that are cut, frozen and killed under load lose, mix up and forget nothing, and agree at last."""
+    """Nodes that are cut off, frozen and killed under load keep every promise, and agree in the end."""
     report = simulate_cluster(seed)
     assert report.faults
     assert report.calls > 100
@@ -49,12 +49,12 @@ def test_seed_keeps_every_promise(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_seed_that_found_a_defect_keeps_every_promise(seed: int) -> None:
-    """The seeds that found something in the core find nothing any more."""
+    """Seeds that found a defect in the core pass now."""
     simulate_cluster(seed)
 
 
 def test_rough_network_keeps_every_promise() -> None:
-    """Where every tenth message is lost, doubled and late, all promises hold as well."""
+    """All promises hold if every tenth message is lost, every tenth doubled, and every tenth late."""
     report = simulate_cluster(7, SHORT_NS, policy=ROUGH)
     assert report.network["lost"] > 100
     assert report.network["doubled"] > 100
@@ -91,7 +91,7 @@ def test_same_seed_same_trace() -> None:
 def test_broken_core_is_caught(
     breaks: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A core with one rule broken breaks a promise within a few seeds."""
+    """A core with one broken rule breaks a promise within a few seeds."""
     breaks(monkeypatch)
 
     def many() -> None:
@@ -103,7 +103,7 @@ def test_broken_core_is_caught(
 
 
 def test_failing_seed_says_how_to_repeat_it() -> None:
-    """A seed that fails prints the command that runs it again, and the command fails."""
+    """A failing seed prints the command that repeats it, and the command fails, too."""
     code = (
         "import sys; from dios.core.calls import lifecycle; lifecycle._tell_parent = lambda step, task: None;"
         "from dios.sim.__main__ import main; sys.argv[1:] = ['--cluster', '--seeds', '60']; sys.exit(main())"

@@ -1,4 +1,4 @@
-"""The simulated disk: what a power cut, a failed sync and a full disk leave behind."""
+"""The simulated disk after a power cut, a failed sync, and when it is full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DRAWS = 200
 
 
 def device(draw: int, number: int = -1, fault: DiskFault = DiskFault.FAIL) -> Device:
-    """A disk of small pages, with a fault at one operation."""
+    """Return a disk with small pages and a fault at one operation."""
     return Device(Random(draw), OneFault(number, fault), page_bytes=64, sector_bytes=16)  # noqa: S311 - repeatable
 
 
 def stored(disk: Device, pages: int = 2) -> File:
-    """A file of OLD pages that is durable."""
+    """Create a durable file of OLD pages."""
     file = disk.create("f/one")
     disk.allocate(file, 64 * pages)
     disk.write(file, 0, OLD * pages)
@@ -30,13 +30,13 @@ def stored(disk: Device, pages: int = 2) -> File:
 
 
 def after_cut(disk: Device, size: int = 128) -> bytes:
-    """What is on the disk when the power is back."""
+    """Return the contents of the disk after a power cut."""
     disk.restart()
     return disk.read(disk.open("f/one"), 0, size)
 
 
 def test_a_power_cut_keeps_any_subset_of_unsynced_pages() -> None:
-    """Of two unsynced pages none, the first, the second alone and both survive, and some are torn."""
+    """Two unsynced pages survive a power cut in every combination, and some are torn."""
     found = set()
     for draw in range(DRAWS):
         disk = device(draw)
@@ -51,7 +51,7 @@ def test_a_power_cut_keeps_any_subset_of_unsynced_pages() -> None:
 
 
 def test_what_was_synced_survives() -> None:
-    """After a sync of the file and its folder a power cut takes nothing."""
+    """A file survives a power cut after a sync of the file and its folder."""
     for draw in range(DRAWS):
         disk = device(draw)
         file = stored(disk)
@@ -61,7 +61,7 @@ def test_what_was_synced_survives() -> None:
 
 
 def test_a_name_needs_its_folder_synced() -> None:
-    """A file that was synced, but not its folder, may have lost its name."""
+    """A synced file may lose its name if its folder was not synced."""
     lost = 0
     for draw in range(DRAWS):
         disk = device(draw)
@@ -72,7 +72,7 @@ def test_a_name_needs_its_folder_synced() -> None:
 
 
 def test_a_failed_sync_loses_pages_for_good() -> None:
-    """After a failed sync a second one succeeds, and the page may still be missing."""
+    """After a failed sync a second sync succeeds, and the page may still be missing."""
     found = set()
     for draw in range(DRAWS):
         disk = device(draw, 6, DiskFault.LOSE)
@@ -86,7 +86,7 @@ def test_a_failed_sync_loses_pages_for_good() -> None:
 
 
 def test_write_through_stops_between_words_only() -> None:
-    """A power cut in a write-through leaves some first words new and the others old."""
+    """A power cut during a write-through leaves some first words new and the rest old."""
     found = set()
     for draw in range(DRAWS):
         disk = device(draw, 5, DiskFault.CUT)
@@ -98,7 +98,7 @@ def test_write_through_stops_between_words_only() -> None:
 
 
 def test_a_full_disk_has_space_again_later() -> None:
-    """ENOSPC lasts for some operations that take space, while reading goes on."""
+    """ENOSPC lasts for some operations that need space, while reading continues."""
     disk = device(0)
     file = stored(disk)
     disk.fill_up()
@@ -119,7 +119,7 @@ def test_a_full_disk_has_space_again_later() -> None:
 
 
 def test_a_short_write_takes_a_part_and_says_so() -> None:
-    """The number returned is what was written, and it is less."""
+    """A short write returns the number of written bytes, which is less than requested."""
     disk = device(1, 5, DiskFault.SHORT)
     file = stored(disk)
     taken = disk.write(file, 0, NEW + NEW)

@@ -302,7 +302,7 @@ def test_an_interface_that_the_kernel_forwards_from_is_refused(
     [
         ("-all", "af_packet:AfPacketEngine([('in0', 'out0')])"),
         ("-all,+net_raw", "af_packet:AfPacketEngine([('in0', 'out0')])"),
-        ("-all", "offloads:change('in0', {'tx-generic-segmentation': False})"),
+        ("-all", "offloads:change_features('in0', {'tx-generic-segmentation': False})"),
     ],
 )
 def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left: str, part: str) -> None:
@@ -318,7 +318,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
 
 def test_interfaces_that_cannot_be_are_refused() -> None:
     """No such interface, no Ethernet, twice the same, odd sizes: each says what is wrong."""
-    with pytest.raises(InvalidError, match=r"there are .*lo"):
+    with pytest.raises(InvalidError, match=r"the interfaces are .*lo"):
         interface("nothere0")
     with pytest.raises(InvalidError, match=r"is no Ethernet|is down"):
         interface("lo")
@@ -331,7 +331,10 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(InvalidError, match=reason):
             AfPacketEngine(pairs, **options)
-    with pytest.raises(InvalidError, match="choose af_packet or af_xdp"), open_engine([("a", "b")], how="dpdk"):
+    with (
+        pytest.raises(InvalidError, match="choose af_packet or af_xdp"),
+        open_engine([("a", "b")], how="dpdk"),
+    ):
         pass
     with pytest.raises(InvalidError, match="choose spray, rss"):
         AfPacketEngine([("a", "b")], steer="all")

@@ -100,8 +100,8 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
     """Jumps backwards, to nowhere or too far, and labels that stand twice raise."""
     end = ebpf.leave()
     wrong: list[tuple[ebpf.Program, str]] = [
-        ([ebpf.EbpfLabel("up"), end, ebpf.go("up")], "does not stand below"),
-        ([ebpf.go("nowhere"), end], "does not stand below"),
+        ([ebpf.EbpfLabel("up"), end, ebpf.go("up")], "is not defined below"),
+        ([ebpf.go("nowhere"), end], "is not defined below"),
         ([ebpf.go("far"), *[end] * 2**15, ebpf.EbpfLabel("far"), end], "jumps over 32768"),
         ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "stands twice"),
     ]

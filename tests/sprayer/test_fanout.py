@@ -148,8 +148,8 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
     """Jumps backwards, to nowhere or too far, labels that stand twice, and empty programs raise."""
     end = bpf.answer(0)
     wrong: list[tuple[bpf.Program, str]] = [
-        ([bpf.BpfLabel("up"), end, bpf.go("up")], "does not stand below"),
-        ([bpf.go("nowhere"), end], "does not stand below"),
+        ([bpf.BpfLabel("up"), end, bpf.go("up")], "is not defined below"),
+        ([bpf.go("nowhere"), end], "is not defined below"),
         ([bpf.jump("equal", 1, "far"), *[end] * 256, bpf.BpfLabel("far"), end], "jumps over 256"),
         ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "stands twice"),
         ([], "0 lines"),

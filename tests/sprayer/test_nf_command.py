@@ -119,7 +119,7 @@ def test_a_network_that_is_none_is_told(tmp_path: Path) -> None:
         (("replay", "IN", "out.pcap", "monitor", "--cores", "65"), "65 cores: choose from 1 to 64"),
         (("replay", "IN", "out.pcap", "firewall", "--set", "flows_max=900000000"), "1800000000 flows"),
         (("replay", "IN", "out.pcap", "monitor", "--set", "flows_max=9000000000000"), "Unable to allocate"),
-        (("stats", "no-such-function"), "no function of the name no-such-function runs"),
+        (("stats", "no-such-function"), "no function named no-such-function is running"),
     ],
 )
 def test_errors_name_what_is_wrong(tmp_path: Path, words: tuple[str, ...], told: str) -> None:

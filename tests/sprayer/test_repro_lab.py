@@ -11,11 +11,11 @@ from spray_frames import read
 
 from dios.errors import InvalidError
 from dios.papers.sprayer.lab import measure, tcp
-from dios.papers.sprayer.lab.cables import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames
 from dios.papers.sprayer.lab.measure import MeasurementSetting
-from dios.papers.sprayer.lab.spaces import NotHereError
-from dios.papers.sprayer.lab.traffic import FrameSender, FrameSink, made
+from dios.papers.sprayer.lab.namespaces import NotHereError
+from dios.papers.sprayer.lab.traffic import FrameSender, FrameSink, frames_to_right
+from dios.papers.sprayer.lab.veth_pairs import CABLE, INSIDE, LEFT_LINK, RIGHT_LINK, VethPairs
 from dios.sprayer.functions.synthetic import Synthetic
 from dios.sprayer.runtime.worker_kernels import RECEIVED
 from dios.sprayer.runtime.workers import Workers
@@ -28,17 +28,17 @@ ALL = 0x0003
 
 
 @pytest.fixture
-def cables() -> Iterator[Cables]:
+def cables() -> Iterator[VethPairs]:
     """Two machines, and a place between them."""
     try:
-        made_ones = Cables()
+        made_ones = VethPairs()
     except NotHereError as error:
         pytest.skip(str(error))
     with made_ones:
         yield made_ones
 
 
-def listening(cables: Cables) -> socket.socket:
+def listening(cables: VethPairs) -> socket.socket:
     """What hears all that comes to the function's inside."""
     with cables.middle.entered():
         heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -84,7 +84,7 @@ def test_frames_that_cannot_be_are_refused() -> None:
 # Between namespaces -----------------------------------------------------------------------------------
 
 
-def test_a_socket_that_was_opened_inside_belongs_to_that_machine(cables: Cables) -> None:
+def test_a_socket_that_was_opened_inside_belongs_to_that_machine(cables: VethPairs) -> None:
     """There it knows the cable's end, here nothing of that name comes and goes."""
     with cables.left.entered():
         inside = {name for _, name in socket.if_nameindex()}
@@ -92,9 +92,9 @@ def test_a_socket_that_was_opened_inside_belongs_to_that_machine(cables: Cables)
     assert CABLE not in {name for _, name in socket.if_nameindex()}
 
 
-def test_the_kernel_cuts_a_burst_into_frames_with_checksums_of_their_own(cables: Cables) -> None:
+def test_the_kernel_cuts_a_burst_into_frames_with_checksums_of_their_own(cables: VethPairs) -> None:
     """Numbers go on, payloads are ours, all sums are right, and not all the same."""
-    frames = made(2, 64, SEED, burst=8)
+    frames = frames_to_right(2, 64, SEED, burst=8)
     with listening(cables) as heard, FrameSender(cables.left, frames) as sender:
         sender.open_flows()
         for message in frames.messages[:4]:
@@ -112,9 +112,9 @@ def test_the_kernel_cuts_a_burst_into_frames_with_checksums_of_their_own(cables:
     assert len({text[50:52] for text in cut}) > 16
 
 
-def test_the_sink_counts_frames_that_come_after_later_ones(cables: Cables) -> None:
+def test_the_sink_counts_frames_that_come_after_later_ones(cables: VethPairs) -> None:
     """Two that changed places, and one that came four too late."""
-    frames = made(1, 64, SEED)
+    frames = frames_to_right(1, 64, SEED)
     with (
         cables.engine(1, "rss", secret=SEED) as engine,
         Workers(None, engine),
@@ -123,12 +123,12 @@ def test_the_sink_counts_frames_that_come_after_later_ones(cables: Cables) -> No
     ):
         for number in (0, 1, 3, 2, 4, 6, 7, 8, 9, 5, 10):
             sender.give(frames.messages[number])
-        sink.wait_taken(11, WAIT_S)
-        assert (sink.taken, sink.late, sink.late_by_three) == (11, 2, 1)
+        sink.wait_arrived(11, WAIT_S)
+        assert (sink.arrived, sink.late, sink.late_by_three) == (11, 2, 1)
 
 
 @pytest.mark.extended
-def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables: Cables) -> None:
+def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables: VethPairs) -> None:
     """Whatever the rates are: nothing is lost, and who received what is as it should be."""
     for steer, cores in (("spray", 2), ("rss", 1)):
         found = measure.forwarding(
@@ -140,9 +140,9 @@ def test_one_flow_keeps_every_core_busy_sprayed_and_one_core_by_its_hash(cables:
         assert len(busy) == cores, (steer, found)
 
 
-def test_flows_are_found_on_the_cores_that_they_come_to(cables: Cables) -> None:
+def test_flows_are_found_on_the_cores_that_they_come_to(cables: VethPairs) -> None:
     """By their hash each on one, and sprayed on none alone."""
-    frames = made(16, 64, SEED, burst=16)
+    frames = frames_to_right(16, 64, SEED, burst=16)
     for steer, known in (("rss", {0, 1}), ("spray", {-1})):
         with (
             cables.engine(2, steer, secret=SEED) as engine,
@@ -153,7 +153,7 @@ def test_flows_are_found_on_the_cores_that_they_come_to(cables: Cables) -> None:
                 assert set(sender.cores_of(workers.counters[:, RECEIVED])) == known
 
 
-def test_delays_are_told_of_frames_that_came(cables: Cables) -> None:
+def test_delays_are_told_of_frames_that_came(cables: VethPairs) -> None:
     """The middle is above nothing and not above the 99th percentile; one core keeps the order."""
     setting = MeasurementSetting(cores=1, steer="rss", seconds=SECONDS, seed=SEED)
     found = measure.delay(cables, None, setting, 2000)
@@ -161,7 +161,7 @@ def test_delays_are_told_of_frames_that_came(cables: Cables) -> None:
     assert found.late == 0
 
 
-def test_a_real_tcp_is_measured_or_its_absence_told(cables: Cables) -> None:
+def test_a_real_tcp_is_measured_or_its_absence_told(cables: VethPairs) -> None:
     """What two connections carry, and how fairly; without iperf3, what installs it."""
     setting = MeasurementSetting(cores=2, flows=2, seconds=1, seed=SEED)
     if tcp.missing():

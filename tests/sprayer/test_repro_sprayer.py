@@ -53,7 +53,7 @@ def test_without_namespaces_rates_in_memory_are_left(tmp_path: Path, monkeypatch
     assert "apt install util-linux" in said
     table = json.loads((tmp_path / "out" / "figure-3.6a.json").read_text())["tables"][0]
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-    assert {row["where"] for row in rows} == {runs.MEMORY}
+    assert {row["place"] for row in rows} == {runs.MEMORY}
     assert all(row["mean"] > 0 for row in rows)
 
 

@@ -21,7 +21,7 @@ ONE, TWO, THREE = (("10.1.0.1", 8001), ("10.1.0.2", 8002), ("10.1.0.3", 8003))
 SIX = ("2001:db8:ffff:ffff:ffff:ffff:ffff:1", 8006)
 
 
-class Rig:
+class Harness:
     """A balancer on two cores, and what it makes of clients."""
 
     def __init__(self, balancer: Balancer) -> None:
@@ -52,46 +52,46 @@ def clients(first: int, count: int, flags: int = SYN) -> list[Made]:
 
 def test_who_left_gets_no_new_connections_and_keeps_its_own() -> None:
     """New connections go to the servers of the moment; packets of old ones to where they always went."""
-    rig = Rig(Balancer(SERVICE, [ONE, TWO], INNER))
-    dealt = rig.servers(clients(0, 40))
+    harness = Harness(Balancer(SERVICE, [ONE, TWO], INNER))
+    dealt = harness.servers(clients(0, 40))
     assert set(dealt) == {ONE, TWO}
-    rig.balancer.set_servers([TWO, THREE])
-    later = rig.servers(clients(100, 40))
+    harness.balancer.set_servers([TWO, THREE])
+    later = harness.servers(clients(100, 40))
     assert {server: later.count(server) for server in set(later)} == {TWO: 20, THREE: 20}
-    assert rig.servers(clients(0, 40, ACK)) == dealt
-    assert rig.balancer.shares() == {TWO: 40, THREE: 20}
+    assert harness.servers(clients(0, 40, ACK)) == dealt
+    assert harness.balancer.shares() == {TWO: 40, THREE: 20}
 
 
 def test_a_place_that_was_somebody_elses_begins_at_nothing() -> None:
     """However often servers change, each is counted with its own connections only."""
-    rig = Rig(Balancer(SERVICE, [ONE], INNER))
+    harness = Harness(Balancer(SERVICE, [ONE], INNER))
     for turn in range(SERVICE_MEMBERS_MAX + 50):
-        rig.balancer.set_servers([("10.1.1.1", 1 + turn)])
-    rig.servers(clients(0, 10))
-    assert rig.balancer.shares() == {("10.1.1.1", SERVICE_MEMBERS_MAX + 50): 10}
-    rig.balancer.set_servers([THREE])
-    rig.balancer.set_servers([("10.1.1.1", 1), THREE])
-    assert sum(rig.balancer.shares().values()) == 0
+        harness.balancer.set_servers([("10.1.1.1", 1 + turn)])
+    harness.servers(clients(0, 10))
+    assert harness.balancer.shares() == {("10.1.1.1", SERVICE_MEMBERS_MAX + 50): 10}
+    harness.balancer.set_servers([THREE])
+    harness.balancer.set_servers([("10.1.1.1", 1), THREE])
+    assert sum(harness.balancer.shares().values()) == 0
 
 
 def test_without_servers_connections_are_refused_by_a_cause() -> None:
     """Nobody there is a counted drop, and the next one that comes is dealt to."""
     there: list[Server] = []
-    rig = Rig(Balancer(SERVICE, lambda: there, INNER))
-    assert rig.servers(clients(0, 5)) == [None] * 5
-    assert rig.workers.statistics().causes["no_server"] == 5
+    harness = Harness(Balancer(SERVICE, lambda: there, INNER))
+    assert harness.servers(clients(0, 5)) == [None] * 5
+    assert harness.workers.statistics().causes["no_server"] == 5
     there.append(ONE)
-    rig.balancer.manage()
-    assert rig.servers(clients(10, 5)) == [ONE] * 5
+    harness.balancer.manage()
+    assert harness.servers(clients(10, 5)) == [ONE] * 5
 
 
 def test_it_asks_before_the_first_packet_and_leaves_out_what_it_cannot_reach() -> None:
     """Whoever gives the servers is asked at the start; IPv6 is nothing for a service of IPv4."""
-    rig = Rig(Balancer(SERVICE, lambda: [SIX, ONE], INNER))
-    assert rig.servers(clients(0, 3)) == [ONE] * 3
-    rig = Rig(Balancer(("2001:db8::9", 80), lambda: [SIX, ONE], "2001:db8::fe"))
+    harness = Harness(Balancer(SERVICE, lambda: [SIX, ONE], INNER))
+    assert harness.servers(clients(0, 3)) == [ONE] * 3
+    harness = Harness(Balancer(("2001:db8::9", 80), lambda: [SIX, ONE], "2001:db8::fe"))
     made = [replace(each, source="2001:db8:1::7", target="2001:db8::9") for each in clients(0, 3)]
-    assert rig.servers(made) == [SIX] * 3
+    assert harness.servers(made) == [SIX] * 3
 
 
 def test_an_answer_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,24 +101,24 @@ def test_an_answer_that_fails_changes_nothing_and_is_told_once(caplog: pytest.Lo
     def ask() -> list[Server]:
         return answers.pop()
 
-    rig = Rig(Balancer(SERVICE, ask, INNER))
+    harness = Harness(Balancer(SERVICE, ask, INNER))
     ended = threading.Event()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            rig.workers.tick()
+            harness.workers.tick()
         ended.set()
-        rig.workers.stop()
+        harness.workers.stop()
     assert [record.getMessage() for record in caplog.records] == [
         "Balancer.manage: IndexError: pop from empty list"
     ]
-    assert rig.servers(clients(0, 3)) == [ONE] * 3
+    assert harness.servers(clients(0, 3)) == [ONE] * 3
 
 
 @pytest.mark.parametrize("wrong", [[SIX], [("10.1.0.1", 0)], [("10.1.0.1", 1 + n) for n in range(1025)]])
 def test_servers_that_cannot_be_are_refused(wrong: list[Server]) -> None:
     """Another version of IP, no port, or too many: all stays as it was."""
     balancer = Balancer(SERVICE, [ONE], INNER)
-    with pytest.raises(ValueError, match=r"IPv4, ports 1|at most 1024"):
+    with pytest.raises(ValueError, match=r"IPv4 and a port from 1|at most 1024"):
         balancer.set_servers(wrong)
     assert list(balancer.shares()) == [ONE]
     with pytest.raises(ValueError, match="at least one"):

@@ -32,7 +32,7 @@ from dios.sprayer.functions.redundancy import Redundancy
 from dios.sprayer.functions.synthetic import Synthetic
 
 
-class Rig:
+class Harness:
     """A function on some cores, to which frames are given in rounds."""
 
     def __init__(self, function: NetworkFunction | None, cores: int = 2) -> None:
@@ -71,27 +71,27 @@ def test_without_a_function_everything_goes_on() -> None:
         b"short",
     ]
     frames.append(Made(options=b"\1" * 4).frame()[:20] + b"\x20\0" + Made(options=b"\1" * 4).frame()[22:])
-    rig = Rig(None)
-    assert rig.give(frames) == {n: data for n, data in enumerate(frames) if data != b"short"}
-    assert rig.causes() == {"not_ip": 1, "truncated": 1, "fragment": 1}
+    harness = Harness(None)
+    assert harness.give(frames) == {n: data for n, data in enumerate(frames) if data != b"short"}
+    assert harness.causes() == {"not_ip": 1, "truncated": 1, "fragment": 1}
 
 
 def test_the_firewall_lets_answers_in() -> None:
     """What was opened from inside goes both ways until it is closed; strangers stay out."""
-    rig = Rig(Firewall())
+    harness = Harness(Firewall())
     client = Made(flags=SYN)
     back = client.other_way()
-    assert rig.give([back.frame(), replace(back, flags=ACK).frame()], OUTSIDE) == {}
-    assert rig.give([client.frame()])
+    assert harness.give([back.frame(), replace(back, flags=ACK).frame()], OUTSIDE) == {}
+    assert harness.give([client.frame()])
     answers = [replace(back, flags=flags).frame() for flags in (SYN | ACK, ACK, FIN | ACK)]
-    assert rig.give(answers, OUTSIDE) == dict(enumerate(answers))
-    assert rig.give([replace(client, flags=FIN | ACK).frame()])
-    assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE)
-    rig.workers.set_time(61)
+    assert harness.give(answers, OUTSIDE) == dict(enumerate(answers))
+    assert harness.give([replace(client, flags=FIN | ACK).frame()])
+    assert harness.give([replace(back, flags=ACK).frame()], OUTSIDE)
+    harness.workers.set_time(61)
     for core in range(2):
-        rig.workers.turn(core, 20_000)
-    assert rig.give([replace(back, flags=ACK).frame()], OUTSIDE) == {}
-    assert rig.causes() == {"refused": 1, "no_flow": 2}
+        harness.workers.turn(core, 20_000)
+    assert harness.give([replace(back, flags=ACK).frame()], OUTSIDE) == {}
+    assert harness.causes() == {"refused": 1, "no_flow": 2}
 
 
 def test_the_first_rule_that_fits_decides() -> None:
@@ -101,7 +101,7 @@ def test_the_first_rule_that_fits_decides() -> None:
         Rule(source="10.0.0.0/8", protocol=TCP, ports=(80, 90)),
         Rule(side=OUTSIDE, target="2001:db8::/32", protocol=UDP),
     ]
-    rig = Rig(Firewall(rules))
+    harness = Harness(Firewall(rules))
     inside = [
         (Made(flags=SYN, target_port=80), True),
         (Made(flags=SYN, target_port=90), True),
@@ -110,23 +110,23 @@ def test_the_first_rule_that_fits_decides() -> None:
         (Made(flags=SYN, source="11.0.0.1"), False),
         (Made(protocol=UDP), False),
     ]
-    found = rig.give([made.frame() for made, _ in inside])
+    found = harness.give([made.frame() for made, _ in inside])
     assert sorted(found) == [n for n, (_, goes) in enumerate(inside) if goes]
     outside = [
         (Made("2001:db9::1", "2001:db8::1", protocol=UDP), True),
         (Made("2001:db9::1", "2001:db8::1", flags=SYN), False),
         (Made("2001:db9::1", "2001:db9::2", protocol=UDP), False),
     ]
-    found = rig.give([made.frame() for made, _ in outside], OUTSIDE)
+    found = harness.give([made.frame() for made, _ in outside], OUTSIDE)
     assert sorted(found) == [n for n, (_, goes) in enumerate(outside) if goes]
 
 
 def test_the_balancer_deals_connections_out() -> None:
     """Each server gets its share, whatever it answers comes from the service, and checksums are right."""
     servers = [("10.1.0.1", 8080), ("10.1.0.2", 8081), ("10.1.0.3", 8082)]
-    rig = Rig(Balancer(("192.0.2.9", 80), servers, "10.1.0.254"))
+    harness = Harness(Balancer(("192.0.2.9", 80), servers, "10.1.0.254"))
     clients = [Made(source=f"203.0.113.{n}", source_port=5000 + n, flags=SYN) for n in range(1, 61)]
-    found = rig.give([client.frame() for client in clients], OUTSIDE)
+    found = harness.give([client.frame() for client in clients], OUTSIDE)
     assert len(found) == 60
     dealt = [read(found[n]) for n in range(60)]
     assert all(each.sums_right and each.source == "10.1.0.254" for each in dealt)
@@ -137,10 +137,10 @@ def test_the_balancer_deals_connections_out() -> None:
     answers = [
         Made(each.target, each.source, each.target_port, each.source_port, payload=b"hello") for each in dealt
     ]
-    back = rig.give([answer.frame() for answer in answers])
+    back = harness.give([answer.frame() for answer in answers])
     for n, client in enumerate(clients):
         assert back[n] == replace(client.other_way(), flags=ACK, payload=b"hello").frame()
-    again = rig.give([replace(client, flags=ACK).frame() for client in clients], OUTSIDE)
+    again = harness.give([replace(client, flags=ACK).frame() for client in clients], OUTSIDE)
     assert [(read(again[n]).target, read(again[n]).source_port) for n in range(60)] == [
         (each.target, each.source_port) for each in dealt
     ]
@@ -149,12 +149,12 @@ def test_the_balancer_deals_connections_out() -> None:
 def test_the_monitor_counts_over_all_cores() -> None:
     """Packets and bytes of a flow that every core saw some of are added up, and frames are as they were."""
     monitor = Monitor(100)
-    rig = Rig(monitor, 3)
+    harness = Harness(monitor, 3)
     client = Made(flags=SYN)
-    rig.give([client.frame()])
-    rig.give([client.other_way().frame()], OUTSIDE)
+    harness.give([client.frame()])
+    harness.give([client.other_way().frame()], OUTSIDE)
     data = [replace(client, flags=ACK, payload=b"x" * n).frame() for n in range(30)]
-    assert rig.give(data) == dict(enumerate(data))
+    assert harness.give(data) == dict(enumerate(data))
     first, second = monitor.largest()
     assert first == ("10.0.0.1", 1234, "192.0.2.9", 80, 6, 31, 54 + sum(len(each) for each in data))
     assert second == ("192.0.2.9", 80, "10.0.0.1", 1234, 6, 1, 54)
@@ -165,25 +165,25 @@ def test_the_monitor_counts_over_all_cores() -> None:
 def test_redundancy_is_found_whichever_core_saw_it() -> None:
     """A payload that was there before counts as such, others do not."""
     function = Redundancy(remembered=1024)
-    rig = Rig(function)
+    harness = Harness(function)
     frames = [Made(payload=bytes([n]) * 100).frame() for n in range(50)]
-    rig.give(frames)
+    harness.give(frames)
     assert {name: count for name, count in function.totals().items() if count} == {
         "payloads": 50,
         "bytes": 5000,
     }
-    assert rig.give(frames[:20]) == dict(enumerate(frames[:20]))
+    assert harness.give(frames[:20]) == dict(enumerate(frames[:20]))
     assert function.totals()["again"] >= 18, "20, but for two in one place"
 
 
 def test_the_synthetic_function_takes_its_cycles() -> None:
     """Connections are counted, all packets go on as they were, and each has its flow."""
     function = Synthetic(1000)
-    rig = Rig(function)
+    harness = Harness(function)
     clients = [Made(source_port=n, flags=SYN) for n in range(1, 31)]
-    rig.give([client.frame() for client in clients])
+    harness.give([client.frame() for client in clients])
     data = [replace(client, flags=ACK, payload=b"y").frame() for client in clients]
-    assert rig.give(data) == dict(enumerate(data))
+    assert harness.give(data) == dict(enumerate(data))
     assert function.totals() == {"opened": 30, "known": 60}
 
 
@@ -213,12 +213,12 @@ class Lossy(NetworkFunction):
 def test_a_handler_sees_numbers_and_arrays_of_self() -> None:
     """Arrays as they are at any time, numbers as they were; an unknown cause is the function's own."""
     function = Lossy()
-    rig = Rig(function)
+    harness = Harness(function)
     frames = [Made(source=f"10.0.0.{n}", flags=SYN).frame() for n in range(1, 9)]
-    assert len(rig.give(frames)) == 8
+    assert len(harness.give(frames)) == 8
     function.table[1, 3] = 1
-    assert sorted(rig.give(frames)) == [0, 1, 3, 4, 5, 6, 7]
-    assert rig.causes() == {"function": 1}
+    assert sorted(harness.give(frames)) == [0, 1, 3, 4, 5, 6, 7]
+    assert harness.causes() == {"function": 1}
     assert function.totals() == {"seen": 16}
 
 
@@ -244,9 +244,9 @@ class Batched(NetworkFunction):
 
 def test_the_batch_form_finds_what_the_other_does() -> None:
     """Every packet of a batch has its own flow's entry, and those without one are told apart."""
-    rig = Rig(Batched(), 3)
-    rig.give([Made(source_port=n, flags=SYN).frame() for n in range(1, 101)])
-    assert sorted(rig.give([Made(source_port=n).frame() for n in range(51, 201)])) == list(range(50))
+    harness = Harness(Batched(), 3)
+    harness.give([Made(source_port=n, flags=SYN).frame() for n in range(1, 101)])
+    assert sorted(harness.give([Made(source_port=n).frame() for n in range(51, 201)])) == list(range(50))
 
 
 class Nowhere(NetworkFunction):
@@ -265,7 +265,7 @@ class Lists(Nowhere):
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Nothing that works."""
-        found = []  # LINE of Lists: it makes an array, a list
+        found = []  # LINE of Lists: it creates an array, a list
         for packet in batch:
             found.append(packet.length)  # noqa: PERF401 - as people write it
 
@@ -350,15 +350,15 @@ def test_a_mistake_in_what_a_handler_calls_is_an_error_of_the_handler() -> None:
 
 def test_a_function_without_handlers_is_told_so() -> None:
     """Nothing is compiled that could only fail."""
-    with pytest.raises(HandlerError, match="has no regular_packets"):
+    with pytest.raises(HandlerError, match="has no method regular_packets"):
         Workers(NetworkFunction(), MemoryEngine([]))
 
 
 def test_icmp_has_flows_too() -> None:
     """An answer to an echo comes back through the firewall, another one does not."""
-    rig = Rig(Firewall())
+    harness = Harness(Firewall())
     asked = Made(protocol=ICMP, source_port=77)
     answer = replace(asked, source=asked.target, target=asked.source, kind=0)
-    assert rig.give([asked.frame()])
+    assert harness.give([asked.frame()])
     answers = [answer.frame(), replace(answer, source_port=78).frame()]
-    assert sorted(rig.give(answers, OUTSIDE)) == [0]
+    assert sorted(harness.give(answers, OUTSIDE)) == [0]

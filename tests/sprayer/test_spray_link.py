@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_spaces import NotHereError, mortal, run
+from lab_spaces import NotHereError, killed_with_parent, run
 from nf_lab import END_SECONDS, PYTHON, RIGHT, FunctionLab, Told
 
 PAGE_BYTES = 1_500_000
@@ -72,7 +72,7 @@ def end(lab: FunctionLab, inside: str, link: str, steer: str) -> Iterator[Told]:
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            mortal(lab.middle.inside(*command)),
+            killed_with_parent(lab.middle.inside(*command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -18,7 +18,7 @@ from dios.sprayer.memory_engine import SentFrame
 OUTER = ("198.51.100.1", "198.51.100.2")
 
 
-class Rig:
+class Harness:
     """A NAT on some cores, to which frames are given in rounds, in an order that a seed chooses."""
 
     def __init__(self, nat: Nat, cores: int, seed: int, journal: int = 10_000) -> None:
@@ -56,9 +56,9 @@ class Rig:
         return {name: count for name, count in self.workers.statistics().causes.items() if count}
 
 
-def opened(rig: Rig, clients: list[Made]) -> dict[int, tuple[str, int]]:
+def opened(harness: Harness, clients: list[Made]) -> dict[int, tuple[str, int]]:
     """Open connections; the outer address and port of each."""
-    sent = rig.give([replace(client, flags=SYN) for client in clients], INSIDE)
+    sent = harness.give([replace(client, flags=SYN) for client in clients], INSIDE)
     found = {}
     for number, each in sent.items():
         plain = read(each.data)
@@ -91,16 +91,16 @@ def clients_of(seed: int, count: int) -> list[Made]:
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 60))
 def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int) -> None:
     """Permuted at random over cores, each packet becomes what one core would have made of it in sequence."""
-    rig = Rig(Nat(OUTER, range(2000, 2200)), cores, seed)
+    harness = Harness(Nat(OUTER, range(2000, 2200)), cores, seed)
     clients = clients_of(seed, count)
-    outside = opened(rig, clients)
+    outside = opened(harness, clients)
     assert len(outside) == count
     used = {(*outside[n], each.target, each.target_port, each.protocol) for n, each in enumerate(clients)}
     assert len(used) == count, "two flows have one port to one target"
     frames, sides, expected = [], [], []
     for number, client in enumerate(clients):
         address, port = outside[number]
-        for turn in range(rig.chance.randrange(4)):
+        for turn in range(harness.chance.randrange(4)):
             there = replace(client, payload=bytes([turn]))
             frames.append(there)
             sides.append(INSIDE)
@@ -113,32 +113,32 @@ def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int)
                 frames.append(replace(back, target=address, target_port=port))
             sides.append(OUTSIDE)
             expected.append(back)
-    sent = rig.give(frames, sides)
+    sent = harness.give(frames, sides)
     assert sorted(sent) == list(range(len(frames)))
     for number, each in sent.items():
         assert each.data == expected[number].frame(), f"seed {seed}, packet {number}"
-    assert rig.causes() == {}
-    check_journals(rig)
+    assert harness.causes() == {}
+    check_journals(harness)
 
 
-def check_journals(rig: Rig) -> None:
+def check_journals(harness: Harness) -> None:
     """No flow was ever changed by two cores."""
     written = []
-    for flows in rig.workers.flows:
+    for flows in harness.workers.flows:
         count = int(flows.journal[0])
         assert count < len(flows.journal)
         written.append(set(flows.journal[1 : count + 1].tolist()))
     for one in range(len(written)):
         for other in range(one):
             assert not written[one] & written[other]
-    assert rig.workers.statistics().flows["foreign"] == 0
+    assert harness.workers.statistics().flows["foreign"] == 0
 
 
 def test_threads_translate_as_one_after_the_other() -> None:
     """Two threads at the same time make the same of 6,000 packets, and never write one another's flows."""
-    rig = Rig(Nat(OUTER, range(2000, 2400)), 2, 5, journal=100_000)
+    harness = Harness(Nat(OUTER, range(2000, 2400)), 2, 5, journal=100_000)
     clients = [client for client in clients_of(5, 500) if client.protocol == TCP][:300]
-    outside = opened(rig, clients)
+    outside = opened(harness, clients)
     frames, sides, expected = [], [], []
     for turn in range(10):
         for number, client in enumerate(clients):
@@ -147,85 +147,85 @@ def test_threads_translate_as_one_after_the_other() -> None:
             frames += [there, replace(there.other_way(), target=address, target_port=port)]
             sides += [INSIDE, OUTSIDE]
             expected += [replace(there, source=address, source_port=port), there.other_way()]
-    sent = rig.give(frames, sides, threads=True)
+    sent = harness.give(frames, sides, threads=True)
     assert len(sent) == len(frames)
     for number, each in sent.items():
         assert each.data == expected[number].frame()
-    assert rig.workers.statistics().counts["handed_over"] > 0
-    check_journals(rig)
+    assert harness.workers.statistics().counts["handed_over"] > 0
+    check_journals(harness)
 
 
 def test_a_closed_connection_gives_its_port_back() -> None:
     """After FIN both ways, and some seconds, the only port serves the next one; an open one keeps it."""
     nat = Nat(OUTER[:1], range(5000, 5001))
-    rig = Rig(nat, 1, 1)
+    harness = Harness(nat, 1, 1)
     first, second = Made(source_port=1), Made(source_port=2)
-    assert opened(rig, [first]) == {0: (OUTER[0], 5000)}
-    assert opened(rig, [second]) == {}
-    assert rig.causes() == {"no_port": 1}
+    assert opened(harness, [first]) == {0: (OUTER[0], 5000)}
+    assert opened(harness, [second]) == {}
+    assert harness.causes() == {"no_port": 1}
     back = replace(first.other_way(), target=OUTER[0], target_port=5000)
     for now in (200, 399):
         # It is used within 300 seconds each time, by one end only.
-        rig.workers.set_time(now)
-        assert len(rig.give([back], OUTSIDE)) == 1
-    assert opened(rig, [second]) == {}
-    rig.give([replace(first, flags=FIN | ACK)], INSIDE)
-    rig.give([replace(back, flags=FIN | ACK)], OUTSIDE)
-    assert len(rig.give([first], INSIDE)) == 1, "the last ACK goes on"
-    rig.workers.set_time(399 + 11)
-    rig.workers.turn(0, 10_000)
-    assert opened(rig, [second]) == {0: (OUTER[0], 5000)}
+        harness.workers.set_time(now)
+        assert len(harness.give([back], OUTSIDE)) == 1
+    assert opened(harness, [second]) == {}
+    harness.give([replace(first, flags=FIN | ACK)], INSIDE)
+    harness.give([replace(back, flags=FIN | ACK)], OUTSIDE)
+    assert len(harness.give([first], INSIDE)) == 1, "the last ACK goes on"
+    harness.workers.set_time(399 + 11)
+    harness.workers.turn(0, 10_000)
+    assert opened(harness, [second]) == {0: (OUTER[0], 5000)}
     assert nat.totals() == {"opened": 2, "closed": 1, "expired": 1}
-    assert rig.workers.statistics().flows["held"] == 2
+    assert harness.workers.statistics().flows["held"] == 2
 
 
 def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
     """A connection with traffic outlives RST, and one without is gone after some seconds."""
-    rig = Rig(Nat(OUTER[:1], range(5000, 5001)), 1, 1)
+    harness = Harness(Nat(OUTER[:1], range(5000, 5001)), 1, 1)
     client = Made()
-    opened(rig, [client])
-    rig.give([replace(client, flags=RST)], INSIDE)
+    opened(harness, [client])
+    harness.give([replace(client, flags=RST)], INSIDE)
     for now in range(105, 160, 5):
-        rig.workers.set_time(now)
-        rig.workers.turn(0, 10_000)
-        assert len(rig.give([client], INSIDE)) == 1
-    rig.workers.set_time(171)
-    rig.workers.turn(0, 10_000)
-    assert len(rig.give([client], INSIDE)) == 0
+        harness.workers.set_time(now)
+        harness.workers.turn(0, 10_000)
+        assert len(harness.give([client], INSIDE)) == 1
+    harness.workers.set_time(171)
+    harness.workers.turn(0, 10_000)
+    assert len(harness.give([client], INSIDE)) == 0
 
 
 def test_strangers_do_not_come_in() -> None:
     """What nobody inside asked for is dropped, whatever its flags, and counted."""
-    rig = Rig(Nat(OUTER), 2, 3)
+    harness = Harness(Nat(OUTER), 2, 3)
     strangers = [
         Made("192.0.2.1", OUTER[0], 80, port, flags=flags) for port in (2000, 3000) for flags in (SYN, ACK)
     ]
     strangers.append(Made("192.0.2.1", OUTER[0], 80, 2000, protocol=UDP))
-    assert rig.give(strangers, OUTSIDE) == {}
-    assert rig.causes() == {"no_flow": 5}
-    assert rig.workers.statistics().dropped == 5
+    assert harness.give(strangers, OUTSIDE) == {}
+    assert harness.causes() == {"no_flow": 5}
+    assert harness.workers.statistics().dropped == 5
 
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_out_of_ports_is_a_counted_drop(cores: int) -> None:
     """Of 100 connections to one target 20 get one of 20 ports, and all others are drops that are counted."""
-    rig = Rig(Nat(OUTER[:1], range(4000, 4020)), cores, 8)
-    found = opened(rig, [Made(source_port=port) for port in range(1, 101)])
+    harness = Harness(Nat(OUTER[:1], range(4000, 4020)), cores, 8)
+    found = opened(harness, [Made(source_port=port) for port in range(1, 101)])
     assert sorted(port for _, port in found.values()) == list(range(4000, 4020))
-    assert rig.causes() == {"no_port": 80}
-    assert rig.workers.statistics().flows["held"] == 40
+    assert harness.causes() == {"no_port": 80}
+    assert harness.workers.statistics().flows["held"] == 40
 
 
 @pytest.mark.parametrize("flows_max", [1, 10, 11])
 def test_out_of_table_space_is_a_counted_drop(flows_max: int) -> None:
     """A full table opens no more connections, keeps no half of one, and what it has still goes on."""
-    rig = Rig(Nat(OUTER, flows_max=flows_max), 1, 8)
+    harness = Harness(Nat(OUTER, flows_max=flows_max), 1, 8)
     clients = [Made(source_port=port) for port in range(1, 51)]
-    found = opened(rig, clients)
+    found = opened(harness, clients)
     assert len(found) == flows_max // 2
-    assert rig.causes() == {"table_full": 50 - len(found)}
-    assert rig.workers.statistics().flows["held"] == 2 * len(found)
-    assert set(rig.give(clients, INSIDE)) == set(found)
+    assert harness.causes() == {"table_full": 50 - len(found)}
+    assert harness.workers.statistics().flows["held"] == 2 * len(found)
+    assert set(harness.give(clients, INSIDE)) == set(found)
 
 
 def test_out_of_ring_space_is_a_counted_drop() -> None:
@@ -245,11 +245,11 @@ def test_out_of_ring_space_is_a_counted_drop() -> None:
 
 def test_an_error_of_a_router_comes_to_the_client() -> None:
     """An ICMP error about a translated packet is about the client's own when it comes in."""
-    rig = Rig(Nat(OUTER[:1]), 2, 4)
+    harness = Harness(Nat(OUTER[:1]), 2, 4)
     client = Made(payload=b"12345678")
-    ((address, port),) = opened(rig, [client]).values()
+    ((address, port),) = opened(harness, [client]).values()
     outer = replace(client, source=address, source_port=port)
     error = Made("203.0.113.7", address, protocol=ICMP, error_about=outer.packet()[:28])
-    (sent,) = rig.give([error], OUTSIDE).values()
+    (sent,) = harness.give([error], OUTSIDE).values()
     wanted = Made("203.0.113.7", client.source, protocol=ICMP, error_about=client.packet()[:28])
     assert sent.data == wanted.frame()

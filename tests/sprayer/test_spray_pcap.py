@@ -43,9 +43,9 @@ def test_both_byte_orders_and_units_are_read(order: str, magic: int, unit: int) 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "0 bytes are no pcap file"),
+        (b"", "not a pcap file: it has 0 bytes"),
         (struct.pack("<I", 0x0A0D0D0A) + b"\0" * 20, "editcap -F pcap some.pcap"),
-        (b"GIF89a" + b"\0" * 20, "it begins with 47494638"),
+        (b"GIF89a" + b"\0" * 20, "begins with the bytes 47494638"),
         (struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113), "link type 113"),
         (
             struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"\0" * 9,
@@ -53,11 +53,11 @@ def test_both_byte_orders_and_units_are_read(order: str, magic: int, unit: int) 
         ),
         (
             struct.pack("<IHHiIII4I", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1, 0, 0, 9, 9) + b"abc",
-            "within a packet, at byte 24: 3 bytes of 9",
+            "ends in a packet, at byte 24: 3 of 9 bytes",
         ),
         (
             struct.pack("<IHHiIII4I", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1, 0, 0, 2**31, 9),
-            "a packet of 2147483648 bytes at byte 24",
+            "a packet at byte 24 claims 2147483648 bytes",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_an_empty_file_gives_an_empty_file(tmp_path: Path) -> None:
 def test_a_file_is_not_replayed_onto_itself(tmp_path: Path) -> None:
     """The file that is read stays as it is."""
     source = write(tmp_path / "in.pcap", [Made().frame()])
-    with pytest.raises(PcapError, match="name another file"):
+    with pytest.raises(PcapError, match="Name another output file"):
         replay(source, source, None)
     assert len(frames_in(source)) == 1
 

@@ -80,7 +80,17 @@ def numbered(made: Made, sequence: int) -> bytes:
 
 def traffic(chance: random.Random, count: int, kinds: int) -> list[bytes]:
     """Segments and datagrams of many flows that carry the same payloads again and again."""
-    sizes = (0, 1, PAYLOAD_BYTES_MIN - 1, PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MIN + 3, 1448, 1460, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1)
+    sizes = (
+        0,
+        1,
+        PAYLOAD_BYTES_MIN - 1,
+        PAYLOAD_BYTES_MIN,
+        PAYLOAD_BYTES_MIN + 3,
+        1448,
+        1460,
+        PAYLOAD_BYTES_MAX,
+        PAYLOAD_BYTES_MAX + 1,
+    )
     payloads = [chance.randbytes(chance.choice(sizes)) for _ in range(kinds)]
     frames = []
     for number in range(count):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from confined import mechanisms_or_skip
-from lab_spaces import NotHereError, mortal
+from lab_spaces import NotHereError, killed_with_parent
 from nf_lab import PYTHON, RIGHT, FunctionLab
 from running_node import wait_until
 
@@ -121,7 +121,7 @@ class Front:
         words += ["--name", self.lab.folder.name[-20:]]
         for setting in (f"address={SERVICE}", f"port={PORT}", f"inner={INNER}"):
             words += ["--set", setting]
-        command = mortal(self.lab.middle.inside(*PYTHON, "-m", "dios.cli.main", *words))
+        command = killed_with_parent(self.lab.middle.inside(*PYTHON, "-m", "dios.cli.main", *words))
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **given}
         ) as process:
@@ -167,7 +167,9 @@ def front(tmp_path: Path) -> Iterator[Front]:
         words += ["--accept-weaker-sandbox", "--pool-size", "1", "--coordinator", "off"]
         with (
             (tmp_path / "node.log").open("w") as log,
-            subprocess.Popen(mortal(lab.right.inside(*PYTHON, *words)), stdout=log, stderr=log) as process,
+            subprocess.Popen(
+                killed_with_parent(lab.right.inside(*PYTHON, *words)), stdout=log, stderr=log
+            ) as process,
         ):
             try:
                 wait_until(lambda: find(place) is not None, "the node serves", PATIENCE_S)
@@ -182,7 +184,7 @@ def client(front: Front) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A program on the left that holds one connection, and whom it is with."""
     command = [*PYTHON, "-c", CLIENT, SERVICE, str(PORT)]
     with subprocess.Popen(
-        mortal(front.lab.left.inside(*command)),
+        killed_with_parent(front.lab.left.inside(*command)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -260,7 +260,7 @@ class Cluster:
         self.spawned: list[tuple[ClusterNode, TaskId]] = []
         self.cut: set[frozenset[NodeId]] = set()
         self.drop: Callable[[Parcel], bool] = lambda parcel: False  # noqa: ARG005 - by default nothing is lost
-        self.pick: Callable[[int], int] = lambda waiting: 0  # noqa: ARG005 - by default in their order
+        self.select: Callable[[int], int] = lambda waiting: 0  # noqa: ARG005 - by default in their order
         self.nodes = [ClusterNode(self, number, rack) for number, rack in enumerate(racks, 1)]
         for one in self.nodes:
             for other in self.nodes:
@@ -292,7 +292,7 @@ class Cluster:
         for _ in range(100_000):
             if not self.wire:
                 return
-            parcel = self.wire.pop(self.pick(len(self.wire)))
+            parcel = self.wire.pop(self.select(len(self.wire)))
             if not self.drop(parcel) and frozenset({parcel.sender, parcel.to}) not in self.cut:
                 self.by_id(parcel.to).take(parcel)
         raise AssertionError("the nodes do not stop talking")

@@ -32,7 +32,7 @@ class Walk:
         self.steps = 0
         self.moves: list[Move] = [*self._people(), *self._objects(), *self._requests(), *self._rest()]
 
-    def pick(self) -> int:
+    def select(self) -> int:
         """Any place in any list."""
         return self.rng.randrange(10_000)
 
@@ -48,7 +48,7 @@ class Walk:
         """Mostly a group's name: what follows from having resolved one is the interesting part."""
         groups = {one.name for one in self.machine.model.things.values() if one.type is ObjectType.GROUP}
         places = [place for place, known in enumerate(self.machine.names) if known in groups]
-        return self.rng.choice(places) if places and self.flip() else self.pick()
+        return self.rng.choice(places) if places and self.flip() else self.select()
 
     def step(self) -> None:
         """One move, then both must say the same."""
@@ -59,7 +59,7 @@ class Walk:
         self.machine.both_say_the_same()
 
     def _people(self) -> list[Move]:
-        machine, pick, flip = self.machine, self.pick, self.flip
+        machine, pick, flip = self.machine, self.select, self.flip
 
         def come() -> None:
             if len(machine.clients) < PEOPLE_MAX:
@@ -77,7 +77,7 @@ class Walk:
         return [(1, come), (4, run), (2, go)]
 
     def _objects(self) -> list[Move]:
-        machine, pick, flip, rare = self.machine, self.pick, self.flip, self.rare
+        machine, pick, flip, rare = self.machine, self.select, self.flip, self.rare
         choice = self.rng.choice
         return [
             (4, lambda: machine.create(pick(), choice(KINDS), pick(), pick(), raw=rare(), counted=rare())),
@@ -88,7 +88,7 @@ class Walk:
         ]
 
     def _requests(self) -> list[Move]:
-        machine, pick, flip = self.machine, self.pick, self.flip
+        machine, pick, flip = self.machine, self.select, self.flip
 
         def how() -> tuple[Mode, Semantics]:
             return self.rng.choice(list(Mode)), self.rng.choice(list(Semantics))
@@ -102,7 +102,7 @@ class Walk:
         ]
 
     def _rest(self) -> list[Move]:
-        machine, pick, choice = self.machine, self.pick, self.rng.choice
+        machine, pick, choice = self.machine, self.select, self.rng.choice
         return [
             (1, lambda: machine.pause_or_resume(pick(), pick(), resume=self.flip())),
             (1, lambda: machine.attach(pick(), pick(), choice(list(Mode)))),

@@ -1,6 +1,6 @@
 """Random changes to a flow network by seed, of every kind that a solver which keeps its state must survive.
 
-Not for: what a cluster's rounds change (``benchmarks.networks``).
+The changes of a cluster's rounds are in ``benchmarks.networks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random flow problems by seed, in every shape that has hurt a solver, and a brute oracle for tiny ones.
 
-Not for: networks of tasks and machines in real sizes (``benchmarks.networks``).
+Networks of tasks and machines in real sizes are in ``benchmarks.networks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Small networks of scheduling shape by seed, with everything that may be odd about one.
 
-Not for: other shapes (``flow_networks``) or real sizes (``benchmarks.networks``).
+Other shapes are in ``flow_networks``, real sizes in ``benchmarks.networks``.
 """
 
 from __future__ import annotations

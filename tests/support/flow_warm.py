@@ -1,6 +1,6 @@
-"""A warm network beside a plain list of what it should hold, and random changes to both.
+"""A warm solver and a plain list of its expected contents, with random changes to both.
 
-Not for: real sizes. Everything is told to the warm solver and kept here, so that a fresh problem can be made.
+Every change goes to the warm solver and is kept here, so that a fresh problem can be made.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from lab_spaces import NotHereError, Space, mortal
+from lab_spaces import MachineNamespaces, NotHereError, killed_with_parent
 
 MTU: Final = 1500
 NOBODY: Final = 0xFF
@@ -41,7 +41,7 @@ def link(number: int) -> str:
 class Network:
     """A bridge with a cable to each of ``machines``."""
 
-    def __init__(self, machines: list[Space], *, seed: int = 1) -> None:
+    def __init__(self, machines: list[MachineNamespaces], *, seed: int = 1) -> None:
         assert len(machines) <= MACHINES_MAX
         self._machines: Final = machines
         self._seed: Final = seed
@@ -49,7 +49,7 @@ class Network:
         self._relay: subprocess.Popen[str] | None = None
         self._delay_ms = 0.0
         self._loss_percent = 0.0
-        self._hub: Final = Space("hub")
+        self._hub: Final = MachineNamespaces("hub")
         try:
             self._lay_cables()
         except NotHereError:
@@ -118,7 +118,7 @@ class Network:
     def _started_relay(self) -> subprocess.Popen[str]:
         words = [sys.executable, "-S", "-E", str(_RELAY), str(self._seed), str(len(self._machines))]
         relay = subprocess.Popen(
-            mortal(self._hub.inside(*words)),
+            killed_with_parent(self._hub.inside(*words)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

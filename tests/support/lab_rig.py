@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Final, Protocol, Self
 
 from lab_network import Network, address
-from lab_spaces import NotHereError, Space, clean_environment, mortal, run
+from lab_spaces import MachineNamespaces, NotHereError, clean_environment, killed_with_parent, run
 from running_node import exists, wait_until
 
 from benchmarks.measure import descendants
@@ -60,7 +60,7 @@ class Machine:
         self.process: subprocess.Popen[bytes] | None = None
         self.clock_offset_s = 0
         self.data.mkdir(parents=True)
-        self.space: Final = Space(self.name)
+        self.space: Final = MachineNamespaces(self.name)
         if disk_bytes:
             self.space.mount_memory(self.data, disk_bytes)
 
@@ -150,7 +150,7 @@ class Lab:
         command = machine.space.inside(*self.program.command(machine, self))
         with machine.open_log() as log:
             machine.process = subprocess.Popen(
-                mortal(command),
+                killed_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, run
+from dios.papers.sprayer.lab.namespaces import MachineNamespaces, NotHereError, killed_with_parent, run
 
-__all__ = ["NotHereError", "Space", "clean_environment", "mortal", "run"]
+__all__ = ["MachineNamespaces", "NotHereError", "clean_environment", "killed_with_parent", "run"]
 
 
 def clean_environment(home: Path) -> dict[str, str]:

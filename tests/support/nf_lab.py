@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lab_spaces import NotHereError, Space, mortal, run
+from lab_spaces import MachineNamespaces, NotHereError, killed_with_parent, run
 
 LEFT: Final = "10.214.0.1"
 RIGHT: Final = "10.214.0.2"
@@ -30,9 +30,9 @@ _CHANGE: Final = """
 import json, runpy, sys
 offloads = runpy.run_path(sys.argv[1])
 name, kinds, on = sys.argv[2], sys.argv[3].split(), sys.argv[4] == "on"
-chosen = [each for each in offloads["wanted"](name) if any(kind in each for kind in kinds)]
-offloads["change"](name, dict.fromkeys(chosen, on))
-print(json.dumps(offloads["active"](name)))
+chosen = [each for each in offloads["requested_features"](name) if any(kind in each for kind in kinds)]
+offloads["change_features"](name, dict.fromkeys(chosen, on))
+print(json.dumps(offloads["active_features"](name)))
 """
 SEGMENTS: Final = "tx-tcp tx-udp tx-generic-segmentation tx-sctp-segmentation"
 CHECKSUMS: Final = "tx-checksum"
@@ -50,13 +50,14 @@ class FunctionLab:
         self._stack: Final = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             self.left, self.right, self.middle = (
-                stack.enter_context(contextlib.closing(Space(name))) for name in ("left", "right", "middle")
+                stack.enter_context(contextlib.closing(MachineNamespaces(name)))
+                for name in ("left", "right", "middle")
             )
             for space, ours, number in ((self.left, "in0", 1), (self.right, "out0", 2)):
                 self._lay(space, ours, number)
             self._stack.push(stack.pop_all())
 
-    def _lay(self, space: Space, ours: str, number: int) -> None:
+    def _lay(self, space: MachineNamespaces, ours: str, number: int) -> None:
         self.middle.batch(
             [
                 " ".join(
@@ -90,7 +91,9 @@ class FunctionLab:
         """What runs the function."""
         words = ["--pair", "in0", "out0", "--steer", steer, "--cores", str(cores), "--function", function]
         words += ["--places", str(places), "--secret", str(secret), "--how", self.how, *more]
-        return mortal(self.middle.inside(*PYTHON, str(_PLAY), *words, "--records", str(self.records)))
+        return killed_with_parent(
+            self.middle.inside(*PYTHON, str(_PLAY), *words, "--records", str(self.records))
+        )
 
     @contextlib.contextmanager
     def running(
@@ -128,20 +131,23 @@ class FunctionLab:
             finally:
                 process.kill()
 
-    def send(self, frames: Sequence[bytes], space: Space | None = None, name: str = "e0") -> None:
+    def send(self, frames: Sequence[bytes], space: MachineNamespaces | None = None, name: str = "e0") -> None:
         """Frames as they are, from the left or another place."""
         text = "".join(frame.hex() + "\n" for frame in frames)
         run((space or self.left).inside(sys.executable, str(_RAW), "send", name), typed=text)
 
     def carried(
-        self, frames: Sequence[bytes], space: Space | None = None, names: tuple[str, str] = ("e0", "e0")
+        self,
+        frames: Sequence[bytes],
+        space: MachineNamespaces | None = None,
+        names: tuple[str, str] = ("e0", "e0"),
     ) -> list[bytes]:
         """What arrives on the right of frames that the left sends, all to 02:00:00:00:00:02.
 
         With a ``space``, it is sent and taken there, by two interfaces.
         """
         taker = [sys.executable, str(_RAW), "take", names[1], str(len(frames))]
-        command = mortal((space or self.right).inside(*taker))
+        command = killed_with_parent((space or self.right).inside(*taker))
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
@@ -152,11 +158,14 @@ class FunctionLab:
         return [bytes.fromhex(line) for line in output.split()]
 
     @contextlib.contextmanager
-    def serving(self, space: Space, command: Sequence[str], ready: str) -> Iterator[list[str]]:
+    def serving(self, space: MachineNamespaces, command: Sequence[str], ready: str) -> Iterator[list[str]]:
         """A program that serves on a machine, after a line with ``ready``, and what it says then."""
         said: list[str] = []
         with subprocess.Popen(
-            mortal(space.inside(*command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            killed_with_parent(space.inside(*command)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         ) as process:
             assert process.stdout is not None
             try:
@@ -171,13 +180,13 @@ class FunctionLab:
                 said.extend(process.stdout)
 
 
-def offloads(space: Space, name: str, kinds: str, *, on: bool) -> dict[str, bool]:
+def offloads(space: MachineNamespaces, name: str, kinds: str, *, on: bool) -> dict[str, bool]:
     """Switch an interface's features whose names have one of some parts in them; all its features then."""
     words = [str(_OFFLOADS), name, kinds, "on" if on else "off"]
     found: dict[str, bool] = json.loads(run(space.inside(sys.executable, "-c", _CHANGE, *words)))
     return found
 
 
-def features(space: Space, name: str) -> dict[str, bool]:
+def features(space: MachineNamespaces, name: str) -> dict[str, bool]:
     """The features of an interface, as the kernel has them."""
     return offloads(space, name, "none of these", on=False)

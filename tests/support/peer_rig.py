@@ -20,7 +20,7 @@ from dios.host.content.memories import ContentMemory
 from dios.host.peers.links import PeerLinks
 from dios.ids import NodeId, ObjectId, TaskId, Ticket
 from dios.node.assembly import NodeHost
-from dios.node.cluster_port import Port, open_port, serve_port
+from dios.node.cluster_port import ClusterPort, open_port, serve_port
 from dios.node.settings import load
 from dios.transport.identity import identity
 from dios.transport.memory.memfd import copies_of
@@ -58,7 +58,7 @@ class ReadingChannel(RecordingChannel):
 class PeerHost:
     """A host of a cluster's node, its scripted core, and one task of its own."""
 
-    def __init__(self, host: NodeHost, core: ScriptedCore, port: Port) -> None:
+    def __init__(self, host: NodeHost, core: ScriptedCore, port: ClusterPort) -> None:
         assert host.links is not None
         self.host = host
         self.core = core

@@ -1,6 +1,6 @@
-"""The documents are true: links lead somewhere, and the files and commands they name exist.
+"""The documents are true: links lead somewhere, and the files and commands that they name exist.
 
-Not for: running the commands, which ``tests/integration`` does.
+``tests/integration`` runs the commands and programs of the documents.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from dios.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changelog.d").glob("*.md")])
@@ -16,6 +21,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)|(?:src|srcset)=\"
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+COMMAND = re.compile(r"(?:^|`)dios ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", re.MULTILINE)
+TAGS_OF_DIGESTS = {"audit log", "join token", "fingerprint"}
+"""Texts like "dios audit log 1" that digests begin with: no commands."""
+LINE_COLUMNS_MAX = 100
 TREE_PATH = re.compile(r"`((?:dios|tests|docs|examples|benchmarks)/[\w/.-]+\.(?:py|md))`")
 
 
@@ -25,12 +34,12 @@ def links_of(text: str) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """The fragment under which a rendered page shows ``heading``."""
+    """Return the fragment under which a rendered page shows ``heading``."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def anchors(path: Path) -> set[str]:
-    """Every fragment of a document."""
+    """Return every fragment of a document."""
     return {anchor(heading) for heading in HEADING.findall(path.read_text())}
 
 
@@ -112,3 +121,37 @@ def test_the_site_has_the_groups_of_the_index() -> None:
 def sections(nav: str) -> list[tuple[str, str]]:
     """Return the tabs of the site's navigation with their text."""
     return re.findall(r"^  - (\w+):\n(.*?)(?=^  - |\Z)", nav, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_are_wrapped(document: Path) -> None:
+    """Lines have at most 100 columns; tables, code and long links excepted, and changelog entries."""
+    if document.parent.name == "changelog.d":
+        return
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > LINE_COLUMNS_MAX]
+    assert not [line for line in long if not line.startswith(("|", "`")) and " " in line.strip(" -*")]
+
+
+def test_every_command_named_exists() -> None:
+    """Each `dios COMMAND` and each subcommand in the documents is a command of the program."""
+    unknown = {
+        f"{document.name}: dios {words}"
+        for document in DOCUMENTS
+        for words in COMMAND.findall(document.read_text())
+        if words not in TAGS_OF_DIGESTS and not is_command(words)
+    }
+    assert not unknown, unknown
+
+
+def is_command(words: str) -> bool:
+    """Return True if ``words`` begin with a command of ``dios``, and with a subcommand where it has some."""
+    command = get_command(app)
+    for word in words.split():
+        if not isinstance(command, TyperGroup):
+            return True
+        found = command.get_command(typer.Context(command), word)
+        if found is None:
+            return False
+        command = found
+    return True

@@ -20,7 +20,7 @@ TEST = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
 
 
 def names_of_tests(path: Path) -> set[str]:
-    """The tests that a file has, those of hypothesis machines among them."""
+    """Return the names of the tests in a file, hypothesis machines included."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign):
@@ -31,7 +31,7 @@ def names_of_tests(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[0][:60])
 def test_a_claim_has_tests_that_exist(claim: list[str]) -> None:
-    """Each promise says what holds it, and names tests that are there."""
+    """Each promise names its mechanism, and tests that exist."""
     assert len(claim) == 3
     assert claim[1]
     named = TEST.findall(claim[2])

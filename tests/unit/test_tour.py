@@ -1,4 +1,4 @@
-"""docs/tour.md stays true: what it says of a file is in that file."""
+"""docs/tour.md stays true: each step names functions that its file defines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = re.findall(r"^\d\. \*\*`([\w/]+)\.py`(.*?)(?=^\d\. |^And back)", TOUR, r
 
 
 def test_the_tour_has_five_steps() -> None:
-    """A reader who follows one call opens five files, and five more where it goes to another node."""
+    """One call is followed through five files, and through five more to another node."""
     assert len(STEPS) == 10
 
 
@@ -31,7 +31,7 @@ def test_each_step_names_functions_of_its_file(path: str, text: str) -> None:
 
 
 def test_the_steps_follow_each_other_in_the_code() -> None:
-    """Each file on the way knows the next one, or the one between them that the step names."""
+    """Each file on the way names the next one, or the file between them that the step mentions."""
     root = Path(__file__).resolve().parents[2]
     links = [
         ("dios/client/sync/handles.py", "dios.client.ops.requests"),

@@ -1,0 +1,7 @@
+"""Code that all commands share.
+
+- ``context``: a connected node with the user's keyring, and the meaning of NAME, TASK and ALIAS arguments.
+- ``output``: tables, JSON, progress, and errors with the next command to try.
+- ``lazy``: command groups that import a command when it is used.
+- ``extras``, ``principals``, ``signals``: missing packages, names of users, SIGTERM and SIGHUP.
+"""

@@ -1,6 +1,6 @@
-"""A connected node and a person's keyring together: what their words for things mean.
+"""A connected node with the user's keyring, and the meaning of a command's arguments.
 
-Not for: commands. ``docs/command-line.md`` says what a NAME, a TASK and a group's ALIAS may be.
+``docs/command-line.md`` defines NAME, TASK and ALIAS.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An entry and the alias of the group in whose catalogue it stands."""
+class CataloguedFile:
+    """A catalogue entry, with the alias of the group of that catalogue."""
 
     group: str
     entry: CatalogueEntry
 
     @property
     def fingerprint(self) -> str:
-        """What may be shown of the name."""
+        """The fingerprint of the name, which may be shown."""
         return fingerprint(self.entry.name)
 
 
-class Place:
-    """What a command works with."""
+class CommandContext:
+    """The connection and the keyring of a command."""
 
     def __init__(self, node: Node, keyring: Keyring) -> None:
         self.node: Final = node
@@ -51,24 +51,24 @@ class Place:
 
     # -- groups -------------------------------------------------------------------------------------
     def group(self, text: str) -> Group:
-        """The group of an alias or name; raises InvalidError when it is none of ours on this node."""
+        """Return the group of an alias or name. Raise InvalidError if the node does not know it."""
         name = self.keyring.name_of(text)
         mark = fingerprint(name)
         for group in self._groups():
             if group.fingerprint == mark:
                 return group
         raise InvalidError(
-            f"this node knows no group {text!r} of yours; `dios group ls` shows which it knows, "
-            "`dios group create` makes one"
+            f"this node knows no group {text!r} of yours. `dios group ls` lists the groups that it knows; "
+            "`dios group create` makes one."
         )
 
     def make_group(self, alias: str) -> Group:
-        """A new group, its name kept in the keyring under ``alias``."""
+        """Create a group and keep its name in the keyring under ``alias``."""
         check_alias(alias)
         if alias in self.keyring.groups:
             raise ExistsError(
-                f"your keyring has a group {alias!r} already; choose another alias, or "
-                f"`dios group forget {alias}` when its node is no more"
+                f"your keyring already has a group {alias!r}. Choose another alias, or run "
+                f"`dios group forget {alias}` if its node no longer exists."
             )
         group = self.node.create_group()
         self.keyring.add(alias, Name(group.name or b""))
@@ -79,13 +79,13 @@ class Place:
         return [*self.node.groups, *self._made]
 
     def reachable_groups(self) -> list[str]:
-        """Aliases of the keyring's groups that this node knows."""
+        """Return the aliases of the keyring's groups that this node knows."""
         marks = {group.fingerprint for group in self._groups()}
         return [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
 
     # -- catalogues ---------------------------------------------------------------------------------
     def catalogue(self, alias: str) -> StoredCatalogue | None:
-        """The catalogue of a group, if it has one; UnreachableError when it is on a node that is away."""
+        """Return a group's catalogue, or None. Raise UnreachableError if its node does not answer."""
         name = self.keyring.objects.get(CATALOGUE_ALIAS + alias)
         if name is None:
             return None
@@ -97,7 +97,7 @@ class Place:
         return StoredCatalogue(found[0]) if found else None
 
     def catalogue_for_writing(self, alias: str) -> StoredCatalogue:
-        """The catalogue of a group, made when there is none."""
+        """Return a group's catalogue; create it if there is none."""
         known = self.catalogue(alias)
         if known is not None:
             return known
@@ -107,7 +107,7 @@ class Place:
         try:
             self.keyring.add(CATALOGUE_ALIAS + alias, Name(made.name or b""), section="objects")
         except ExistsError:
-            # Somebody else's command made it at the same moment: that one counts.
+            # Another command created it at the same moment: use that one.
             made.destroy()
             again = self.catalogue(alias)
             if again is None:
@@ -120,34 +120,34 @@ class Place:
         added = tuple(entries)
         catalogue.edit(self.catalogue_for_writing(alias), lambda there: (*there, *added))
 
-    def forget(self, found: Found) -> None:
-        """Take an entry out of its catalogue."""
+    def forget(self, found: CataloguedFile) -> None:
+        """Remove an entry from its catalogue."""
         stored = self.catalogue(found.group)
         if stored is not None:
             gone = found.entry.name
             catalogue.edit(stored, lambda there: (entry for entry in there if entry.name != gone))
 
-    def catalogued(self, aliases: Iterable[str] | None = None) -> list[Found]:
-        """Everything that was put into these groups, or into all of them."""
-        found: list[Found] = []
+    def catalogued(self, aliases: Iterable[str] | None = None) -> list[CataloguedFile]:
+        """Return the catalogue entries of these groups, or of all groups."""
+        found: list[CataloguedFile] = []
         for alias in self.reachable_groups() if aliases is None else aliases:
             try:
                 stored = self.catalogue(alias)
                 if stored is not None:
                     data, _ = stored.read()
-                    found += [Found(alias, entry) for entry in catalogue.decode(data)]
+                    found += [CataloguedFile(alias, entry) for entry in catalogue.decode(data)]
             except UnreachableError as error:
-                say(f"{error.message}; what was put into {alias} is not known here now")
+                say(f"{error.message}; the files of group {alias} are not listed")
         return found
 
     # -- the cluster --------------------------------------------------------------------------------
     def here(self) -> Member | None:
-        """The node that is asked, as one of its cluster; None when it is alone."""
+        """Return the asked node as a member of its cluster, or None if it is in no cluster."""
         return next((member for member in self.node.nodes() if member.here), None)
 
     # -- objects ------------------------------------------------------------------------------------
-    def find(self, text: str) -> tuple[Name, Found | None]:
-        """The name that a NAME argument means, and its entry if it is catalogued."""
+    def find(self, text: str) -> tuple[Name, CataloguedFile | None]:
+        """Return the name that a NAME argument means, and its catalogue entry if it has one."""
         everything = self.catalogued()
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
@@ -160,7 +160,7 @@ class Place:
         ]
         if not fitting:
             raise InvalidError(
-                f"nothing was put as {text!r}; `dios ls` shows what was. A name begins with {PREFIX}"
+                f"there is no file {text!r}. `dios ls` lists the files; a name begins with {PREFIX}."
             )
         if len({found.entry.name for found in fitting}) > 1:
             listed = "".join(
@@ -170,23 +170,23 @@ class Place:
             )
             more = f"\n  and {len(fitting) - SHOWN_MAX} more" if len(fitting) > SHOWN_MAX else ""
             raise InvalidError(
-                f"{text!r} fits {len(fitting)} objects; name one by its fingerprint:{listed}{more}"
+                f"{text!r} matches {len(fitting)} objects. Choose one by its fingerprint:{listed}{more}"
             )
         return Name(fitting[0].entry.name), fitting[0]
 
     def object(self, text: str) -> Reference:
-        """A reference to what a NAME argument means; raises InvalidError when it cannot be reached."""
+        """Return a reference to the object that a NAME argument means. Raise InvalidError without one."""
         name, found = self.find(text)
         reference = self.reach(name)
         if reference is None:
             raise InvalidError(
-                f"{found.entry.file if found else fingerprint(name)} cannot be reached: it was destroyed, "
+                f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
                 "or is in no group of your keyring"
             )
         return reference
 
     def replicas(self, text: str) -> Gathered[Reference]:
-        """References to every physical object of what a NAME argument means; InvalidError for none."""
+        """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
         name, found = self.find(text)
         references = self.node.lookup(name)
         if not references:
@@ -194,24 +194,24 @@ class Place:
             why = "or is in no group of your keyring"
             if references.incomplete:
                 why += ", or is on a node that does not answer: `dios node ls`"
-            raise InvalidError(f"{what} cannot be reached: it was destroyed, {why}")
+            raise InvalidError(f"cannot find {what}: it was destroyed, {why}")
         return references
 
     def reach(self, name: Name) -> Reference | None:
-        """The nearest object of a name, or None."""
+        """Return the nearest object of a name, or None."""
         return self.node.find(name)
 
     # -- tasks --------------------------------------------------------------------------------------
     def task(self, text: str) -> tuple[Task, Status]:
-        """A handle of the task that a TASK argument means, and how it was when we looked."""
+        """Return a handle and the status of the task that a TASK argument means."""
         status = self.task_row(text)
         found = None if status.name is None else self.node.find(status.name)
         if not isinstance(found, Task):
-            raise NoSuchTaskError("the node no longer keeps this task", fingerprint=status.fingerprint)
+            raise NoSuchTaskError("the node does not keep this task any more", fingerprint=status.fingerprint)
         return found, status
 
     def log_of(self, text: str) -> bytes | None:
-        """What an ended task wrote, as it was kept; None when no log is found."""
+        """Return the stored output of an ended task, or None."""
         if text.strip().lower().startswith(PREFIX):
             name = Name(parse_name(text))
         else:
@@ -223,7 +223,7 @@ class Place:
         return None if log is None else log.read_bytes()
 
     def task_row(self, text: str) -> Status:
-        """The one task that a TASK argument means."""
+        """Return the status of the only task that a TASK argument means. Raise InvalidError."""
         rows = self.node.tasks()
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
@@ -232,22 +232,24 @@ class Place:
             fitting = [row for row in rows if row.fingerprint.startswith(text.lower())]
             if not fitting:
                 labelled = [row for row in rows if row.label == text]
-                # A label is given again and again; what runs now is meant, or else the last that did.
+                # Labels are used repeatedly: a running task comes first, else the last one with the label.
                 fitting = [row for row in labelled if not row.ended] or labelled[-1:]
         if not fitting:
-            raise InvalidError(f"there is no task {text!r}; `dios ps --all` shows those of yours")
+            raise InvalidError(f"there is no task {text!r}. `dios ps --all` lists your tasks.")
         if len(fitting) > 1:
             listed = "".join(f"\n  {row.fingerprint}  {row.label}" for row in fitting[:SHOWN_MAX])
-            raise InvalidError(f"{text!r} fits {len(fitting)} tasks; say more of the fingerprint:{listed}")
+            raise InvalidError(
+                f"{text!r} matches {len(fitting)} tasks. Give more of the fingerprint:{listed}"
+            )
         return fitting[0]
 
 
 def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
-    """Each alias of the keyring with its group's fingerprint and whether the node knows the group."""
+    """Return each alias of the keyring with its group's fingerprint, and True if the node knows the group."""
     groups = Keyring.load().groups
     names = [bytes(name) for name in groups.values()]
     known: set[str] = set()
-    # At least once: without any group, too, the node must be there.
+    # Connect at least once: even without groups, the node must be there.
     for start in range(0, max(len(names), 1), GROUPS_PER_CALL_MAX):
         with connect(node, groups=names[start : start + GROUPS_PER_CALL_MAX]) as connected:
             known.update(group.fingerprint for group in connected.groups)
@@ -256,15 +258,15 @@ def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
 
 
 @contextlib.contextmanager
-def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[Place]:
-    """Connect as the person who runs the command, with ``groups`` and the others of their keyring.
+def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandContext]:
+    """Connect as the user who runs the command, with ``groups`` and the other groups of the keyring.
 
-    A session takes GROUPS_PER_CALL_MAX of them, the newest first; what is left out is told.
+    A session takes at most GROUPS_PER_CALL_MAX groups, newest first. A notice reports the ones left out.
     """
     keyring = Keyring.load()
     wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
-        yield Place(connected, keyring)
+        yield CommandContext(connected, keyring)
     left_out = len(set(keyring.groups.values())) - GROUPS_PER_CALL_MAX
     if left_out > 0:
-        say(f"{left_out} older groups of your keyring were left out; name the one you mean with --group")
+        say(f"{left_out} older groups of your keyring were left out; choose one of them with --group")

@@ -78,18 +78,18 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Write one line for people to standard error."""
+    """Write a line for the user to standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def write_json(value: object) -> None:
-    """One JSON document on the standard output."""
+    """Write a JSON document to standard output."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def plain(text: str) -> str:
-    """Text of somebody else's choosing for one line of a terminal: control characters are spelled out."""
+    """Return text from others for one line of a terminal; control characters are escaped."""
     return text if text.isprintable() else "".join(map(_harmless, text))
 
 
@@ -100,7 +100,7 @@ def _harmless(letter: str) -> str:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), whole: bool = False
 ) -> None:
-    """Rows under headings; on a terminal as wide as it is, into a pipe at full length.
+    """Write rows under headings: fitted to the width of a terminal, at full length elsewhere.
 
     On a terminal only the first column is folded; with ``whole`` nothing is.
     """
@@ -129,14 +129,14 @@ def table(
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Named values, one a line."""
+    """Write named values, one per line."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         sys.stdout.write(f"{name.ljust(width)}  {plain(value)}\n")
 
 
 def size_text(size: int) -> str:
-    """A size for people: ``17 B``, ``3.2 MiB``."""
+    """Format a size: ``17 B``, ``3.2 MiB``."""
     for unit, bytes_each in (("GiB", limits.GIB), ("MiB", limits.MIB), ("KiB", limits.KIB)):
         if size >= bytes_each:
             return f"{size / bytes_each:.1f} {unit}"
@@ -144,14 +144,14 @@ def size_text(size: int) -> str:
 
 
 def time_text(time_ns: int) -> str:
-    """A moment in local time, to the second."""
+    """Format a time in local time, to the second."""
     if not time_ns:
         return "-"
     return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span_text(span_ns: int) -> str:
-    """A span for people: ``0.3 s``, ``2 min 05 s``, ``3 h 02 min``."""
+    """Format a duration: ``0.3 s``, ``2 min 05 s``, ``3 h 02 min``."""
     seconds = max(0, span_ns) / 1e9
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -164,9 +164,9 @@ def span_text(span_ns: int) -> str:
 
 @contextlib.contextmanager
 def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int], None]]:
-    """A progress bar for bytes, on a terminal only and only for what takes a while.
+    """Show a progress bar for bytes, only on a terminal and only for large transfers.
 
-    Gives a function that is told how many more bytes were moved; ``steps`` is how many objects they are.
+    Yield a function that is called with the number of bytes moved. ``steps`` is the number of objects.
     """
     if not sys.stderr.isatty() or (total < 8 * limits.MIB and steps < STEPS_SHOWN_MIN):
         yield lambda _: None
@@ -196,7 +196,7 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A spinner while something takes its time, on a terminal only."""
+    """Show a spinner during a wait, only on a terminal."""
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
@@ -208,7 +208,7 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner whose words change, on a terminal only; gives what changes them, from any thread."""
+    """Show a spinner with a changing text, only on a terminal. Yield a thread-safe function to change it."""
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
@@ -219,14 +219,14 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def next_step(error: BaseException) -> str:
-    """What to do about an error; empty when its message says it all."""
+    """Return advice for an error; empty if its message contains it."""
     if isinstance(error, errors.UnreachableError) and "`dios node ls`" in error.message:
         return ""
     if isinstance(error, errors.UnreachableError) and error.call:
-        # A node said so, which runs therefore: it is another one that does not.
+        # A node sent this error, so it runs: another node does not answer.
         return "`dios node ls` shows which nodes there are, and `dios stat` where else the object is"
     if isinstance(error, errors.NotPermittedError) and not error.call:
-        # No node refused a call: it is about sockets, files or tokens, and groups have no part in it.
+        # No node refused a call: the error is about sockets, files or tokens, not about groups.
         return ""
     for kind in type(error).__mro__:
         if issubclass(kind, DiosError) and kind in _NEXT:
@@ -235,7 +235,7 @@ def next_step(error: BaseException) -> str:
 
 
 def report(error: DiosError, *, as_json: bool, doing: str) -> None:
-    """Tell about an error: cause, place, next command."""
+    """Show an error: its cause, place, and the next command."""
     hint = next_step(error)
     if as_json:
         told = {
@@ -256,7 +256,7 @@ def report(error: DiosError, *, as_json: bool, doing: str) -> None:
 
 @contextlib.contextmanager
 def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Iterator[None]:
-    """Run a command's body; expected failures end it with a message and ``status``.
+    """Run a command's body; an expected failure ends it with a message and ``status``.
 
     ``doing`` is the command as the user typed it. A closed pipe and Ctrl-C end it quietly.
     """
@@ -267,7 +267,7 @@ def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Ite
         report(error, as_json=as_json, doing=doing)
         raise typer.Exit(status) from None
     except BrokenPipeError:
-        # Whoever read our output has enough; the interpreter must not complain about it at exit.
+        # The reader of the output has enough; prevent an error message of the interpreter at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
         raise typer.Exit(FAILED) from None
     except OSError as error:

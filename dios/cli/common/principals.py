@@ -1,7 +1,4 @@
-"""Principals as people write and read them: a user's name, or ``uid:1000``.
-
-Not for: groups and tasks, which a keyring or a node has to look up.
-"""
+"""Principals as text: a user's name, or ``uid:1000``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import pwd
 
 
 def principal_of(text: str) -> str:
-    """The principal that a text names; empty when it names none here."""
+    """Return the principal that a text names, or "" if it names none on this machine."""
     kind, colon, rest = text.partition(":")
     if colon:
         return f"uid:{int(rest)}" if kind == "uid" and rest.isascii() and rest.isdecimal() else ""
@@ -20,7 +17,7 @@ def principal_of(text: str) -> str:
 
 
 def principal_text(principal: str) -> str:
-    """A principal with the user's name, where this machine knows it."""
+    """Return a principal with the user's name, if this machine knows it."""
     kind, _, number = principal.partition(":")
     try:
         return f"{principal} ({pwd.getpwuid(int(number)).pw_name})" if kind == "uid" else principal

@@ -1,7 +1,4 @@
-"""Signals that end a command as exceptions, for commands that must not leave a task behind.
-
-Not for: Ctrl-C, which is Python's own KeyboardInterrupt.
-"""
+"""Turns SIGTERM and SIGHUP into exceptions, for commands that must end their task first."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """This command was told to end by a signal."""
+    """A signal ended this command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -25,13 +22,13 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise Stopped for what would end this command and leave its task behind."""
+    """Raise Stopped for signals that would end this command and leave its task running."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         del frame
         raise Stopped(number)
 
-    # One that is ignored stays so: whoever types nohup wants the task to go on.
+    # An ignored signal stays ignored: with nohup the task should go on.
     before = {number: signal.getsignal(number) for number in _ENDING}
     for number in _ENDING:
         if before[number] is not signal.SIG_IGN:

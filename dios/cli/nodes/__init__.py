@@ -1,0 +1,9 @@
+"""Commands about nodes and clusters.
+
+- ``daemon``: ``dios-node start``, ``status``, ``stop``; ``setting_options`` are its options.
+- ``joining``: ``dios-node init`` and ``token``, and the first start with ``--join``.
+- ``check``: ``dios-node check``.
+- ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
+- ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
+  doctor``.
+"""

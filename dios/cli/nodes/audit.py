@@ -1,7 +1,7 @@
 """``dios audit``: list, search, follow and verify a node's audit log.
 
-Not for: the log's format (``dios.host.audit.log``). It reads the files, so it works beside a running node and
-without one, for whoever may read the node's data directory.
+It reads the files, so that it works with and without a running node, for users who may read the node's data
+directory.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ OutcomeOption = Annotated[
 ]
 TaskOption = Annotated[
     str,
-    typer.Option("--task", metavar="FINGERPRINT", help="Only by tasks whose fingerprint begins so."),
+    typer.Option("--task", metavar="FINGERPRINT", help="Only tasks whose fingerprint begins like this."),
 ]
 SubjectOption = Annotated[
     str,
-    typer.Option("--subject", metavar="FINGERPRINT", help="Only about objects whose fingerprint begins so."),
+    typer.Option("--subject", metavar="FINGERPRINT", help="Only objects whose fingerprint begins like this."),
 ]
-SinceOption = Annotated[int, typer.Option("--since", metavar="INDEX", min=0, help="From this record on.")]
+SinceOption = Annotated[int, typer.Option("--since", metavar="INDEX", min=0, help="Begin at this record.")]
 LastOption = Annotated[
-    int, typer.Option("--last", metavar="N", min=0, help="Only the last N that match; 0 for all.")
+    int, typer.Option("--last", metavar="N", min=0, help="Only the last N matching records; 0 for all.")
 ]
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The node's data directory.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which records are meant."""
+class RecordFilter:
+    """A filter of audit records."""
 
     action: str = ""
     outcome: str = ""
@@ -72,7 +72,7 @@ class Chosen:
     pattern: re.Pattern[str] | None = None
 
     def fits(self, entry: AuditEntry) -> bool:
-        """Whether a record is one of them."""
+        """Return True if a record matches."""
         record = entry.record
         return (
             entry.index >= self.since
@@ -98,20 +98,20 @@ class Chosen:
 
 
 def log_folder(data: Path | None, node: str | None) -> Path:
-    """Where the audit log of the node in question lies; raises UnreachableError when there is none."""
-    # The socket lies in the data directory unless a setting says otherwise; then --data helps.
+    """Return the folder of the node's audit log. Raise UnreachableError if there is none."""
+    # The socket is in the data directory unless a setting says otherwise; use --data then.
     folder = (data if data is not None else resolve_node(node).resolve().parent) / "audit"
     if not segments(folder):
         raise UnreachableError(
-            f"there is no audit log in {folder}; name the node's data directory with --data"
+            f"there is no audit log in {folder}. Give the node's data directory with --data."
         )
     return folder
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """One record as a line of the table."""
+    """Format a record as a line of the table."""
     record = entry.record
-    # The table has one line for each record; --json shows a detail whole.
+    # One line per record; --json shows the whole detail.
     detail = record.detail.split("\n", 1)[0]
     return plain(
         f"{entry.index:>7}  {time_text(record.now)}  {record.action:<10} {record.outcome:<8} "
@@ -143,9 +143,9 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
         write_json({name: getattr(verdict, name) for name in verdict.__struct_fields__})
     elif verdict.ok:
         facts([("audit log", "whole"), ("records", str(verdict.records)), ("head", verdict.head)])
-        say("keep the head elsewhere: `dios audit verify --anchor HEAD` shows later that nothing was cut")
+        say("keep the head in another place: `dios audit verify --anchor HEAD` later proves that it is whole")
         if verdict.torn_bytes:
-            say(f"the last {verdict.torn_bytes} bytes are a record being written, or torn by a crash")
+            say(f"the last {verdict.torn_bytes} bytes are a record being written, or cut off by a crash")
     else:
         facts(
             [("audit log", "DAMAGED"), ("problem", verdict.problem), ("good records", str(verdict.records))]
@@ -157,8 +157,8 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: bool) -> int:
-    """Print what is chosen, and with ``follow`` whatever comes until Ctrl-C; gives how many."""
+def _show(folder: Path, chosen: RecordFilter, last: int, *, follow: bool, as_json: bool) -> int:
+    """Print matching records, and with ``follow`` new ones until Ctrl-C. Return their number."""
     show: Callable[[AuditEntry], str] = _json_line if as_json else entry_line
     reader = AuditReader(folder)
     fitting = (entry for entry in reader.poll() if chosen.fits(entry))
@@ -179,7 +179,7 @@ def _show(folder: Path, chosen: Chosen, last: int, *, follow: bool, as_json: boo
 
 
 def records_about(folder: Path, fingerprint: str) -> Iterator[AuditEntry]:
-    """Every record of what a task did, and of what was done to it."""
+    """Yield the records of a task's operations, and of operations on the task."""
     return (
         entry
         for entry in AuditReader(folder).poll()
@@ -209,18 +209,19 @@ def audit(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who did what to which object, when, and how it ended; search, follow and verify it.
+    """Show who did what to which object, when, and with what result.
 
-    Objects and tasks appear as fingerprints: the log holds no names.
+    Objects and tasks appear as fingerprints, because the log contains no names. Subcommands search, follow
+    and verify the log.
     """
     with reporting("dios audit", as_json=as_json):
         given = any((action, outcome, task, subject, since, last, data, node, as_json))
         if context.invoked_subcommand is None:
-            chosen = Chosen(action, outcome, task, subject, since)
+            chosen = RecordFilter(action, outcome, task, subject, since)
             _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json)
         elif given:
             word = context.invoked_subcommand
-            raise InvalidError(f"options stand behind the command: dios audit {word} --outcome denied")
+            raise InvalidError(f"put options after the subcommand: dios audit {word} --outcome denied")
 
 
 @app.command(
@@ -229,11 +230,11 @@ def audit(
 )
 def grep(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A word, or a regular expression as Python has them.")
+        str, typer.Argument(metavar="PATTERN", help="A word, or a Python regular expression.")
     ],
     *,
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="Take capital and small letters for the same.")
+        bool, typer.Option("--ignore-case", "-i", help="Ignore the case of letters.")
     ] = False,
     action: ActionOption = "",
     outcome: OutcomeOption = "",
@@ -245,19 +246,19 @@ def grep(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the records that hold PATTERN in action, outcome, principal, task, subject or detail.
+    """Show the records with PATTERN in action, outcome, principal, task, subject or detail.
 
-    Exit status 1 when there is none.
+    The exit status is 1 if there is none.
     """
     with reporting("dios audit grep", as_json=as_json):
         try:
             sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
         except re.error as error:
             raise InvalidError(
-                f"{pattern!r} is no regular expression: {error}; a backslash before one of "
+                f"{pattern!r} is not a regular expression: {error}; a backslash before one of "
                 ". * + ? ( ) [ ] { } | makes it a plain character"
             ) from None
-        chosen = Chosen(action, outcome, task, subject, since, sought)
+        chosen = RecordFilter(action, outcome, task, subject, since, sought)
         if not _show(log_folder(data, node), chosen, last, follow=False, as_json=as_json):
             raise typer.Exit(FAILED)
 
@@ -274,15 +275,15 @@ def follow(
     subject: SubjectOption = "",
     since: SinceOption = 0,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=0, help="Begin with the last N; 0 for all.")
+        int, typer.Option("--last", metavar="N", min=0, help="Begin with the last N records; 0 for all.")
     ] = FOLLOW_FROM,
     data: DataOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the last records, and go on with new ones as they come, until Ctrl-C."""
+    """Show the last records, then new records as they arrive, until Ctrl-C."""
     with reporting("dios audit follow", as_json=as_json):
-        chosen = Chosen(action, outcome, task, subject, since)
+        chosen = RecordFilter(action, outcome, task, subject, since)
         _show(log_folder(data, node), chosen, last, follow=True, as_json=as_json)
 
 
@@ -294,12 +295,13 @@ def follow(
 def verify_chain(
     *,
     anchor: Annotated[
-        str, typer.Option(metavar="DIGEST", help="A head seen earlier, that must still be there.")
+        str,
+        typer.Option(metavar="DIGEST", help="A head digest from an earlier time, which must still be there."),
     ] = "",
     data: DataOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute the chain of digests: exit status 1 when a record was changed, removed, inserted or moved."""
+    """Verify the chain of digests. The exit status is 1 if a record was changed, removed, added or moved."""
     with reporting("dios audit verify", as_json=as_json):
         _verify(log_folder(data, node), anchor, as_json=as_json)

@@ -1,6 +1,6 @@
-"""``dios-node check``: whether everything is there that a stopped node acknowledged, and its repair.
+"""``dios-node check``: verifies and repairs the data of a stopped node.
 
-Not for: finding any of it out (``dios.node.check``), or a node that runs (``dios-node status``).
+``dios.node.check`` does the work.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dios.client.locate import resolve_node
 from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 
 if TYPE_CHECKING:
-    from dios.node.check import Checked
+    from dios.node.check import CheckResult
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
 def _data_meant(data: Path | None) -> Path:
-    """The data directory: what was given, else where the default node's socket is or was."""
+    """Return the given data directory, else that of the default node."""
     return resolve_node(None).resolve().parent if data is None else data
 
 
-def _as_json(checked: Checked) -> dict[str, object]:
+def _as_json(checked: CheckResult) -> dict[str, object]:
     return {
         "data": checked.data,
         "ok": checked.ok,
@@ -63,7 +63,7 @@ def _as_json(checked: Checked) -> dict[str, object]:
 
 
 def _explain(findings: list[StoreFinding]) -> None:
-    """Each kind that occurs once, with what it means and what to do."""
+    """Explain each kind of finding once: its meaning and what to do."""
     sys.stdout.write("\nWhat this means:\n")
     for kind in dict.fromkeys(finding.kind for finding in findings):
         meaning = MEANINGS[kind]
@@ -75,7 +75,7 @@ def _explain(findings: list[StoreFinding]) -> None:
             sys.stdout.write(f"    else: {meaning.advice}\n" if repairs else f"    do: {meaning.advice}\n")
 
 
-def _show(checked: Checked) -> None:
+def _show(checked: CheckResult) -> None:
     facts(
         [
             ("data", checked.data),
@@ -93,9 +93,9 @@ def _show(checked: Checked) -> None:
     damages = sum(finding.level is FindingLevel.DAMAGE for finding in checked.findings)
     sys.stdout.write("\n")
     if checked.ok:
-        sys.stdout.write("Everything that the node acknowledged is there and whole.\n")
+        sys.stdout.write("Everything that the node acknowledged is there and intact.\n")
     else:
-        rest = "" if checked.repaired else "; docs/recovery.md tells of each"
+        rest = "" if checked.repaired else "; docs/recovery.md explains each kind"
         sys.stdout.write(f"{damages} thing{'s' * (damages != 1)} damaged{rest}.\n")
 
 
@@ -109,25 +109,24 @@ def check(
     *,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="A node's data directory; default: the default node's."),
+        typer.Option("--data", metavar="DIR", help="The node's data directory; default: the default node's."),
     ] = None,
     mend: Annotated[
         bool,
         typer.Option(
             "--repair",
-            help="Repair what can be repaired without losing what was acknowledged; what is in the way "
-            "is moved to DIR/lost+found, never deleted.",
+            help="Repair everything that is possible without losing acknowledged data. Files in the way are "
+            "moved to DIR/lost+found, never deleted.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify what a stopped node keeps: every row, every byte against its digest, every file, the audit log.
+    """Verify all data of a stopped node: every record, all contents, every file, and the audit log.
 
-    The node must be stopped first. Without --repair nothing is changed. Exit status 0 when everything that
-    was acknowledged can be read, 1 otherwise; what a crash left over, and what the next start clears away
-    by itself, does not count.
+    Stop the node first. Without --repair nothing is changed. The exit status is 0 if everything that was
+    acknowledged can be read, else 1. Remains of a crash that the next start removes do not count.
     """
-    # Late, so that whoever starts or stops a node loads no database.
+    # Imported late, so that commands that start or stop a node load no database.
     from dios.node.check import check_node  # noqa: PLC0415 - see above
 
     with reporting("dios-node check", as_json=as_json):

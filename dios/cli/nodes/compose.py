@@ -1,6 +1,6 @@
-"""A cluster as containers: the compose file of this project, run by the engine that is installed.
+"""A cluster as containers: runs the project's compose file with Docker Compose.
 
-Not for: what is in the file (docs/deploy-docker.md), or a cluster as processes (``dios.node.local_cluster``).
+docs/deploy-docker.md describes the file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _ASK_SECONDS: Final = 30
 
 
 def _file() -> Path:
-    """The compose file: below the working directory, else in the source tree that this program runs from."""
+    """Return the compose file: below the working directory, else in this program's source tree."""
     for base in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if (base / FILE).is_file():
             return base / FILE
-    raise InvalidError(f"there is no {FILE} here; run this in a checkout of the source")
+    raise InvalidError(f"{FILE} was not found. Run this in a checkout of the source.")
 
 
 def _engine() -> list[str]:
-    """The command of Docker Compose, of either generation, with an engine that answers."""
+    """Return the command of Docker Compose, version 1 or 2. Raise InvalidError without a running engine."""
     docker = shutil.which("docker")
     if docker is None:
         raise InvalidError(
-            "no container engine is installed: there is no command docker; leave out --compose"
+            "no container engine is installed: the command docker was not found. Leave out --compose."
         )
     asked = subprocess.run(
         [docker, "version", "--format", "{{.Server.Version}}"],
@@ -41,7 +41,7 @@ def _engine() -> list[str]:
     )
     if asked.returncode:
         why = (asked.stderr.strip() or "no answer").splitlines()[-1]
-        raise InvalidError(f"the container engine does not answer: {why}; start it, or leave out --compose")
+        raise InvalidError(f"the container engine does not answer: {why}. Start it, or leave out --compose.")
     newer = subprocess.run(
         [docker, "compose", "version"], capture_output=True, timeout=_ASK_SECONDS, check=False
     )
@@ -50,24 +50,24 @@ def _engine() -> list[str]:
     older = shutil.which("docker-compose")
     if older is None:
         raise InvalidError(
-            "Docker Compose is not installed (docker compose, docker-compose); leave out --compose"
+            "Docker Compose is not installed (docker compose or docker-compose). Leave out --compose."
         )
     return [older]
 
 
 def _run(*words: str) -> Path:
     command, file = _engine(), _file()
-    # Its progress is for people, on the error stream; the result of our own command is elsewhere. The older
-    # generation looks for the files that the file names where it is started.
+    # Its progress goes to standard error, because standard output is for this command's result. Version 1
+    # looks for files named in the compose file in the working directory.
     done = subprocess.run([*command, "-f", file.name, *words], stdout=2, cwd=file.parent, check=False)
     if done.returncode:
         line = " ".join([Path(command[0]).name, *command[1:], "-f", str(file), *words])
-        raise DiosError(f"`{line}` ended with status {done.returncode}; what it said stands above")
+        raise DiosError(f"`{line}` failed with status {done.returncode}; see its output above")
     return file
 
 
 def up(*, as_json: bool) -> None:
-    """Build and start the containers, and return when they are healthy; raises DiosError."""
+    """Build and start the containers, and return when they are healthy. Raise DiosError."""
     file = _run("up", "--detach", "--build")
     if as_json:
         write_json({"compose": str(file), "up": True})
@@ -77,7 +77,7 @@ def up(*, as_json: bool) -> None:
 
 
 def down(*, keep: bool, as_json: bool) -> None:
-    """Stop and remove the containers, and their volumes unless they are kept; raises DiosError."""
+    """Stop and remove the containers, and their volumes unless ``keep``. Raise DiosError."""
     file = _run("down", *([] if keep else ["--volumes"]))
     if as_json:
         write_json({"compose": str(file), "up": False, "removed": not keep})

@@ -1,6 +1,6 @@
-"""``dios-node``: start, look at, stop and check the daemon of this machine.
+"""``dios-node``: start, inspect, stop and check the daemon of this machine.
 
-Not for: what happens inside it, or objects and tasks (``dios.cli.main``).
+Commands for objects and tasks are in ``dios.cli.main``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dios.node import daemon
 from dios.node.settings import load
 
 app: Final = typer.Typer(
-    help="The DIOS node of this machine: start it, look at it, stop it, check what it keeps.",
+    help="The DIOS node of this machine: start, inspect and stop it, and check its data.",
     epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop\n"
     "  dios-node check --data ./node0\n  dios-node init --data ./node0 --listen 10.0.0.1:7400",
     no_args_is_help=True,
@@ -47,7 +47,7 @@ app: Final = typer.Typer(
 )
 
 DataOption = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Where the node keeps everything; made if missing.")
+    Path, typer.Option("--data", metavar="DIR", help="The node's data directory; created if missing.")
 ]
 MaybeData = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
@@ -71,30 +71,30 @@ def start(
         bool, typer.Option("--detach", help="Return once the node answers; its log is DIR/node.log.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Read this instead of DIR/node.toml.")
+        Path | None, typer.Option("--config", metavar="FILE", help="Read FILE instead of DIR/node.toml.")
     ] = None,
     join: JoinOption = "",
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a node on the data directory DIR; with --join, as one more of a cluster.
+    """Start a node on the data directory DIR; with --join, as a new node of a cluster.
 
-    A node joins once: at its first start it is given its certificate, and its name, rack and addresses are
-    written into DIR/node.toml. From then on --join changes nothing, and can be left out.
+    A node joins once: its first start gets its certificate and writes name, rack and addresses to
+    DIR/node.toml. On later starts --join has no effect and can be left out.
     """
     with reporting("dios-node start", as_json=as_json):
-        # Checked here too, so that a mistake is told by the command that was typed.
+        # Checked here too, so that errors appear in the command that was typed.
         flags = settings_given(context.args, "dios-node start")
         settings = load(data, config=config, flags=flags)
         if join:
             flags |= joining.join_first(
                 data, config=config, flags=flags, address=join, token=token, token_file=token_file
             )
-            # The node needs it no more, and its environment can be read for as long as it runs.
+            # The node does not need the token, and others could read it in the node's environment.
             os.environ.pop("DIOS_TOKEN", None)
         elif token or token_file:
-            raise InvalidError("a token is for joining: say where with --join HOST:PORT")
+            raise InvalidError("a token is only for joining: give the address with --join HOST:PORT")
         elif settings.identity.exists():
             joining.check_member(settings)
         if not detach:
@@ -113,17 +113,17 @@ def start(
             ]
         )
         if default_socket().resolve() != running.socket.resolve():
-            say(f"another node is the default; for this one add --node {data}, or set DIOS_NODE")
-        say("next: dios group create NAME, then dios put FILE --group NAME; dios --help shows the rest")
+            say(f"another node is the default: add --node {data} to commands, or set DIOS_NODE")
+        say("next: dios group create NAME, then dios put FILE --group NAME; see dios --help")
 
 
 @contextlib.contextmanager
 def _within(limit_ms: int) -> Iterator[None]:
-    """Raise TimeLimitError after ``limit_ms``: also a node that hangs takes connections."""
+    """Raise TimeLimitError after ``limit_ms``, because even a hanging node accepts connections."""
 
     def give_up(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
-        raise TimeLimitError(f"the node does not answer within {limit_ms // 1000} s")
+        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
@@ -135,7 +135,7 @@ def _within(limit_ms: int) -> Iterator[None]:
 
 
 def _target(data: Path | None, node: str | None) -> Path:
-    """The socket that a command is about."""
+    """Return the socket of the node that the command is about."""
     if data is not None:
         return load(data).socket
     return resolve_node(node)
@@ -143,9 +143,9 @@ def _target(data: Path | None, node: str | None) -> Path:
 
 @app.command(epilog="\b\nExamples:\n  dios-node status\n  dios-node status --data ./node0 --json")
 def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Say whether a node runs, what it holds, and what this machine lets it enforce.
+    """Show if a node runs, what it contains, and what this machine enforces for it.
 
-    Exit status 0 when it runs, 3 when it does not.
+    The exit status is 0 if the node runs, else 3.
     """
     with reporting("dios-node status", as_json=as_json):
         path = _target(data, node)
@@ -204,7 +204,7 @@ def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOptio
 
 
 def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
-    """One line about the cluster; none for a node that is alone."""
+    """Return a line about the cluster, or nothing for a node without one."""
     if not members:
         return []
     usable = sum(member.usable for member in members)
@@ -213,10 +213,10 @@ def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
 
 @app.command(epilog="\b\nExamples:\n  dios-node stop\n  dios-node stop --data ./node0")
 def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Stop a node: its tasks are ended, its store is closed, and nothing of it is left running.
+    """Stop a node: end its tasks and close its store.
 
-    It is asked first; when it does not end it gets SIGTERM, at last SIGKILL. Objects stay as they were
-    last acknowledged in every case.
+    The node is asked first; if it does not end, it gets SIGTERM and at last SIGKILL. Acknowledged objects are
+    kept in every case.
     """
     with reporting("dios-node stop", as_json=as_json):
         path = _target(data, node)
@@ -245,7 +245,7 @@ app.add_typer(joining.app)
 
 
 def main() -> None:
-    """The command ``dios-node``."""
+    """Run the command ``dios-node``."""
     app(prog_name="dios-node")
 
 

@@ -1,6 +1,6 @@
-"""``dios doctor``: what this machine can enforce, what a node here therefore guarantees, what to change.
+"""``dios doctor``: shows what this machine can enforce, the resulting guarantees, and advice.
 
-Not for: finding any of it out (``dios.node.doctor.diagnosis``), or a node that runs (``dios-node status``).
+``dios.node.doctor.diagnosis`` does the tests.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import typer
 
 from dios.cli.common.output import FAILED, JsonOption, plain, reporting, waiting, write_json
 from dios.client.locate import default_socket
-from dios.node.doctor.diagnosis import Diagnosis, Level, examine
+from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
 
 _DEFAULT_DATA: Final = "node0"
-_SIGNS: Final = {Level.OK: "ok", Level.WEAK: "weak", Level.MISSING: "NO"}
+_SIGNS: Final = {DoctorLevel.OK: "ok", DoctorLevel.WEAK: "weak", DoctorLevel.MISSING: "NO"}
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
 def _data_meant(data: Path | None) -> Path:
-    """The directory to look at: what was given, else the default node's, else the one of the examples."""
+    """Return the given directory, else the default node's, else the one of the examples."""
     if data is not None:
         return data
     link = default_socket()
@@ -36,14 +36,14 @@ def _line(text: str = "") -> None:
 
 def _show(diagnosis: Diagnosis) -> None:
     width = max(len(finding.name) for finding in diagnosis.findings)
-    _line(f"What was tried on this machine, as {diagnosis.user}:")
+    _line(f"Tests on this machine, as {diagnosis.user}:")
     for finding in diagnosis.findings:
         detail = plain(finding.detail)
         _line(f"  {_SIGNS[finding.level]:<4}  {finding.name.ljust(width)}  {finding.purpose} ({detail})")
     _line()
-    _line("What a node here therefore guarantees:")
+    _line("Guarantees of a node on this machine:")
     for guarantee in diagnosis.guarantees:
-        lacks = "" if guarantee.holds else f" (lacks {', '.join(guarantee.missing)})"
+        lacks = "" if guarantee.holds else f" (missing: {', '.join(guarantee.missing)})"
         _line(f"  {'yes' if guarantee.holds else 'NO':<4}  {guarantee.promise}{lacks}")
     advised: dict[str, list[str]] = {}
     for finding in diagnosis.findings:
@@ -51,7 +51,7 @@ def _show(diagnosis: Diagnosis) -> None:
             advised.setdefault(finding.advice, []).append(finding.name)
     if advised:
         _line()
-        _line("What to change:")
+        _line("Advice:")
         for advice, names in advised.items():
             _line(f"  {', '.join(names)}: {plain(advice)}")
     _line()
@@ -59,7 +59,7 @@ def _show(diagnosis: Diagnosis) -> None:
         _line("Pure tasks are fully confined here.")
     else:
         _line("Pure tasks are NOT fully confined here. A node refuses them, unless it is started with")
-        _line("--accept-weaker-sandbox, which gives up what is marked NO above.")
+        _line("--accept-weaker-sandbox, which gives up the guarantees marked NO above.")
 
 
 @app.command(
@@ -73,18 +73,18 @@ def doctor(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="A data directory, made or not; default: the default node's."
+            "--data", metavar="DIR", help="A present or future data directory; default: the default node's."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what this machine can enforce, what a node here therefore guarantees, and what to change.
+    """Show what this machine can enforce, what a node guarantees here, and what to change.
 
-    Each mechanism is really tried, as the user who types this: ask as the user who will run the node. No
-    node needs to run. Exit status 0 when pure tasks are fully confined, 1 otherwise.
+    Each mechanism is tried as the user who runs this command, so run it as the node's user. No node needs to
+    run. The exit status is 0 if pure tasks are fully confined, else 1.
     """
     with reporting("dios doctor", as_json=as_json):
-        with waiting("trying what this machine has"):
+        with waiting("testing this machine"):
             diagnosis = examine(_data_meant(data))
         if as_json:
             write_json(dataclasses.asdict(diagnosis))

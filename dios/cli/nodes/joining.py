@@ -1,8 +1,4 @@
-"""``dios-node init``, ``dios-node token`` and the joining half of ``dios-node start``.
-
-Not for: what an identity is (``dios.transport.identity.identity``), or looking at a cluster
-(``dios.cli.nodes.members``).
-"""
+"""``dios-node init``, ``dios-node token``, and joining at the first ``dios-node start``."""
 
 from __future__ import annotations
 
@@ -30,8 +26,8 @@ TokenOption = Annotated[
     typer.Option(
         "--token",
         metavar="TEXT",
-        help="The token to join with. Every user of this machine can see it while the command runs: where "
-        "there are others, --token-file or DIOS_TOKEN is better.",
+        help="The token to join with. All users of this machine can see it while the command runs; use "
+        "--token-file or DIOS_TOKEN on shared machines.",
     ),
 ]
 TokenFileOption = Annotated[
@@ -42,15 +38,15 @@ JoinOption = Annotated[
     typer.Option(
         "--join",
         metavar="HOST:PORT",
-        help="Become a node of the cluster that this address belongs to. Later starts remember it.",
+        help="Join the cluster of the node at this address. Later starts remember it.",
     ),
 ]
 
 ValidOption = Annotated[
-    str, typer.Option("--valid", metavar="SPAN", help="How long the token works: 10min, 1h, 2d.")
+    str, typer.Option("--valid", metavar="SPAN", help="How long the token is valid: 10min, 1h, 2d.")
 ]
 UsesOption = Annotated[
-    int, typer.Option("--uses", metavar="N", min=1, help="How many machines may join with it.")
+    int, typer.Option("--uses", metavar="N", min=1, help="The number of machines that may join with it.")
 ]
 
 
@@ -61,32 +57,31 @@ UsesOption = Annotated[
 def init(
     *,
     data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="The first node's data directory; made if missing.")
+        Path,
+        typer.Option("--data", metavar="DIR", help="The first node's data directory; created if missing."),
     ],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where the other nodes will reach it.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="The address for other nodes.")
     ] = "",
     advertise: Annotated[
-        str, typer.Option("--advertise", metavar="HOST:PORT", help="What it tells them instead.")
+        str, typer.Option("--advertise", metavar="HOST:PORT", help="The address that others get instead.")
     ] = "",
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="What you call it; default: the machine's name.")
+        str, typer.Option("--name", metavar="NAME", help="The node's name; default: the machine's name.")
     ] = "",
-    rack: Annotated[
-        str, typer.Option("--rack", metavar="NAME", help="The fault domain that it stands in.")
-    ] = "",
+    rack: Annotated[str, typer.Option("--rack", metavar="NAME", help="The node's fault domain.")] = "",
     valid: ValidOption = VALID_DEFAULT,
     uses: UsesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new cluster: its authority, and its first node's identity in DIR. Nothing is started.
 
-    Prints the line to type on the next machine. It holds a token, which is a secret, and works once and for
-    an hour unless you say otherwise; `dios-node token` makes more. What you choose here is kept in
+    The command prints the line to type on the next machine. The line contains a token, which is secret and by
+    default works once within an hour; `dios-node token` makes more. The settings given here are saved in
     DIR/node.toml.
     """
     with reporting("dios-node init", as_json=as_json):
-        # Late here and below: certificates take a tenth of a second that most commands need not spend.
+        # Imported late, here and below: certificates take a tenth of a second, which most commands save.
         from dios.node import cluster  # noqa: PLC0415 - see above
 
         chosen = {"listen": listen, "advertise": advertise, "name": name, "rack": rack}
@@ -123,7 +118,7 @@ def _tell_next(advice: str, data: Path, machines: str) -> None:
     if advice:
         say(advice)
     say(f"next, here:  dios-node start --data {data} --detach")
-    say(f"next, on {machines} (the token in it is a secret):")
+    say(f"next, on {machines} (its token is secret):")
 
 
 def _machines(uses: int) -> str:
@@ -150,8 +145,9 @@ def token(
 ) -> None:
     """Make a token with which a machine can join the cluster, and print the line to type there.
 
-    The machine joins at the node that made the token, which must run then; it alone counts the uses, by its
-    own clock. A token is a secret. It pins the cluster's authority: a machine cannot join the wrong one.
+    The machine joins at the node that made the token, which must be running; that node counts the uses, and
+    measures the time with its own clock. A token is secret. It identifies the cluster's authority, so that a
+    machine cannot join the wrong cluster.
     """
     with reporting("dios-node token", as_json=as_json):
         from dios.node import cluster  # noqa: PLC0415 - see init
@@ -162,12 +158,12 @@ def token(
         if as_json:
             write_json({"token": text, "address": address, "join": join})
             return
-        say(f"on {_machines(uses)}, within {valid}; it is a secret:")
+        say(f"on {_machines(uses)}, within {valid}; the token is secret:")
         typer.echo(join)
 
 
 def check_member(settings: Settings) -> None:
-    """Whether a node that has joined can start like this; raises SettingsError, DamagedError."""
+    """Raise SettingsError or DamagedError if a node that has joined cannot start with these settings."""
     from dios.node import cluster  # noqa: PLC0415 - see init
     from dios.transport.identity import identity  # noqa: PLC0415 - the same
 
@@ -185,9 +181,9 @@ def join_first(
     token: str,
     token_file: Path | None,
 ) -> dict[str, str]:
-    """Join before the first start; what the node is to be told beside its flags.
+    """Join before the first start. Return the settings to add to the node's flags.
 
-    A node that has joined this cluster already only starts. Raises what ``transport.joining.join`` raises.
+    A node that has joined this cluster already just starts. Raises the errors of ``transport.joining.join``.
     """
     try:
         checked = checked_address(address, advertised=True)
@@ -196,7 +192,7 @@ def join_first(
     settings = load(data, config=config, flags=flags)
     if settings.identity.exists() and not token and token_file is None:
         return {}
-    # Late: certificates and an event loop, for the one start of many that joins.
+    # Imported late: only the start that joins needs certificates and an event loop.
     import trio  # noqa: PLC0415 - see above
 
     from dios.node import cluster  # noqa: PLC0415 - the same
@@ -206,8 +202,8 @@ def join_first(
     wanted = cluster.prepare_join(settings, checked, tokens.read(text))
     if wanted is None:
         say(
-            f"{settings.data} is a node of this cluster already, and the token is not used; "
-            "a node that was forgotten joins again with an empty --data"
+            f"{settings.data} already belongs to a node of this cluster; the token is not used. "
+            "A forgotten node joins again with an empty --data directory."
         )
         return {}
     with waiting(f"joining the cluster at {plain(checked)}"):
@@ -217,10 +213,10 @@ def join_first(
             raise first_error(several) from None
         except UnreachableError as error:
             raise StartError(
-                f"{error.message}; start the node that made the token, or say with --join where it listens"
+                f"{error.message}. Start the node that made the token, or give its address with --join."
             ) from None
     cluster.joined(wanted, checked)
-    say(f"{wanted.name} is a node of the cluster now, and listens on {wanted.listen}")
+    say(f"{wanted.name} has joined the cluster and listens on {wanted.listen}")
     if cluster.advice(wanted):
         say(cluster.advice(wanted))
     return {"listen": wanted.listen}

@@ -1,6 +1,6 @@
-"""``dios limits``: who uses how much of what they may, and what they may from now on.
+"""``dios limits``: shows and sets limits.
 
-Not for: reading limits as people write them (``dios.node.limit_text``), or counting them (``dios.core``).
+``dios.node.limit_text`` parses limits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -36,7 +36,7 @@ app: Final = typer.Typer(rich_markup_mode=None)
 
 
 def amount_text(resource: Resource, amount: int | None) -> str:
-    """So much of a resource, for people."""
+    """Format an amount of a resource."""
     if amount is None:
         return NONE
     if resource in _BYTES:
@@ -45,13 +45,13 @@ def amount_text(resource: Resource, amount: int | None) -> str:
 
 
 def bar_text(used: int, limit: int) -> str:
-    """How full something is; what is not empty shows, and only what is full has no gap."""
+    """Draw a bar: any use shows at least one cell, and only a full one has no gap."""
     full = min(BAR_CELLS, used * BAR_CELLS // limit) if limit else BAR_CELLS
     return f"[{'#' * max(full, 1 if used else 0):<{BAR_CELLS}}]"
 
 
 def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
-    """The lines of one subject: what is limited, and what is used; none where nothing is either."""
+    """Return the lines of one subject: its limits and use, without resources that have neither."""
     rows: list[tuple[str, ...]] = []
     for resource, used in usage.used.items():
         limit = usage.limits.get(resource)
@@ -74,7 +74,7 @@ def usage_rows(who: str, usage: Usage) -> list[tuple[str, ...]]:
 
 
 def who_text(usage: Usage, aliases: dict[str, str]) -> str:
-    """Whose line it is, as ``dios limits set`` takes it; ``aliases`` are those of groups' fingerprints."""
+    """Return a subject in the form that ``dios limits set`` accepts; ``aliases`` has those of groups."""
     if usage.scope is Scope.NODE:
         return "node"
     if usage.scope is Scope.PRINCIPAL:
@@ -85,7 +85,7 @@ def who_text(usage: Usage, aliases: dict[str, str]) -> str:
 
 
 def usage_json(usage: Usage) -> dict[str, object]:
-    """One subject for programs: bytes, milliseconds, counts, and null for no limit."""
+    """Return one subject for JSON: bytes, milliseconds, counts, and null for no limit."""
     return {
         "scope": usage.scope.name.lower(),
         "subject": usage.subject,
@@ -95,7 +95,7 @@ def usage_json(usage: Usage) -> dict[str, object]:
     }
 
 
-def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
+def _show(place: CommandContext, found: list[Usage], *, as_json: bool) -> None:
     if as_json:
         write_json([usage_json(usage) for usage in found])
         return
@@ -104,7 +104,7 @@ def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
     if rows:
         table(_HEAD, rows, right=("USED", "LIMIT", "SHARE"))
     else:
-        say("nothing is used, and nothing limited")
+        say("nothing is used, and there are no limits")
 
 
 @app.callback(
@@ -114,15 +114,15 @@ def _show(place: Place, found: list[Usage], *, as_json: bool) -> None:
     "  dios limits set group:analytics bytes=none",
 )
 def limits(context: typer.Context, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Show what you, your groups and your running tasks use of what they may; to the node's user everybody.
+    """Show the use and the limits of you, your groups and your running tasks; the node's user sees all users.
 
-    A task's line counts what it started, too; a user's counts everything done for that user. Lines
-    without use and without limit are left out.
+    A task's line includes the tasks that it started; a user's line includes everything done for that user.
+    Lines without use and without limit are left out.
     """
     with reporting("dios limits", as_json=as_json):
         if context.invoked_subcommand is not None:
             if node is not None or as_json:
-                raise InvalidError("options stand behind the command: dios limits set ... --json")
+                raise InvalidError("put options after the subcommand: dios limits set ... --json")
             return
         with opened(node) as place:
             _show(place, place.node.limits(), as_json=as_json)
@@ -148,36 +148,36 @@ def set_limits(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set limits, for whoever runs the node: they hold from now on.
+    """Set limits. Only the node's user may do this.
 
-    What is used already stays, also above a new limit. Limits of users and of durable groups outlive
-    the node.
+    The limits hold at once. Use above a new limit is kept. Limits of users and of durable groups survive a
+    restart of the node.
     """
     with reporting("dios limits set", as_json=as_json):
-        # Before connecting: whoever mistypes a word needs no node to be told.
+        # Before connecting: a mistyped word is an error without any node.
         wanted = {bound.resource.name.lower(): bound.value for bound in bounds_of(bounds)}
         principal = _principal_of(subject)
         with opened(node) as place:
             target: Subject = principal or _object_of(place, subject)
             _show(place, place.node.set_limits(target, **wanted), as_json=as_json)
             if not as_json:
-                say("`dios limits` shows everything")
+                say("`dios limits` shows all limits")
 
 
 def _principal_of(subject: str) -> str:
-    """The principal that a subject names; empty when it is a group or a task."""
+    """Return the principal that a subject names; empty for a group or a task."""
     kind, colon, rest = subject.partition(":")
     if colon:
         if found := principal_of(subject):
             return found
         if kind in {"group", "task"} and rest:
             return ""
-        raise InvalidError(f"{subject!r} is nobody's; say {_SUBJECTS}")
+        raise InvalidError(f"{subject!r} is not a subject; give {_SUBJECTS}")
     if found := principal_of(subject):
         return found
-    raise InvalidError(f"there is no user {subject!r} here; say {_SUBJECTS}")
+    raise InvalidError(f"there is no user {subject!r} on this machine; give {_SUBJECTS}")
 
 
-def _object_of(place: Place, subject: str) -> Subject:
+def _object_of(place: CommandContext, subject: str) -> Subject:
     kind, _, rest = subject.partition(":")
     return place.group(rest) if kind == "group" else place.task(rest)[0]

@@ -1,7 +1,6 @@
 """``dios up`` and ``dios down``: a whole cluster on this machine, as processes or as containers.
 
-Not for: how it is made (``dios.node.local_cluster``), clusters of several machines (``dios-node init``), or
-looking at one (``dios.cli.nodes.members``).
+``dios.node.local_cluster`` does the work. ``dios-node init`` makes clusters of several machines.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ app: Final = typer.Typer(rich_markup_mode=None)
 
 DirOption = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", help="Where its data are; default: ~/.local/state/dios/cluster."),
+    typer.Option("--dir", metavar="DIR", help="Directory of its data; default: ~/.local/state/dios/cluster."),
 ]
 ComposeOption = Annotated[
-    bool, typer.Option("--compose", help="As containers, by cluster/compose.yaml and Docker Compose.")
+    bool, typer.Option("--compose", help="Use containers: cluster/compose.yaml and Docker Compose.")
 ]
 
 
@@ -52,31 +51,32 @@ def up(
     context: typer.Context,
     *,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many nodes; default: 3.")
+        int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes; default: 3.")
     ] = None,
     racks: Annotated[
-        int, typer.Option("--racks", metavar="N", min=0, help="Spread them over so many racks.")
+        int, typer.Option("--racks", metavar="N", min=0, help="Spread the nodes over N racks.")
     ] = 0,
     directory: DirOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="`dios down` shall not delete the data.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="`dios down` does not delete the data.")] = False,
     as_compose: ComposeOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring up a cluster on this machine: nodes n1, n2, … as processes of yours, which see each other.
+    """Start a cluster on this machine: nodes n1, n2, … as processes of yours.
 
-    It returns when all of them are ready. Commands then go to n1, and to another with `--node n2`. Typed
-    again it starts what does not run, and says what does. Ctrl-C stops what it has started.
+    The command returns when all nodes see each other. Other commands then use n1, or another with `--node
+    n2`. If the cluster exists, `dios up` starts the nodes that do not run. Ctrl-C stops the nodes that it has
+    started.
     """
     with reporting("dios up", as_json=as_json), _ended_by_signals():
         settings = settings_given(context.args, "dios up")
         if as_compose:
             if settings or nodes or racks or directory or keep:
                 raise InvalidError(
-                    "with --compose the file says how many nodes there are, and with what settings"
+                    "with --compose the file has the nodes and their settings; leave out these options"
                 )
             compose.up(as_json=as_json)
             return
-        # Late: certificates take a tenth of a second that other commands need not spend.
+        # Imported late: certificates take a tenth of a second, which other commands save.
         from dios.node import local_cluster  # noqa: PLC0415 - see above
 
         place = _directory(directory)
@@ -93,7 +93,7 @@ def up(
                     started = local_cluster.start(made, told=told)
                 except DiosError:
                     if found is None:
-                        say(f"what was made is left there for its logs: {place}; `dios down` deletes it")
+                        say(f"the cluster's logs were kept in {place}; `dios down` deletes them")
                         _link(place)
                     raise
                 except BaseException:
@@ -106,7 +106,7 @@ def up(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end this command as Ctrl-C does."""
+    """Let SIGTERM and a closed terminal end this command like Ctrl-C."""
     try:
         with stopped_by_signals():
             yield
@@ -115,7 +115,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _directory(chosen: Path | None) -> Path:
-    """Where the cluster is: what was chosen, else the usual place, or where a link there leads."""
+    """Return the cluster's directory: the given one, else the usual one or the target of its link."""
     return (usual_directory() if chosen is None else chosen.expanduser()).absolute().resolve()
 
 
@@ -123,18 +123,20 @@ def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: 
     there = len(found.nodes)
     if nodes not in {None, there}:
         raise InvalidError(
-            f"the cluster in {found.directory} has {there} nodes; `dios down` removes it, another --dir "
-            "makes one more, and any machine or data directory can join it: `dios-node token`"
+            f"the cluster in {found.directory} has {there} nodes. `dios down` removes it; another --dir "
+            "makes a second one; any machine or data directory can join it with `dios-node token`"
         )
     if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
-        raise InvalidError(f"the racks in {found.directory} were chosen when it was made")
+        raise InvalidError(f"the racks in {found.directory} were chosen when it was made; leave out --racks")
     if settings:
         example = found.nodes[0].data / "node.toml"
-        raise InvalidError(f"the settings of an existing cluster are in its files, like {example}")
+        raise InvalidError(
+            f"the settings of an existing cluster are in its files, like {example}; edit them there"
+        )
 
 
 def _link(place: Path) -> None:
-    """Let the usual place lead to a cluster elsewhere, so that `--node n2` and `dios down` find it."""
+    """Link the usual directory to a cluster elsewhere, so that `--node n2` and `dios down` find it."""
     usual = usual_directory()
     if usual.resolve() == place or (usual.exists() and not usual.is_symlink()):
         return
@@ -180,8 +182,8 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
     )
     first = made.nodes[0]
     if not default:
-        say(f"another node is the default; for this cluster: export DIOS_NODE={first.data}")
-    say(f"its data: {made.directory}; next: dios node ls, dios group create NAME; at the end: dios down")
+        say(f"another node is the default; for this cluster run: export DIOS_NODE={first.data}")
+    say(f"data: {made.directory}; next: dios node ls, dios group create NAME; at the end: dios down")
 
 
 def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
@@ -195,14 +197,14 @@ def down(
     *,
     directory: DirOption = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the data there; the next `dios up` goes on with them.")
+        bool, typer.Option("--keep", help="Keep the data; the next `dios up` uses them.")
     ] = False,
     as_compose: ComposeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stop all nodes of the cluster that `dios up` made on this machine, and delete its data.
 
-    With --keep here or there the data stay. Nothing is deleted that `dios up` did not make.
+    The data are kept with --keep here or at `dios up`. Files that `dios up` did not create are never deleted.
     """
     with reporting("dios down", as_json=as_json):
         if as_compose:
@@ -216,7 +218,7 @@ def down(
             if as_json:
                 write_json({"directory": str(place), "stopped": [], "removed": False})
             else:
-                facts([("cluster", "none is there"), ("directory", str(place))])
+                facts([("cluster", "none"), ("directory", str(place))])
             return
         removed = not (keep or found.keep)
         with local_cluster.locked(place), progress("stopping the cluster"):
@@ -235,7 +237,7 @@ def down(
             ]
         )
         if not removed:
-            say(f"next: `dios up --dir {place}` goes on with them; delete the directory to be rid of them")
+            say(f"next: `dios up --dir {place}` starts it again; delete the directory if you do not need it")
 
 
 def _unlink(place: Path) -> None:

@@ -1,6 +1,6 @@
-"""``dios node``: the nodes of the cluster, as the node that is asked sees them.
+"""``dios node``: the nodes of the cluster, as the asked node sees them.
 
-Not for: starting or joining nodes (``dios-node``, ``dios up``), or where objects are (``dios stat``).
+``dios-node`` and ``dios up`` start and join nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLEAR: Final = "\x1b[H\x1b[J"
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The nodes of the cluster: list, look at, empty and forget them.",
+    help="The nodes of the cluster: list, describe, drain and forget them.",
 )
 
 NameArgument = Annotated[
@@ -47,7 +47,7 @@ NameArgument = Annotated[
 
 
 def described(member: Member) -> dict[str, object]:
-    """A node for programs."""
+    """Return a node for JSON."""
     return {
         "name": member.name,
         "rack": member.rack,
@@ -65,7 +65,7 @@ def described(member: Member) -> dict[str, object]:
 
 
 def status_text(member: Member) -> str:
-    """How a node is, for tables."""
+    """Return a node's status for tables."""
     status = member.status.name.lower()
     if member.draining and member.status is NodeStatus.ALIVE:
         return "draining"
@@ -73,7 +73,7 @@ def status_text(member: Member) -> str:
 
 
 def silent(members: list[Member]) -> str:
-    """Who did not answer, for a sentence: the nodes that are not alive now, else some node."""
+    """Return the names of the nodes that did not answer, for a sentence."""
     return ", ".join(member.name for member in members if not member.usable) or "a node"
 
 
@@ -118,23 +118,23 @@ def _tell_absent(members: list[Member]) -> None:
 )
 def list_nodes(
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the nodes, as the one that is asked sees them; `*` is that one itself.
+    """List the nodes, as the asked node sees them; `*` marks that node itself.
 
-    A node that does not answer is suspect first and then dead; it comes back by itself. Tasks, processors
-    and free memory are as each last told. With --watch --json each change is one line.
+    A node that does not answer is first suspect and then dead; it comes back by itself. Tasks, processors and
+    free memory are those that each node reported last. With --watch --json each change is one line.
     """
     with reporting("dios node ls", as_json=as_json), connect(node, groups=()) as connected:
         if watch:
             _watch(connected, as_json=as_json)
         members = connected.nodes()
         if not members and not as_json:
-            say("the node is in no cluster; `dios up` makes one here, `dios-node init` one of more machines")
+            say(
+                "this node is in no cluster. `dios up` makes one here, `dios-node init` one of more machines."
+            )
             return
         _show(members, as_json=as_json)
         if not as_json:
@@ -142,7 +142,7 @@ def list_nodes(
 
 
 def _watch(connected: Node, *, as_json: bool) -> None:
-    """Until Ctrl-C."""
+    """Show the nodes until Ctrl-C."""
     seen: list[Member] = []
     while True:
         members = connected.nodes()
@@ -162,13 +162,13 @@ def _member(members: list[Member], name: str) -> Member:
     for member in members:
         if member.name == name:
             return member
-    known = ", ".join(member.name for member in members) or "the node asked is in no cluster"
-    raise InvalidError(f"no node is called {name!r}; `dios node ls` shows them: {known}")
+    known = ", ".join(member.name for member in members) or "the asked node is in no cluster"
+    raise InvalidError(f"there is no node {name!r}. `dios node ls` lists them: {known}")
 
 
 @app.command(epilog="\b\nExamples:\n  dios node describe n2\n  dios node describe n2 --json")
 def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Show everything about one node: where it is, what it holds, what its machine lets it enforce."""
+    """Show details of one node: its address, contents and guarantees."""
     with reporting("dios node describe", as_json=as_json), connect(node, groups=()) as connected:
         member = _member(connected.nodes(), name)
         info = connected.info(host="" if member.here else name) if member.usable else None
@@ -181,7 +181,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
         when = f" since {time_text(member.since_ns)}" if member.since_ns else ""
         facts(
             [
-                ("node", f"{member.name}{', the one asked' if member.here else ''}"),
+                ("node", f"{member.name}{', the asked node' if member.here else ''}"),
                 ("id", f"{member.node:016x}, epoch {member.epoch}"),
                 ("rack", member.rack or "-"),
                 ("address", member.address or "-"),
@@ -194,25 +194,25 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
             ]
         )
         if info is None:
-            say(f"{name} does not answer, so that it was not asked what it holds")
+            say(f"{name} does not answer, so its contents are unknown")
 
 
 @app.command(epilog="\b\nExamples:\n  dios node drain n2 --wait\n  dios node drain n2 --undo")
 def drain(
     name: NameArgument,
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take tasks again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when no task runs there any more.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Place no new tasks on a node: before it is stopped for work on its machine.
+    """Place no new tasks on a node, for example before work on its machine.
 
-    What runs there runs on, its objects stay there and can be used. Only whoever runs the nodes may do this.
+    Its running tasks go on, and its objects stay usable. Only the user who runs the nodes may do this.
     """
     with reporting("dios node drain", as_json=as_json), connect(node, groups=()) as connected:
         if undo and wait:
-            raise InvalidError("--wait waits until a node is empty; with --undo there is nothing to wait for")
+            raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         member = _member(connected.set_node(name, "undrain" if undo else "drain"), name)
         if wait:
             with progress(f"waiting for the tasks on {name}") as told:
@@ -228,7 +228,7 @@ def _wait_empty(connected: Node, name: str, told: Callable[[str], None]) -> Memb
         told(f"{member.tasks} run")
         time.sleep(WATCH_SECONDS)
     if member.tasks:
-        raise InvalidError(f"{name} is {member.status.name.lower()} now, with {member.tasks} tasks on it")
+        raise InvalidError(f"{name} is {member.status.name.lower()} now and still has {member.tasks} tasks")
     return member
 
 
@@ -236,30 +236,30 @@ def _wait_empty(connected: Node, name: str, told: Callable[[str], None]) -> Memb
 def forget(
     name: NameArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a node out of the cluster for good: every node refuses its certificate from now on.
+    """Remove a node from the cluster for good: all nodes refuse its certificate from now on.
 
-    For one that is lost, or not to be trusted any more. Its objects are out of reach; nothing is deleted on
-    its disk. Its machine can come back as a new node, with a token and an empty data directory.
+    Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
+    deleted on its disk. Its machine can come back as a new node, with a token and an empty data directory.
     """
     with reporting("dios node forget", as_json=as_json), connect(node, groups=()) as connected:
         member = _member(connected.nodes(), name)
         if member.here:
-            raise InvalidError(f"{name} is the node that was asked; ask another one: --node PATH")
+            raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
         if not yes and not _confirmed(member):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "forget")
         if as_json:
             write_json([described(each) for each in left])
         else:
-            say(f"{name} is forgotten; left are {', '.join(each.name for each in left)}")
+            say(f"{name} is forgotten; remaining nodes: {', '.join(each.name for each in left)}")
 
 
 def _confirmed(member: Member) -> bool:
     if not sys.stdin.isatty():
-        raise InvalidError(f"this takes {member.name} out of the cluster for good; say --yes to mean it")
-    say(f"{member.name} is {status_text(member)}. Forgotten, it never comes back under its identity.")
+        raise InvalidError(f"this removes {member.name} from the cluster for good; confirm with --yes")
+    say(f"{member.name} is {status_text(member)}. Once forgotten, it can never come back under its identity.")
     return typer.confirm(f"forget {member.name}?", err=True)

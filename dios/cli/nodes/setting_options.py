@@ -1,7 +1,4 @@
-"""Settings of a node as options of a command: ``--key value`` for each that ``dios.node.settings`` knows.
-
-Not for: checking their values, which happens where all settings are read.
-"""
+"""Settings of a node as options of a command: ``--key value`` for each key of ``dios.node.settings``."""
 
 from __future__ import annotations
 
@@ -11,57 +8,57 @@ from dios.errors import InvalidError
 from dios.node.settings import KEYS, SettingsError
 
 SHOWN: Final = {
-    "socket": "PATH     where programs connect",
+    "socket": "PATH     socket for programs",
     "pool-size": "N        sandboxed processes kept ready",
-    "tasks-max": "N        tasks at the same time",
-    "volatile-bytes-max": "SIZE     memory for objects and buffers together",
+    "tasks-max": "N        most tasks at the same time",
+    "volatile-bytes-max": "SIZE     memory for all objects and buffers",
     "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",
-    "task-limits": "LIMITS   of a task with its own: 'tasks=10 cpu=10h'",
+    "task-limits": "LIMITS   of a task with all it starts: 'tasks=10'",
     "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",
     "principal-limits": "LIMITS   of a user: 'memory=8GiB requests=1000'",
-    "preload": "MODULES  import these before tasks start: a,b,c",
-    "accept-weaker-sandbox": "         run pure tasks even not fully confined",
+    "preload": "MODULES  imported before tasks start: a,b,c",
+    "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "allowed-uids": "UIDS     other users who may connect: 1000,1001",
-    "map-bytes": "SIZE     the most the store's index may grow to",
+    "map-bytes": "SIZE     largest size of the store's index",
     "log-level": "LEVEL    debug, info, warning or error",
     "log-format": "FORMAT   text or json",
-    "log-file": "PATH     where the log goes",
-    "record": "PATH     write every event there, for replay",
-    "name": "NAME     this node's; default: the machine's",
-    "rack": "NAME     the fault domain it stands in",
-    "listen": "ADDRESS  HOST:PORT where other nodes reach it",
-    "advertise": "ADDRESS  HOST:PORT that it tells them instead",
+    "log-file": "PATH     file of the log",
+    "record": "PATH     record every event there, for replay",
+    "name": "NAME     of this node; default: the machine's",
+    "rack": "NAME     fault domain of this node",
+    "listen": "ADDRESS  HOST:PORT for other nodes",
+    "advertise": "ADDRESS  HOST:PORT that other nodes get instead",
     "announce": "         find other nodes by UDP on this network",
-    "link-rate": "RATE     bytes/s the network carries, like '110 MiB'",
-    "store-rate": "RATE     bytes/s the store's disk carries",
-    "shape": "NAME     hold this interface to link-rate (root)",
-    "coordinator": "WHEN     auto, on or off: run a scheduler's process",
+    "link-rate": "RATE     bytes/s of the network, like '110 MiB'",
+    "store-rate": "RATE     bytes/s of the store's disk",
+    "shape": "NAME     limit this interface to link-rate (root)",
+    "coordinator": "WHEN     auto, on or off: run a coordinator",
     "scheduling": "HOW      centralised, hierarchical or distributed",
-    "cost-model": "NAME     the scheduler's policy to begin with",
-    "fairness": "HOW      whose tasks go first: sdrf, drf or fifo",
-    "fairness-memory": "TIME     how long the past counts in sdrf: '12d'",
+    "cost-model": "NAME     first policy of the scheduler",
+    "fairness": "HOW      order of tasks: sdrf, drf or fifo",
+    "fairness-memory": "TIME     how long past use counts in sdrf: '12d'",
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
 }
-"""The settings as the help shows them; what reads them is ``dios.node.settings``."""
+"""The settings with their help texts; ``dios.node.settings`` reads them."""
 
 _ALONE: Final = frozenset({"accept_weaker_sandbox", "announce"})
-"""Those that mean true when nothing follows."""
+"""Options that mean true without a value."""
 
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
 def settings_given(arguments: list[str], command: str) -> dict[str, str]:
-    """``--key value`` and ``--key=value`` as settings; keys are checked where all settings are.
+    """Return the options ``--key value`` and ``--key=value`` as settings; the keys are checked elsewhere.
 
-    Raises SettingsError for what is no option of ``command``.
+    Raise SettingsError for an argument that is not an option of ``command``.
     """
     found: dict[str, str] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise SettingsError(f"{word!r} is no option; `{command} --help` lists them")
+            raise SettingsError(f"{word!r} is not an option; see `{command} --help`")
         key, equals, value = word[2:].partition("=")
         name = key.replace("-", "_")
         if not equals:
@@ -76,7 +73,7 @@ def settings_given(arguments: list[str], command: str) -> dict[str, str]:
 
 
 def seconds_of(text: str, option: str) -> int:
-    """A span as people write it, ``90s``, ``5min``, ``1h``, ``2d``; raises InvalidError naming the option."""
+    """Parse a time span: ``90s``, ``5min``, ``1h``, ``2d``. Raise InvalidError with the option's name."""
     number = text.strip().rstrip("smindh")
     unit = text.strip()[len(number) :]
     if not number.strip().isascii() or not number.strip().isdigit() or unit not in _UNITS:

@@ -1,0 +1,7 @@
+"""Commands about objects.
+
+- ``files``: ``dios put``, ``ls``, ``get`` and ``rm``.
+- ``replicas``: ``dios stat`` and ``dios replicate``.
+- ``groups``: ``dios group``.
+- ``logs``: ``dios log``.
+"""

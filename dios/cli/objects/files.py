@@ -1,8 +1,4 @@
-"""``dios put``, ``ls``, ``get`` and ``rm``: files as durable objects.
-
-Not for: what NAME means (``dios.cli.common.context``), or where the replicas are
-(``dios.cli.objects.replicas``).
-"""
+"""``dios put``, ``ls``, ``get`` and ``rm``: files as durable objects."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Found, Place, opened
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -42,13 +38,13 @@ CHUNK_BYTES: Final = 4 * limits.MIB
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name, the file it was put as, or a fingerprint.")
-]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
 
 
-def _store(place: Place, group: Reference, path: Path, size: int, moved: Callable[[int], None]) -> Reference:
-    """Make a durable object of a file; an object cut short by Ctrl-C is destroyed."""
+def _store(
+    place: CommandContext, group: Reference, path: Path, size: int, moved: Callable[[int], None]
+) -> Reference:
+    """Make a durable object of a file; destroy it if the command is interrupted."""
     with path.open("rb") as file:
         if size <= limits.INLINE_BYTES_MAX:
             data = file.read(size)
@@ -72,7 +68,7 @@ def _store(place: Place, group: Reference, path: Path, size: int, moved: Callabl
 def _fill(file: BinaryIO, part: memoryview) -> int:
     got = os.readv(file.fileno(), [part])
     if not got:
-        raise InvalidError(f"{file.name} became shorter while it was read; put it again")
+        raise InvalidError(f"{file.name} became shorter while it was read. Put it again.")
     return got
 
 
@@ -84,20 +80,20 @@ def _fill(file: BinaryIO, part: memoryview) -> int:
 def put(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to store.")],
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group they go into.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the objects.")],
     label: Annotated[
-        str, typer.Option("--as", metavar="FILE", help="Remember the one file under this name.")
+        str, typer.Option("--as", metavar="FILE", help="Store a single file under this name.")
     ] = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Store files as durable objects, print their names, and remember them in the group's catalogue.
+    """Store files as durable objects, print their names, and add them to the group's catalogue.
 
-    When this command ends well, the objects survive a power cut.
+    When the command ends successfully, the objects survive a power failure.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
-            raise InvalidError("--as names one file; put the others by themselves")
+            raise InvalidError("--as is for a single file; put the others separately")
         labels = [checked_file(label or str(path)) for path in files]
         sizes = [_size_of(path) for path in files]
         with opened(node, [group]) as place:
@@ -110,7 +106,7 @@ def put(
                         stored.append(CatalogueEntry(file, made.name or b"", size, time.time_ns()))
                         made.close()
             finally:
-                # Also after a failure: what is stored already must not become unreachable.
+                # Also after a failure: objects already stored must stay reachable.
                 if stored:
                     _show_put(stored, as_json=as_json)
                     place.remember(group, stored)
@@ -119,10 +115,10 @@ def put(
 def _size_of(path: Path) -> int:
     status = path.stat()
     if not path.is_file():
-        raise InvalidError(f"{path} is no regular file; put files one by one")
+        raise InvalidError(f"{path} is not a regular file; put files separately")
     if status.st_size > limits.BLOB_BYTES_MAX:
         raise InvalidError(
-            f"{path} has {size_text(status.st_size)}; an object holds {size_text(limits.BLOB_BYTES_MAX)}"
+            f"{path} has {size_text(status.st_size)}; an object can have {size_text(limits.BLOB_BYTES_MAX)}"
         )
     return status.st_size
 
@@ -151,13 +147,13 @@ def list_objects(
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
     ] = None,
-    names: Annotated[bool, typer.Option("--names", help="Show the names too. They are secrets.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what was put into your groups, from their catalogues.
+    """List the files that were put into your groups, from the groups' catalogues.
 
-    A node itself never lists names: whoever has none learns of nothing.
+    A node itself never lists names, so that only users who know a name can find its object.
     """
     with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
         for alias in group or ():
@@ -166,20 +162,20 @@ def list_objects(
         if as_json:
             write_json([_listed(item, names=names) for item in found])
         elif not found:
-            say("nothing was put yet; next: dios put FILE --group ALIAS")
+            say("there are no files yet; next: dios put FILE --group ALIAS")
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
             table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
 
 
-def _listed(item: Found, *, names: bool) -> dict[str, str | int]:
+def _listed(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
     described = {"group": item.group, **_described(item.entry)}
     if not names:
         del described["name"]
     return described
 
 
-def _row(item: Found, *, names: bool) -> tuple[str, ...]:
+def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
     row = (entry.file, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
@@ -187,17 +183,17 @@ def _row(item: Found, *, names: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _destination(output: Path | None) -> Iterator[BinaryIO]:
-    """Where the bytes go: a file that appears only when it is whole, or the standard output."""
+    """Open the output: a file that appears only when it is complete, or standard output."""
     if output is None or str(output) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    # Whoever gives a link means the file behind it.
+    # For a link, write the file that it points to.
     output = output.resolve()
     if output.is_dir():
-        raise InvalidError(f"{output} is a directory; say which file in it")
+        raise InvalidError(f"{output} is a directory; give a file in it")
     if output.exists() and not output.is_file():
-        # A device or a pipe is written to; to rename a file over it would take it from everybody.
+        # Write to a device or pipe directly: renaming a file over it would replace it for everybody.
         with output.open("wb") as device:
             yield device
         return
@@ -222,19 +218,19 @@ def get(
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write there; default: standard output."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write to FILE; default: standard output."),
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the bytes of an object.
+    """Write the bytes of an object to a file or to standard output.
 
-    With --output the file appears when it is whole. --json describes what was written, and needs --output.
+    With --output the file appears when it is complete. --json describes the written file, and needs --output.
     """
     with reporting("dios get", as_json=as_json):
         if as_json and output is None:
             raise InvalidError(
-                "--json would mix with the object's bytes; say where they go with --output FILE"
+                "--json would mix with the object's bytes on standard output; add --output FILE"
             )
         with opened(node) as place:
             reference = place.object(name)
@@ -262,13 +258,13 @@ def rm(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Destroy objects with all their replicas, for everybody, and take them out of the catalogues.
+    """Destroy objects with all their replicas, for all users, and remove them from the catalogues.
 
-    Who still holds a reference sees a zombie: its I/O fails with ESTALE. What may have a replica on a node
-    that does not answer stays in its catalogue, to be destroyed when that is back.
+    Holders of a reference get ESTALE from then on. If a node does not answer, an object that may have a
+    replica there stays in its catalogue, so that you can destroy it when the node is back.
     """
     with reporting("dios rm", as_json=as_json), opened(node) as place:
-        # All are looked up first: a mistake in the last argument must not come after the first is gone.
+        # Look up all names first, so that an error in the last one destroys nothing.
         targets = [(text, *place.find(text)) for text in names]
         gone = [_destroy(place, text, name, found) for text, name, found in targets]
         left = [text for text, _, whole in gone if not whole]
@@ -286,21 +282,21 @@ def rm(
             )
         if left:
             raise UnreachableError(
-                f"{silent(place.node.nodes())} did not answer, and may have replicas of {', '.join(left)}; "
-                "type this again when `dios node ls` says that all are alive"
+                f"{silent(place.node.nodes())} did not answer and may have replicas of {', '.join(left)}. "
+                "Repeat the command when `dios node ls` shows that all nodes are alive."
             )
 
 
-def _destroy(place: Place, text: str, name: Name, found: Found | None) -> tuple[str, int, bool]:
-    """How many replicas are gone, and whether that is all of them."""
+def _destroy(
+    place: CommandContext, text: str, name: Name, found: CataloguedFile | None
+) -> tuple[str, int, bool]:
+    """Destroy an object. Return its text, the number of destroyed replicas, and True if those were all."""
     known = place.node.lookup(name)
     replicas = {reference.object_id: reference for reference in known}.values()
     if not all(reference.permissions & Permission.DELETE for reference in replicas):
         raise NotPermittedError(f"the reference to {text} lacks the right to delete")
     if not replicas and found is None and not known.incomplete:
-        raise InvalidError(
-            f"{fingerprint(name)} cannot be reached: it was destroyed, or is in no group of yours"
-        )
+        raise InvalidError(f"cannot find {fingerprint(name)}: it was destroyed, or is in no group of yours")
     for reference in replicas:
         reference.destroy()
     if found is not None and not known.incomplete:

@@ -1,7 +1,4 @@
-"""``dios group``: make groups, list and forget those of the keyring.
-
-Not for: what is in them (``dios.cli.objects.files``).
-"""
+"""``dios group``: makes groups, and lists and forgets groups of the keyring."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ app: Final = typer.Typer(
 
 @app.command(epilog="\b\nExamples:\n  dios group create analytics\n  dios put data/*.txt --group analytics")
 def create(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What you will call it.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
     *,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a group, and keep its name in your keyring under ALIAS.
 
-    Whoever has the keyring is a member of the group: the file has mode 0600, keep it so.
+    Everybody who can read your keyring is a member of the group. The file has mode 0600; keep it that way.
     """
     with reporting("dios group create", as_json=as_json), opened(node) as place:
         group = place.make_group(alias)
@@ -44,7 +41,7 @@ def create(
 
 @app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")
 def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """List the groups of your keyring, and whether this node knows them."""
+    """List the groups of your keyring, and show which of them this node knows."""
     with reporting("dios group ls", as_json=as_json):
         rows = [(alias, mark, here) for alias, (mark, here) in groups_of_keyring(node).items()]
         if as_json:
@@ -63,23 +60,23 @@ def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None
     "  dios group forget analytics --yes     (asks nothing)"
 )
 def forget(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What you call it.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a group and its catalogue out of your keyring, so that ALIAS is free again; no node is asked.
+    """Remove a group and its catalogue from your keyring, so that ALIAS is free again. No node is asked.
 
-    For groups of nodes that are no more. Nothing is destroyed, but who lacks a group's name finds nothing in
-    it.
+    Use this for groups of nodes that no longer exist. Nothing is destroyed, but without a group's name you
+    cannot find its objects.
     """
     with reporting("dios group forget", as_json=as_json):
         keyring = Keyring.load()
         mark = fingerprint(keyring.name_of(alias)) if alias in keyring.groups else ""
         if mark and not yes:
             if not sys.stdin.isatty():
-                raise InvalidError(f"this takes {alias} out of your keyring for good; say --yes to mean it")
-            say(f"Where group {alias} still is, you will find nothing in it any more.")
+                raise InvalidError(f"this removes {alias} from your keyring for good; confirm with --yes")
+            say(f"If group {alias} still exists, you will not find its objects any more.")
             if not typer.confirm(f"forget {alias}?", err=True):
                 raise typer.Exit(FAILED)
         keyring.remove(alias)
@@ -88,4 +85,4 @@ def forget(
         if as_json:
             write_json({"alias": alias, "fingerprint": mark})
         else:
-            say(f"your keyring has no {alias} any more")
+            say(f"{alias} was removed from your keyring")

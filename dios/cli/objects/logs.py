@@ -1,6 +1,6 @@
-"""``dios log``: make logs (DURABLE_STREAM), append to them, read and follow them.
+"""``dios log``: makes logs (DURABLE_STREAM), appends to them, reads and follows them.
 
-Not for: what tasks print (``dios logs``), or the node's own log file.
+``dios logs`` shows the output of tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import JsonOption, NodeOption, facts, plain, reporting, say, write_json
 from dios.client.ops.logs import Entry
 from dios.client.sync.node import Log
@@ -26,35 +26,35 @@ from dios.wire.nametext import format_name
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Logs: entries on disk that are only ever added to, and read from any place.",
+    help="Logs: entries on disk that are only appended, and can be read from any position.",
 )
 
 _BATCH: Final = 256
 
 LogArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name, what it was created as, or a fingerprint.")
+    str, typer.Argument(metavar="NAME", help="A name, a label as created, or a fingerprint.")
 ]
 PositionOption = Annotated[
-    int, typer.Option("--from", metavar="POSITION", min=0, help="Where to begin; reads tell positions.")
+    int, typer.Option("--from", metavar="POSITION", min=0, help="Begin here; `read --json` shows positions.")
 ]
 
 
-def _log(place: Place, text: str) -> Log:
+def _log(place: CommandContext, text: str) -> Log:
     found = place.object(text)
     if not isinstance(found, Log):
-        raise InvalidError(f"{text!r} is a {found.type.name}, not a log; `dios log create` makes one")
+        raise InvalidError(f"{text!r} is a {found.type.name}, not a log. `dios log create` makes a log.")
     return found
 
 
 @app.command(epilog="\b\nExamples:\n  dios log create events --group analytics")
 def create(
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="What you will call it.")],
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Your name for the log.")],
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group it is in.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the log.")],
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an empty log in a group. It stays until `dios rm` removes it."""
+    """Make an empty log in a group. It exists until `dios rm` removes it."""
     with reporting("dios log create", as_json=as_json), opened(node, [group]) as place:
         checked = catalogue.checked_file(label)
         made = place.node.create_log(groups=[place.group(group)])
@@ -74,13 +74,13 @@ def append(
     name: LogArgument,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="One entry each; by default each line that is typed."),
+        typer.Argument(metavar="[TEXT]...", help="One entry each; default: each line of standard input."),
     ] = None,
     *,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add entries to a log. They are on the disk when this returns."""
+    """Append entries to a log. They are on disk when the command returns."""
     with reporting("dios log append", as_json=as_json), opened(node) as place:
         log = _log(place, name)
         count = number = 0
@@ -94,7 +94,7 @@ def append(
 
 
 def _batches(texts: list[str] | None) -> Iterator[list[bytes]]:
-    """What is appended together: all that is given, or each line as soon as it is there."""
+    """Yield the entries to append together: up to 256 texts, or each line when it arrives."""
     if texts:
         for start in range(0, len(texts), _BATCH):
             yield [text.encode(errors="surrogateescape") for text in texts[start : start + _BATCH]]
@@ -111,10 +111,10 @@ def read(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries of a log, each as a line, to its end as it is now.
+    """Print the entries of a log, one per line, up to its present end.
 
-    --json prints one object for each: its text (base64 where it is none), where it begins, and where the
-    next one will.
+    --json prints an object for each entry: its text (base64 if it is not text), its position, and the
+    position of the next entry.
     """
     with reporting("dios log read", as_json=as_json), opened(node) as place:
         for entry in _log(place, name).entries(position):
@@ -126,14 +126,14 @@ def follow(
     name: LogArgument,
     *,
     position: PositionOption = 0,
-    new: Annotated[bool, typer.Option("--new", help="Only what is appended from now on.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Only entries appended from now on.")] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after so many entries.")
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after N entries.")
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries of a log, and those to come, until Ctrl-C. Output as of `dios log read`."""
+    """Print the entries of a log and new ones until Ctrl-C, in the format of `dios log read`."""
     with reporting("dios log follow", as_json=as_json), opened(node) as place:
         log = _log(place, name)
         for shown, entry in enumerate(log.follow(log.size if new else position), 1):

@@ -1,7 +1,4 @@
-"""``dios stat`` and ``dios replicate``: where the physical objects of a name are, and one more of them.
-
-Not for: their bytes (``dios.cli.objects.files``), or what NAME means (``dios.cli.common.context``).
-"""
+"""``dios stat`` and ``dios replicate``: show the physical objects of a name, and make another one."""
 
 from __future__ import annotations
 
@@ -27,9 +24,7 @@ from dios.wire.types import Persistence
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name, the file it was put as, or a fingerprint.")
-]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
 
 
 def _where(replica: Reference) -> dict[str, object]:
@@ -60,9 +55,9 @@ def _attributes(nearest: Reference) -> dict[str, object]:
 def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show the public attributes of an object, and in a cluster each of its replicas.
 
-    A replica is a physical object of the same name: on some node, in memory or durable, with versions of its
-    own. The first is the nearest, which other commands use. v_r and v_w count committed reads and writes, a_r
-    and a_w those that are going on.
+    A replica is a physical object of the same name: on some node, in memory or durable, with its own
+    versions. The first is the nearest, which other commands use. v_r and v_w count committed reads and
+    writes, a_r and a_w the active ones.
     """
     with reporting("dios stat", as_json=as_json), opened(node) as place:
         replicas = place.replicas(name)
@@ -82,7 +77,7 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         if nearest.node or len(replicas) > 1:
             _show_replicas(where)
         if replicas.incomplete:
-            say(f"{silent(place.node.nodes())} did not answer, and may have more of them: `dios node ls`")
+            say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
 
 
 def _show_replicas(rows: list[dict[str, object]]) -> None:
@@ -98,17 +93,17 @@ def _show_replicas(rows: list[dict[str, object]]) -> None:
 def replicate(
     name: NameArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that shall have it.")],
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node of the new replica.")],
     durable: Annotated[
-        bool, typer.Option("--durable", help="On its disk; default: as the object that is copied.")
+        bool, typer.Option("--durable", help="Store it on disk; default: like the copied object.")
     ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one more replica of an object, on another node: same name, same groups, same bytes.
+    """Make a replica of an object on another node: same name, same groups, same bytes.
 
-    Its bytes are checked on arrival. From then on it is an object of its own: a write to one changes no
-    other.
+    The bytes are verified on arrival. The replicas are independent: a write to one does not change the
+    others.
     """
     with reporting("dios replicate", as_json=as_json), opened(node) as place:
         source = place.object(name)

@@ -1,8 +1,7 @@
-"""``dios pack learn``: a job with the demands over time that were measured in its earlier runs.
+"""``dios pack learn``: writes a job with the demands over time that were measured in its earlier runs.
 
-Not for: measuring and keeping, which the cluster's coordinators do
-(``dios.firmament.coordinator.task_tracer``),
-nor for the text of the job (``dios.packer.job.learned``), which is loaded when the command runs.
+The cluster's coordinators measure (``dios.firmament.coordinator.task_tracer``); ``dios.packer.job.learned``
+writes the text.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from dios.errors import InvalidError
 DOING: Final = "dios pack learn"
 EXAMPLES: Final = (
     "\b\nExamples:\n"
-    "  dios pack learn words                                      # what its tasks took, as a job in TOML\n"
-    "  dios pack learn words --from words.toml --out tighter.toml # the same job, asking for what it takes\n"
+    "  dios pack learn words                                      # the measured use of its tasks, as TOML\n"
+    "  dios pack learn words --from words.toml --out tighter.toml # the same job with measured demands\n"
     "  dios pack check tighter.toml && dios run tighter.toml\n"
-    "  dios pack learn words --margin 1.3 --instant-s 5           # more to spare, in fewer steps\n"
+    "  dios pack learn words --margin 1.3 --instant-s 5           # larger margin, fewer steps\n"
     "  dios pack learn words --json"
 )
 _STDOUT: Final = "-"
-_MARGIN: Final = "Ask for so many times what was measured; 1 or more."
+_MARGIN: Final = "Demand this multiple of the measured use; 1 or more."
 _INSTANT: Final = "The length of one instant of the job, in seconds."
 _SPARE: Final = (
-    "How much longer than it was measured a task may take: a job is stopped when its time is over. "
-    "Default: a tenth of the longest run, and 2 at least."
+    "How much longer than measured a task may run, in seconds: a job is stopped when its time is over. "
+    "Default: a tenth of the longest run, at least 2."
 )
 _SPARE_PART: Final = 0.1
 _SPARE_S_MIN: Final = 2.0
-_FROM: Final = "Keep this job's graph, programs and weight, and replace its demands."
-_OF: Final = "Whose runs, as uid:1000 or a user's name; for whoever runs the nodes. Default: your own."
+_FROM: Final = "Keep the graph, programs and weight of this job, and replace its demands."
+_OF: Final = "Runs of this principal (uid:1000 or a user's name), for the nodes' user. Default: your own."
 
 
 def learn(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The name that the job's description gives it.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name in its description.")],
     *,
     margin: Annotated[float, typer.Option("--margin", min=1.0, metavar="TIMES", help=_MARGIN)] = 1.1,
     instant_s: Annotated[float, typer.Option("--instant-s", metavar="SECONDS", help=_INSTANT)] = 1.0,
@@ -50,16 +49,19 @@ def learn(
         float | None, typer.Option("--spare-s", min=0.0, metavar="SECONDS", help=_SPARE)
     ] = None,
     source: Annotated[Path | None, typer.Option("--from", metavar="JOB.toml", help=_FROM)] = None,
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Where to; - is the output.")] = _STDOUT,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help="Output file; - is standard output.")
+    ] = _STDOUT,
     principal: Annotated[str, typer.Option("--principal", metavar="WHO", help=_OF)] = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the job as its earlier runs took it: demands over time for `dios pack check` and `dios run`.
+    """Write a job with the measured demands of its earlier runs, for `dios pack check` and `dios run`.
 
-    While tasks of an admitted job run, what they take is measured each second, and the last 8 runs are kept.
-    The most of all runs at each instant counts. Without --from there is no graph, as nobody measures who
-    waits for whom. Comments in the file say in how many runs it was measured, and what was not.
+    While tasks of an admitted job run, their use is measured each second; the last 8 runs are kept. The
+    maximum of all runs at each instant counts. Without --from the job has no graph, because waiting between
+    tasks is not measured. Comments in the file give the number of measured runs, and list what was not
+    measured.
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("jobs over time"):
@@ -72,9 +74,9 @@ def learn(
             raise InvalidError(str(error)) from None
         if out != _STDOUT:
             Path(out).write_text(text, encoding="utf-8")
-            say(f"written: {out}; `dios pack check {out}` says whether it fits")
+            say(f"wrote {out}; `dios pack check {out}` shows if it fits")
             if source is not None and source.resolve().parent != Path(out).resolve().parent:
-                say("its programs are looked for beside it, not where they were: put it there, or change it")
+                say("its programs are looked for in its folder: move them there, or correct the paths")
         if as_json:
             write_json({**found, "margin": margin, "toml": text})
         elif out == _STDOUT:
@@ -82,14 +84,14 @@ def learn(
 
 
 def measured(job: str, principal: str, node: str | None) -> dict[str, object]:
-    """All that the cluster's coordinator knows of a job's runs.
+    """Return everything that the cluster's coordinator knows of a job's runs.
 
     Raises:
-        InvalidError: it knows none; the message names those that it knows.
+        InvalidError: it knows no runs of this job; the message has the known names.
     """
     whose = principal_of(principal) if principal else ""
     if principal and not whose:
-        raise InvalidError(f"{principal!r} is no principal: say uid:1000, or a user's name")
+        raise InvalidError(f"{principal!r} is not a principal; give uid:1000, or a user's name")
     members: list[object] = []
     begin: object = 0
     while True:
@@ -109,12 +111,12 @@ def described(
     spare_s: float | None = None,
     source: Path | None = None,
 ) -> str:
-    """The text of the job, with comments that say where its numbers come from.
+    """Return the text of the job, with comments about the origin of its numbers.
 
     Raises:
-        JobError: the job in ``source`` makes no sense, or there would be too many instants.
+        JobError: the job in ``source`` is invalid, or there would be too many instants.
     """
-    # It loads numpy, which only this command needs.
+    # Imported late: it loads numpy, which only this command needs.
     from dios.packer.job.learned import fresh_job, job_from  # noqa: PLC0415 - see above
     from dios.packer.job.ti_mra import TiMra  # noqa: PLC0415 - see above
     from dios.packer.job.timeline import convert_measurements  # noqa: PLC0415 - see above
@@ -129,7 +131,7 @@ def described(
     else:
         text = job_from(source, members, instant_s=instant_s, margin=margin, spare_s=spare_s)
     whole = "\n".join([*_head(found, margin, spare_s, source), text])
-    # What cannot be read back is told here, and not when it is run.
+    # Report a text that cannot be parsed now, and not when it is run.
     TiMra.from_toml(whole)
     return whole
 
@@ -137,19 +139,19 @@ def described(
 def _head(found: dict[str, object], margin: float, spare_s: float, source: Path | None) -> list[str]:
     runs = int(str(found["runs"]))
     counted = "its last run" if runs == 1 else f"its last {runs} runs"
-    # A name may hold what would end the comment.
+    # The name may contain a line break, which would end the comment.
     name = str(found["job"]).encode("unicode_escape").decode()
     head = [
-        f"# What the tasks of {name} took in {counted}, times {margin:g}; from `{DOING}`.",
-        "# cpu in cores, memory in MiB, disks in MB/s, bandwidth in Mbit/s; the most of all runs counts.",
-        f"# Each task may take {spare_s:g} s longer than it did.",
+        f"# The use of the tasks of {name} in {counted}, times {margin:g}; from `{DOING}`.",
+        "# cpu in cores, memory in MiB, disks in MB/s, bandwidth in Mbit/s; the maximum of all runs counts.",
+        f"# Each task may run {spare_s:g} s longer than measured.",
     ]
     if source is None:
         head += [
-            "# Nobody measures who waits for whom, and who sends to whom. Give each task its `program`,",
-            "# `after` and [[edges]] before you run it, or take `--from` a job that has them.",
+            "# Waiting and traffic between tasks are not measured. Add to each task its `program` and",
+            "# `after`, and [[edges]], before you run it; or use `--from` with a job that has them.",
         ]
     else:
         told = os.fspath(source).encode("unicode_escape").decode()
-        head.append(f"# Graph, programs and weight are those of {told}.")
+        head.append(f"# The graph, programs and weight are those of {told}.")
     return head

@@ -1,7 +1,7 @@
 """``dios pack check``, ``dios pack ls`` and ``dios pack release``: jobs over time in a cluster.
 
-Not for: the answers, which the cluster's coordinator gives (``dios.firmament.coordinator.admissions``), nor
-running jobs (``dios.cli.tasks.job``).
+The cluster's coordinator answers (``dios.firmament.coordinator.admissions``). ``dios.cli.tasks.job`` runs
+jobs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LS: Final = "\b\nFor example:\n  dios pack ls\n  dios pack ls --json"
 RELEASE: Final = "\b\nFor example:\n  dios pack release words"
 _S: Final = 1e9
 
-FileArgument = Annotated[Path, typer.Argument(metavar="JOB.toml", help="A job's description.")]
+FileArgument = Annotated[Path, typer.Argument(metavar="JOB.toml", help="A job description.")]
 
 
 def check(file: FileArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Say where a job would go now, or what is short, and when; nothing is kept for it.
+    """Show where a job would run now, or which resource is short and when. Nothing is reserved.
 
-    docs/packing.md has the format. `dios run JOB.toml` runs the job.
+    docs/packing.md describes the format. `dios run JOB.toml` runs the job.
     """
     with reporting("dios pack check", as_json=as_json), opened(node) as place:
         plan = reservations.check(place.node, described(file), str(file))
@@ -94,10 +94,10 @@ class _Job(msgspec.Struct):
 
 
 def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Show the jobs over time that are admitted, who of them runs, and what goes over their edges.
+    """Show the admitted jobs over time, their running tasks, and the traffic on their edges.
 
-    GUARANTEED is what an edge may send at least now, MOVING what goes for its tasks. The nodes' own user sees
-    everybody's jobs, others their own.
+    GUARANTEED is the present guarantee of an edge, MOVING its present traffic. The nodes' own user sees all
+    jobs, other users their own.
     """
     with reporting("dios pack ls", as_json=as_json):
         told = ask(node, {"ask": "pack", "do": "list"})["jobs"]
@@ -106,7 +106,7 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
             return
         jobs = msgspec.convert(told, list[_Job])
         if not jobs:
-            say("no job over time is admitted; `dios run JOB.toml` brings one")
+            say("no job over time is admitted; `dios run JOB.toml` submits one")
             return
         table(
             ("JOB", "WHOSE", "SINCE", "LENGTH", "RUNNING", "NODES"),
@@ -140,25 +140,25 @@ def _flow_row(job: _Job, flow: _Flow) -> tuple[str, ...]:
 
 
 def release(
-    name: Annotated[str, typer.Argument(metavar="JOB", help="Its name, or its number in `--json`.")],
+    name: Annotated[str, typer.Argument(metavar="JOB", help="The job's name, or its number in `--json`.")],
     *,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give back what a job holds; its tasks run on, without it.
+    """Release the reservation of a job; its tasks go on without it.
 
-    A job that ends, or whose command ends, does so by itself.
+    A job releases it by itself when it ends, or when its command ends.
     """
     with reporting("dios pack release", as_json=as_json):
         jobs = msgspec.convert(ask(node, {"ask": "pack", "do": "list"})["jobs"], list[_Job])
         fitting = [job for job in jobs if name in {job.job, str(job.number)}]
         if not fitting:
-            raise InvalidError(f"no job {name!r} of yours is admitted; `dios pack ls` shows them")
+            raise InvalidError(f"you have no admitted job {name!r}; `dios pack ls` lists them")
         if len(fitting) > 1:
             some = ", ".join(str(job.number) for job in fitting)
-            raise InvalidError(f"{len(fitting)} jobs are called {name!r}: say one of {some}")
+            raise InvalidError(f"{len(fitting)} jobs have the name {name!r}; give one of the numbers {some}")
         ask(node, {"ask": "pack", "do": "release", "number": fitting[0].number})
         if as_json:
             write_json({"released": fitting[0].number})
         else:
-            say(f"{fitting[0].job} is released")
+            say(f"the reservation of {fitting[0].job} is released")

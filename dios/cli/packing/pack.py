@@ -1,7 +1,7 @@
-"""``dios pack``: jobs that say what they need and when, and where they would fit.
+"""``dios pack``: jobs with demands over time.
 
-Not for: its parts; each sub-command has a module of its own. ``dios.packer`` is loaded inside the commands
-alone: it needs the extra ``cluster``, and nobody else waits for it.
+Each subcommand has a module of its own. ``dios.packer`` needs the extra ``cluster`` and is loaded only inside
+the commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from dios.cli.packing import learn, live, simulate
 
 app: Final = typer.Typer(
-    help="Jobs that say what they need and when, and where they would fit.",
+    help="Jobs with demands over time: check, run and learn them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -21,7 +21,7 @@ app: Final = typer.Typer(
 
 @app.callback()
 def family() -> None:
-    """Jobs that say what they need and when, and where they would fit."""
+    """Jobs with demands over time: check, run and learn them."""
 
 
 app.command("check", epilog=live.CHECK)(live.check)

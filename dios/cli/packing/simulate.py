@@ -1,6 +1,6 @@
-"""``dios pack simulate``: jobs over time in a made-up data centre, under several policies side by side.
+"""``dios pack simulate``: compares policies on jobs over time in a simulated data centre.
 
-Not for: the simulation (``dios.packer.simulate``), which is loaded when the command runs.
+``dios.packer.simulate`` is loaded when the command runs.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ DOING: Final = "dios pack simulate"
 EXAMPLES: Final = (
     "\b\nExamples:\n"
     "  dios pack simulate                              # 1,200 servers, six policies: half a minute\n"
-    "  dios pack simulate --servers 120 --bandwidth 5  # a small one whose links are no trouble\n"
+    "  dios pack simulate --servers 120 --bandwidth 5  # a small data centre with little traffic\n"
     "  dios pack simulate --policy ahead --policy tetris-time --seed 4 --seed 5 --seed 6 --out results\n"
     "  dios pack simulate --servers 80 --jobs nightly --json         # your own jobs"
 )
 POLICIES: Final = ("literal", "fixed", "ahead", "tetris", "tetris-time", "slots")
-"""Those that are played if none is named."""
+"""The policies that are simulated by default."""
 
 _RATE: Final = (
-    "Made-up jobs that come at each instant; default: 35 for 1,200 servers, about all they can hold."
+    "Synthetic jobs that arrive at each instant; default: 35 for 1,200 servers, nearly their capacity."
 )
-_BANDWIDTH: Final = "Median of what an edge of a made-up job needs, in Mbit/s (default 30)."
-_POLICY: Final = "How servers are chosen, as docs/packer.md lists; may be given several times."
-_SEED: Final = "Of the made-up jobs (default 1); may be given several times, each is told."
-_INSTANTS: Final = "How long; default: 60, or for --jobs until the last has come."
+_BANDWIDTH: Final = "Median demand of an edge of a synthetic job, in Mbit/s (default 30)."
+_POLICY: Final = "Policy, as listed in docs/packer.md; may be given several times."
+_SEED: Final = "Seed of the synthetic jobs (default 1); may be given several times, each gives a result."
+_INSTANTS: Final = "Number of instants; default: 60, or with --jobs until the last job has arrived."
 _JOBS: Final = (
-    "Folder with jobs as NAME.toml, and arrivals.csv: lines `instant,NAME`; without it all come at 0."
+    "Folder with jobs as NAME.toml, and arrivals.csv: lines `instant,NAME`; without it all arrive at 0."
 )
 
-ServersOption = Annotated[int, typer.Option("--servers", metavar="N", help="How many servers.")]
-RackOption = Annotated[int, typer.Option("--per-rack", metavar="N", help="Servers of a rack.")]
-PodOption = Annotated[int, typer.Option("--racks-per-pod", metavar="N", help="Racks of a pod.")]
+ServersOption = Annotated[int, typer.Option("--servers", metavar="N", help="Number of servers.")]
+RackOption = Annotated[int, typer.Option("--per-rack", metavar="N", help="Servers per rack.")]
+PodOption = Annotated[int, typer.Option("--racks-per-pod", metavar="N", help="Racks per pod.")]
 RateOption = Annotated[float | None, typer.Option("--rate", metavar="JOBS", help=_RATE)]
 BandwidthOption = Annotated[float | None, typer.Option("--bandwidth", metavar="MBPS", help=_BANDWIDTH)]
 PolicyOption = Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help=_POLICY)]
@@ -73,23 +73,23 @@ OutOption = Annotated[
 ]
 
 
-class Run(NamedTuple):
-    """One seed."""
+class PackingRun(NamedTuple):
+    """The simulation of one seed."""
 
     seed: int | None
-    """None: the jobs were given."""
+    """None if the jobs were given with --jobs."""
     simulation: Simulation
 
 
 class Scene(NamedTuple):
-    """What is played: the data centre, and the jobs of each seed."""
+    """The arguments of a simulation: the data centre, and the jobs of each seed."""
 
     make: Callable[[], Datacenter]
     sources: list[tuple[int | None, JobSource]]
     policies: list[str]
     instants: int
     begin: int
-    """The first instant that counts."""
+    """The first instant that counts in the results."""
     about: list[tuple[str, str]]
 
 
@@ -109,11 +109,10 @@ def simulate(
 ) -> None:
     """Offer the same jobs over time to the same data centre under several policies, and compare.
 
-    Told are, of the jobs that came, the part that was admitted (whole or not at all), of their tasks and of
-    what they would pay; the part of each resource that admitted tasks ask for; and the CPU time for a job.
-    Servers have 16 cores, 32 GiB, 200 MB/s of disk each way and 1 Gbit/s, in racks of 10 Gbit/s and pods of
-    100 Gbit/s. Made-up jobs count from the instant at which the first have ended. Ctrl-C ends it and tells
-    what was found so far.
+    The results are the admitted fractions of jobs (whole or not at all), of tasks and of revenue; the use of
+    each resource; and the CPU time per job. Servers have 16 cores, 32 GiB, 200 MB/s of disk in each direction
+    and 1 Gbit/s, in racks of 10 Gbit/s and pods of 100 Gbit/s. With synthetic jobs, results count from the
+    instant at which the first jobs have ended. Ctrl-C ends the simulation and shows its results so far.
     """
     with reporting(DOING, as_json=as_json):
         with needing_cluster("simulations"):
@@ -126,7 +125,7 @@ def simulate(
         except ValueError as error:
             raise InvalidError(str(error)) from None
         if out is not None:
-            # What cannot be written must not show after minutes.
+            # An output that cannot be written must fail now, not after minutes.
             out.mkdir(parents=True, exist_ok=True)
         runs, interrupted = _play(scene)
         found = [(run.seed, summarise(run.simulation, scene.begin)) for run in runs]
@@ -142,7 +141,7 @@ def simulate(
                 f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
                 for run in runs
             )
-            say(f"{DOING}: interrupted; instants played: {done or 'none'}")
+            say(f"{DOING}: interrupted; instants simulated: {done or 'none'}")
             raise typer.Exit(INTERRUPTED)
 
 
@@ -157,7 +156,7 @@ def _scene(
     instants: int | None,
     jobs: Path | None,
 ) -> Scene:
-    """What the options mean. ``ValueError``: one of them means nothing."""
+    """Return the arguments given by the options. Raise ``ValueError`` for an invalid option."""
     from dios.packer.baselines import POLICIES as KNOWN  # noqa: PLC0415 - needs an extra
     from dios.packer.datacenter import Datacenter  # noqa: PLC0415 - needs an extra
     from dios.packer.generate_jobs import Workload  # noqa: PLC0415 - needs an extra
@@ -166,16 +165,16 @@ def _scene(
     chosen = list(dict.fromkeys(policy or POLICIES))
     for name in chosen:
         if name not in KNOWN:
-            raise ValueError(f"--policy {name!r}: there are {', '.join(KNOWN)}")
+            raise ValueError(f"--policy {name!r} does not exist; choose from {', '.join(KNOWN)}")
     if servers < 1:
-        raise ValueError(f"--servers is {servers}; at least 1 is needed")
+        raise ValueError(f"--servers is {servers}; it must be at least 1")
     if instants is not None and not 1 <= instants <= PACKER_INSTANTS_MAX:
-        raise ValueError(f"--instants is {instants}; 1 to {PACKER_INSTANTS_MAX} are possible")
+        raise ValueError(f"--instants is {instants}; it must be from 1 to {PACKER_INSTANTS_MAX}")
     sources: list[tuple[int | None, JobSource]]
     if jobs is not None:
         for name, value in (("rate", rate), ("bandwidth", bandwidth), ("seed", seed)):
             if value is not None:
-                raise ValueError(f"--{name} means nothing with --jobs; leave it out")
+                raise ValueError(f"--{name} has no meaning with --jobs; leave it out")
         given = read_jobs(jobs)
         sources, begin, longest = [(None, given)], 0, given.longest
         length = instants or given.last + 1
@@ -185,19 +184,17 @@ def _scene(
         made = Workload(mbps=30.0 if bandwidth is None else bandwidth)
         for name, value in (("rate", each), ("bandwidth", made.mbps)):
             if not (math.isfinite(value) and value > 0.0):
-                raise ValueError(f"--{name} is {value}; a number above 0 is needed")
+                raise ValueError(f"--{name} is {value}; it must be a number above 0")
         seeds = list(dict.fromkeys(seed or [1]))
         sources = [(number, SyntheticJobs(made, number, each)) for number in seeds]
         length, longest = instants or 60, made.instants_max
         begin = min(longest, length // 2)
         about = [
-            ("jobs", f"made up, {each:g} at each instant, edges of {made.mbps:g} Mbit/s in the median"),
+            ("jobs", f"synthetic, {each:g} at each instant, median edge {made.mbps:g} Mbit/s"),
             ("seeds", ", ".join(map(str, seeds))),
         ]
-    about.append(
-        ("data centre", f"{servers:,} servers, {per_rack} to a rack, {racks_per_pod} racks to a pod")
-    )
-    about.append(("instants", f"{length}, of which those from {begin} on count"))
+    about.append(("data centre", f"{servers:,} servers, {per_rack} per rack, {racks_per_pod} racks per pod"))
+    about.append(("instants", f"{length}; results count from instant {begin}"))
 
     def make() -> Datacenter:
         return Datacenter.tree(
@@ -208,18 +205,18 @@ def _scene(
     return Scene(make, sources, chosen, length, begin, about)
 
 
-def _play(scene: Scene) -> tuple[list[Run], bool]:
-    """Every seed, as far as it came; and whether somebody interrupted it."""
+def _play(scene: Scene) -> tuple[list[PackingRun], bool]:
+    """Simulate every seed. Return the simulations so far, and True if interrupted."""
     from dios.packer.simulate import Simulation, warm_up  # noqa: PLC0415 - needs an extra
 
-    runs: list[Run] = []
+    runs: list[PackingRun] = []
     try:
         with waiting("loading the kernels; the first time they are compiled, which takes a minute"):
             warm_up()
         with _progress(scene.instants * len(scene.sources)) as told:
             for seed, source in scene.sources:
                 simulation = Simulation(scene.make, source, scene.policies, scene.instants)
-                runs.append(Run(seed, simulation))
+                runs.append(PackingRun(seed, simulation))
                 while simulation.done < scene.instants:
                     told(simulation.done + scene.instants * (len(runs) - 1))
                     simulation.step()
@@ -232,7 +229,7 @@ def _play(scene: Scene) -> tuple[list[Run], bool]:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar over instants, on a terminal only."""
+    """Show a progress bar over instants, only on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"))
     with Progress(
         *columns, TimeRemainingColumn(), console=err(), transient=True, disable=not sys.stderr.isatty()
@@ -241,11 +238,11 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-# Telling and writing ----------------------------------------------------------------------------------
+# Showing and writing ----------------------------------------------------------------------------------
 
 
 def _summary(
-    scene: Scene, runs: list[Run], found: list[tuple[int | None, list[PolicySummary]]]
+    scene: Scene, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
 ) -> dict[str, object]:
     return {
         "setting": dict(scene.about),
@@ -265,7 +262,7 @@ def _summary(
 
 
 def _tell(scene: Scene, found: list[tuple[int | None, list[PolicySummary]]]) -> None:
-    """A line for each policy, the median over seeds; and each seed's tasks where there are several."""
+    """Show a line per policy with the median over seeds, and the tasks of each seed if there are several."""
     facts(scene.about)
     if not found:
         return
@@ -293,8 +290,8 @@ def _median(values: tuple[float, ...]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _write(out: Path, runs: list[Run], summary: dict[str, object]) -> None:
-    """summary.json, instants.csv, and pictures where that is possible."""
+def _write(out: Path, runs: list[PackingRun], summary: dict[str, object]) -> None:
+    """Write summary.json, instants.csv, and pictures if matplotlib is installed."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.packer.simulate import figures_of, instants_csv  # noqa: PLC0415 - needs an extra
 

@@ -1,6 +1,6 @@
-"""``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``: what tasks there are, and what becomes of them.
+"""``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``: list and control tasks.
 
-Not for: starting them (``dios.cli.tasks.run``), or how an end is worded (``dios.cli.tasks.endings``).
+``dios.cli.tasks.run`` starts them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from dios.errors import (
 app: Final = typer.Typer(rich_markup_mode=None)
 
 TaskArgument = Annotated[
-    str, typer.Argument(metavar="TASK", help="A fingerprint's beginning, a label, or a name.")
+    str, typer.Argument(metavar="TASK", help="The beginning of a fingerprint, a label, or a name.")
 ]
 
 
 def pour(console: Console, output: BinaryIO) -> None:
-    """Everything from a console to a stream of ours, until it is closed."""
+    """Copy a console to a stream until the console is closed."""
     poured = 0
     with contextlib.suppress(EndOfStreamError):
         while True:
@@ -63,7 +63,7 @@ def _tell_lost(console: Console, seen: int) -> None:
 
 
 def described(task: Status) -> dict[str, object]:
-    """A task for programs."""
+    """Return a task for JSON."""
     return {
         "fingerprint": task.fingerprint,
         "label": task.label,
@@ -85,19 +85,19 @@ def described(task: Status) -> dict[str, object]:
 @app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --here\n  dios ps --all --json")
 def ps(
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Those that ended, too.")] = False,
-    here: Annotated[bool, typer.Option("--here", help="Only those on the node that is asked.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also show ended tasks.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Only tasks on the asked node.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List your tasks, on all nodes; in a cluster with the node that each runs on."""
+    """List your tasks on all nodes; in a cluster with the node of each."""
     with reporting("dios ps", as_json=as_json), opened(node) as place:
         found = place.node.tasks(local_only=here)
         known = [task for task in found if everything or not task.ended]
         if as_json:
             write_json([described(task) for task in known])
         elif known:
-            # A line of a terminal has room for one of the two; --json has both.
+            # A terminal line has space for only one of the two columns; --json has both.
             where = "NODE" if any(task.node for task in known) else "STARTED"
             head = ("TASK", "LABEL", "STATE", "BRAND", "PID", where, "FOR")
             rows = [
@@ -105,10 +105,10 @@ def ps(
             ]
             table(head, rows, right=("PID", "FOR"))
         else:
-            say("no task runs" + ("" if everything else "; `dios ps --all` shows those that ended"))
+            say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))
         if found.incomplete:
             who = silent(place.node.nodes())
-            say(f"{who} did not answer; tasks that run there are not shown: `dios node ls`")
+            say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
 
 
 def _row(task: Status, where: str) -> tuple[str, ...]:
@@ -128,15 +128,15 @@ def _row(task: Status, where: str) -> tuple[str, ...]:
 def logs(
     task: TaskArgument,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the task ends.")] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a task wrote, from the beginning of what the node keeps (the last 256 KiB).
+    """Print the output of a task, as far as the node keeps it (the last 256 KiB).
 
-    A task that prints waits for who reads along with it, for a second at most. The last 16 KiB of what an
-    ended task wrote are kept on disk, on its node and on that of whoever started it: give the task's name, as
-    `dios run --detach --json` tells it, to read them when the node knows nothing else of the task any more.
+    A task that prints waits up to a second for its readers. The last 16 KiB of an ended task's output are
+    stored on its node and on the node of the task or user that started it. When the node has forgotten the
+    task, give its name to read them; `dios run --detach --json` shows the name.
     """
     with reporting("dios logs", as_json=as_json), opened(node) as place:
         try:
@@ -174,7 +174,7 @@ def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:
 
 @app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")
 def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Suspend a task: it keeps everything it has and does nothing until it is resumed."""
+    """Suspend a task: it keeps its state and does nothing until it is resumed."""
     with reporting("dios pause", as_json=as_json), opened(node) as place:
         handle, status = place.task(task)
         done = handle.pause()
@@ -185,7 +185,7 @@ def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = 
 
 @app.command(epilog="\b\nExamples:\n  dios resume job.py")
 def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Let a paused task run on."""
+    """Continue a paused task."""
     with reporting("dios resume", as_json=as_json), opened(node) as place:
         handle, status = place.task(task)
         done = handle.resume()
@@ -197,11 +197,11 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
 
 @app.command(epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a")
 def kill(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """End a task at once. What it committed stays; nothing else of it is left."""
+    """End a task at once. Its committed data stay."""
     with reporting("dios kill", as_json=as_json), opened(node) as place:
         handle, status = place.task(task)
         if status.ended:
-            # What was asked for holds, so that this is no failure.
+            # The task has ended, as requested, so this is no failure.
             _tell(status, "killed", done=False, as_json=as_json, otherwise="had ended already")
             return
         handle.kill()

@@ -1,7 +1,7 @@
-"""``dios debug``: a task once more, under pdb, with this terminal at the other end of two streams.
+"""``dios debug``: repeats a task under pdb, connected to this terminal by two streams.
 
-Not for: what runs inside the task (``dios.lib.debugger``). Lines are typed and edited here; nothing but them,
-and the wish to interrupt, goes in.
+``dios.lib.debugger`` runs inside the task. Lines are edited here; only complete lines and interrupts are
+sent.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _QUIET_SECONDS: Final = 0.02
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
-class Conversation:
-    """One debugged task: what it shows goes to ``output``, what it asks is answered from here."""
+class DebugConversation:
+    """One debugged task: writes its output to ``output`` and answers its prompts."""
 
     def __init__(self, node: Node, like: Task, output: BinaryIO, *, label: str, post_mortem: bool) -> None:
         self._node: Final = node
@@ -66,7 +66,7 @@ class Conversation:
         self._waiting = False
 
     def hold(self) -> Status:
-        """Go on until the task has ended."""
+        """Run until the task has ended, and return its status."""
         self._talk.writer  # noqa: B018 - the task waits for this end before it asks anything
         before = signal.signal(signal.SIGINT, self._press)
         try:
@@ -79,7 +79,7 @@ class Conversation:
 
     # -- Ctrl-C -------------------------------------------------------------------------------------
     def _press(self, number: int, frame: FrameType | None) -> None:
-        """Note Ctrl-C; only what waits for somebody is broken off, so that no message is half taken."""
+        """Note Ctrl-C. Interrupt only waiting code, so that no message is received in part."""
         del number, frame
         self._pressed = True
         if self._waiting:
@@ -87,7 +87,7 @@ class Conversation:
 
     @contextlib.contextmanager
     def _breakable(self) -> Iterator[None]:
-        """What stands in the body is broken off by Ctrl-C, also by one that came before it."""
+        """Let Ctrl-C interrupt the body, also one pressed before it."""
         self._waiting = True
         try:
             if self._pressed:
@@ -102,12 +102,12 @@ class Conversation:
             self.task.kill()
             return
         self._interrupted = True
-        say("interrupting the program; Ctrl-C again kills it")
+        say("interrupting the program; press Ctrl-C again to kill it")
         self._tell(INTERRUPT)
 
     # -- what comes from the task -------------------------------------------------------------------
     def _turn(self) -> bool:
-        """Answer the question that is open, or wait for what comes; whether the task has ended."""
+        """Answer the open prompt, or wait for the next message. Return True if the task has ended."""
         if self._prompt is not None:
             self._answer(self._prompt)
             return False
@@ -151,7 +151,7 @@ class Conversation:
             self._console = None
 
     def _show_rest(self) -> None:
-        """The task has ended: everything that it left to be shown."""
+        """Show the remaining output of the ended task."""
         while self._hear is not None and self._node.select([self._hear], timeout=0) is not None:
             self._take()
         while self._console is not None:
@@ -159,7 +159,7 @@ class Conversation:
 
     # -- what goes to it ----------------------------------------------------------------------------
     def _answer(self, prompt: str) -> None:
-        # What the program printed comes by another way, and belongs before the question.
+        # The program's output comes over another stream, and belongs before the prompt.
         while self._console is not None and self._node.select([self._console], timeout=_QUIET_SECONDS):
             self._show_console()
         try:
@@ -168,13 +168,13 @@ class Conversation:
         except KeyboardInterrupt:
             self._write(b"\n")
             if sys.stdin.isatty():
-                return  # what was typed is dropped, as in a shell, and the question stands
+                return  # drop the typed text like a shell, and prompt again
             line = None
         self._prompt = None
         self._tell(END if line is None else LINE + line.encode(errors="replace"))
 
     def _read_line(self, prompt: str) -> str | None:
-        """A line of the person's, without its end; None when there are no more."""
+        """Return a line of input without its end, or None at the end of input."""
         if sys.stdin.isatty():
             try:
                 return input(prompt)
@@ -182,13 +182,13 @@ class Conversation:
                 self._write(b"\n")
                 return None
         line = sys.stdin.readline()
-        # Whoever reads the transcript sees what was asked, too.
+        # Show the prompt and the answer in the transcript.
         self._write(f"{prompt}{line.rstrip()}\n".encode(errors="replace"))
         return line.rstrip("\n") if line else None
 
     def _tell(self, message: bytes) -> None:
         with contextlib.suppress(DiosError):
-            # A task that has just ended is met at the next look.
+            # If the task has just ended, the next turn notices it.
             self._talk.send(message)
 
     def _write(self, data: bytes) -> None:
@@ -197,35 +197,35 @@ class Conversation:
 
 
 def differences(found: Description) -> list[str]:
-    """What a repetition does not have as it was, in sentences."""
-    told = ["the time, and whatever the program makes of it and of random numbers"]
+    """Return sentences about what will differ from the first run."""
+    told = ["the time, random numbers, and everything that depends on them"]
     told += [
         f"input {plain(given.label or given.fingerprint)} was written since"
         for given in found.inputs
         if given.changed
     ]
     told += [
-        f"output {plain(given.label or given.fingerprint)} is as the first run left it, and is written again"
+        f"output {plain(given.label or given.fingerprint)} has the first run's data and is written again"
         for given in found.outputs
     ]
     if not found.status.ended:
-        told.append("the first run still goes on, beside this one")
+        told.append("the first run is still running")
     return told
 
 
 def _announce(found: Description, *, post_mortem: bool) -> None:
     status = found.status
     label = plain(status.label) or "task"
-    say(f"{label} ({status.fingerprint}) once more: same program, arguments, groups, inputs, limits, sandbox")
+    say(f"{label} ({status.fingerprint}) again: same program, arguments, groups, inputs, limits, sandbox")
     say(f"  first run: {time_text(status.started_ns)}, {cause_text(status)}")
     for line in differences(found):
         say(f"  differs: {line}")
     if status.brand is Brand.LIMBO:
-        say("  it runs outside the sandbox, as it did")
+        say("  it runs outside the sandbox, like the first run")
     say(
-        "  it stops where an exception leaves it"
+        "  it stops at the exception that ends it"
         if post_mortem
-        else "  it stops before its first line; `c` goes on, `n` makes a step, `b 10` sets a breakpoint"
+        else "  it stops before its first line; `c` continues, `n` steps, `b 10` sets a breakpoint"
     )
     say("  Ctrl-C interrupts it, Ctrl-D ends it; `help` lists the commands of pdb")
 
@@ -241,33 +241,33 @@ def debug(
         bool | None,
         typer.Option(
             "--post-mortem/--step",
-            help="Run until an exception leaves it, or stop before the first line; default: "
-            "--post-mortem when an exception ended the task.",
+            help="Stop at the exception that ends it, or before the first line; default: "
+            "--post-mortem if an exception ended the task.",
         ),
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a task once more under pdb, Python's debugger: the same code and inputs, in the same sandbox.
+    """Repeat a task under pdb, Python's debugger: the same code and inputs, in the same sandbox.
 
-    It is a new task, called "debug LABEL", with everything that the first was handed, and writes to the same
-    outputs. In a pipe, lines of the standard input are the commands. Exit status as of `dios run`.
+    It is a new task with the label "debug LABEL". It gets the same objects as the first task and writes to
+    the same outputs. In a pipe, the lines of standard input are the commands. Exit status like `dios run`.
     """
     with reporting("dios debug", as_json=as_json), opened(node) as place:
         handle, status = place.task(task)
         here = place.here()
         if here is not None and status.node not in {"", here.name}:
             raise InvalidError(
-                f"it ran on {status.node}, and a run is repeated where it was; ask that node with --node, or "
-                "run the program here: dios run --local"
+                f"the task ran on {status.node} and can be repeated only there. Name that node with --node, "
+                "or run the program here: dios run --local"
             )
         found = place.node.describe(handle)
         if found.not_repeatable:
-            raise InvalidError(f"it cannot be run as it was: {found.not_repeatable}")
+            raise InvalidError(f"cannot repeat the task: {found.not_repeatable}")
         at_the_end = found.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
         _announce(found, post_mortem=at_the_end)
         output = sys.stderr.buffer if as_json else sys.stdout.buffer
-        conversation = Conversation(
+        conversation = DebugConversation(
             place.node, handle, output, label=found.status.label, post_mortem=at_the_end
         )
         ended = _attend(conversation)
@@ -279,8 +279,8 @@ def debug(
         raise typer.Exit(ended.exit_status)
 
 
-def _attend(conversation: Conversation) -> Status:
-    """Talk until the task has ended; what ends this command ends the task first."""
+def _attend(conversation: DebugConversation) -> Status:
+    """Run the conversation until the task has ended; end the task first if this command is ended."""
     readline.clear_history()
     try:
         with stopped_by_signals():

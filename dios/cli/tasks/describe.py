@@ -1,7 +1,4 @@
-"""``dios describe``: one task, told whole: what it is, was given, used, and why it ended.
-
-Not for: wording an end (``dios.cli.tasks.endings``), or a list of tasks (``dios ps``).
-"""
+"""``dios describe``: all about one task: its inputs, limits and use, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def _given_json(given: GivenReference) -> dict[str, object]:
 
 
 def console_tail(task: Task) -> tuple[list[str], bool]:
-    """The last lines that a task wrote, and whether there are more."""
+    """Return the last lines of a task's output, and True if there are more."""
     text = bytearray()
     with contextlib.suppress(EndOfStreamError, TimeLimitError):
         console = task.console()
@@ -78,7 +75,7 @@ def console_tail(task: Task) -> tuple[list[str], bool]:
 
 
 def _records(data: Path | None, node: str | None, task: str) -> list[AuditEntry] | None:
-    """The audit log's last records about a task; None where this person may not read the log."""
+    """Return the last audit records about a task, or None if the user may not read the log."""
     try:
         return list(deque(records_about(log_folder(data, node), task), maxlen=RECORDS))
     except (DiosError, OSError):
@@ -130,7 +127,7 @@ def _show_use(found: Description) -> None:
     lines = [f"  of its process: {name} {value}" for name, value in own]
     for _, word, used, limit, share, bar in usage_rows("", found.usage):
         told = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
-        lines.append(f"  of it and all it starts: {word:<10} {told}")
+        lines.append(f"  with all it starts: {word:<10} {told}")
     _section("limits", lines)
 
 
@@ -162,15 +159,16 @@ def describe(
     task: TaskArgument,
     *,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="The node's data directory, for its log.")
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="The node's data directory, for its audit log."),
     ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell about one task: what it was given, what it may use and used, why it ended, what to do next.
+    """Show details of a task: its inputs, limits and use, why it ended, and what to do next.
 
-    Also its last lines, and its records in the audit log where you may read that. Arguments are shown as
-    they were given.
+    Also its last lines, and its records in the audit log if you may read that. Arguments are shown
+    unchanged.
     """
     with reporting("dios describe", as_json=as_json), opened(node) as place:
         handle, _ = place.task(task)
@@ -188,7 +186,7 @@ def describe(
         _section(f"last lines{' (dios logs shows all)' if more else ''}", [f"  {line}" for line in lines])
         _section("audit log", [entry_line(entry) for entry in records or ()])
         if records is None:
-            say("the audit log is not yours to read")
+            say("you may not read the node's audit log")
         for line in _next_commands(found):
             say(line)
 

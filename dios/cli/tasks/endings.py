@@ -1,7 +1,4 @@
-"""How a task ended, as sentences for people.
-
-Not for: finding out, or its exit status; the node tells the one and ``Status`` the other.
-"""
+"""Sentences about how a task ended."""
 
 from __future__ import annotations
 
@@ -13,23 +10,23 @@ from dios.client.ops.status import Status
 from dios.wire.types import Brand, Cause
 
 _LAST_LINES: Final = "Last lines:\n"
-"""What the node puts between the cause and the console's last lines in a status's detail."""
+"""The node's separator between the cause and the last lines of the console in a status's detail."""
 
 _TRY: Final = {
-    Cause.EXCEPTION: "read the traceback; `dios debug` stops where it was raised",
+    Cause.EXCEPTION: "read the traceback; `dios debug` stops at the exception",
     Cause.SIGNAL: "run it with --limbo under a debugger, or with `python -X faulthandler`",
     Cause.SANDBOX: "a pure task has no files, sockets, programs or processes of its own: "
     "give it what it needs with --input, or run it with --limbo",
-    Cause.MEMORY: "give it more with --memory, or let it work on a part at a time",
+    Cause.MEMORY: "give it more with --memory, or let it process less data at a time",
     Cause.CPU: "give it more with --cpu-seconds",
-    Cause.SPAWN: "`dios-node status` shows what this machine can enforce; the node's log says more",
-    Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 itself",
+    Cause.SPAWN: "`dios-node status` shows what this machine can enforce; see also the node's log",
+    Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 directly",
     Cause.PREEMPTED: "run it again, or with a higher --priority; `dios run --restartable` does so by itself",
-    Cause.NODE_LOST: "run it again: `dios node ls` shows which nodes there are",
-    Cause.NODE: "`dios-node start` starts the node again; durable objects are as they were last acknowledged",
+    Cause.NODE_LOST: "run it again; `dios node ls` lists the nodes",
+    Cause.NODE: "`dios-node start` starts the node again; acknowledged durable objects are kept",
 }
 
-# Exceptions that tell of the task's surroundings rather than of a mistake in it.
+# Exceptions that are often caused by the sandbox and not by an error in the task.
 _NEEDS_THE_SYSTEM: Final = frozenset({"PermissionError", "FileNotFoundError", "OSError", "BlockingIOError"})
 _NEEDS_A_PACKAGE: Final = frozenset({"ModuleNotFoundError"})
 
@@ -42,7 +39,7 @@ def _signal_name(number: int) -> str:
 
 
 def cause_text(task: Status) -> str:
-    """State or cause in a few words, for tables."""
+    """Return the state or cause in a few words, for tables."""
     if not task.ended:
         return task.state.name.lower()
     if task.cause is Cause.EXITED:
@@ -64,59 +61,59 @@ def cause_text(task: Status) -> str:
 
 
 def _advice(task: Status, first: str) -> str:
-    """What to try; ``first`` is the line that names the exception, if one ended the task."""
+    """Return advice; ``first`` is the line that names the exception, if one ended the task."""
     if task.cause is not Cause.EXCEPTION:
         return _TRY.get(task.cause, "")
     kind = first.partition(":")[0]
     if kind == "MemoryError":
         return _TRY[Cause.MEMORY]
     if kind in _NEEDS_A_PACKAGE:
-        return "install it beside the node, where it was started from, and start the node again"
+        return "install the package for the Python that runs the node, and restart the node"
     if kind in _NEEDS_THE_SYSTEM and task.brand is Brand.PURE:
         return _TRY[Cause.SANDBOX]
     return _TRY[Cause.EXCEPTION]
 
 
-def _told(task: Status) -> list[str]:
-    """What the node says of an end, without the last lines of its console."""
+def _explanation_lines(task: Status) -> list[str]:
+    """Return the node's explanation of an end, without the last lines of the console."""
     why = task.detail.partition(_LAST_LINES)[0]
     return [plain(line) for line in why.split("\n") if line.strip()]
 
 
 def advice_for(task: Status) -> str:
-    """What to try about an end; empty where nothing failed."""
-    return "" if task.ok or not task.ended else _advice(task, next(iter(_told(task)), ""))
+    """Return advice about an end; empty if the task did not fail."""
+    return "" if task.ok or not task.ended else _advice(task, next(iter(_explanation_lines(task)), ""))
 
 
 def reason_lines(task: Status) -> list[str]:
-    """Why a task ended, in plain words: the cause first, then what the node knows about it."""
+    """Return the reasons why a task ended: the cause first, then the node's explanation."""
     if task.ok:
-        return ["its program came to its end, with exit status 0"]
+        return ["its program ended normally, with exit status 0"]
     meaning = {
-        Cause.EXITED: f"its program ended itself with exit status {task.exit_code}",
-        Cause.EXCEPTION: "an exception that nothing in it handled left its program",
+        Cause.EXITED: f"its program ended with exit status {task.exit_code}",
+        Cause.EXCEPTION: "an unhandled exception ended its program",
         Cause.SIGNAL: f"the system ended it with {_signal_name(task.signal)}",
-        Cause.SANDBOX: "it did what no confined task may do, and the kernel ended it for that",
+        Cause.SANDBOX: "it did something that a confined task may not do, and the kernel ended it",
         Cause.MEMORY: "it needed more memory than its limit",
-        Cause.CPU: "it used up its CPU time",
-        Cause.KILLED: "somebody ended it: `dios kill`, the end of the command that ran it, or its parent",
-        Cause.PROTOCOL: "what it sent to the node was no message",
-        Cause.SPAWN: "it could not be started, and ran nothing",
-        Cause.NODE: "the node stopped while it ran",
-        Cause.NODE_LOST: "the node that it ran on died, or could not be reached for too long",
-        Cause.PREEMPTED: "the scheduler gave its place to a task that needed it more",
+        Cause.CPU: "it used up its limit of CPU time",
+        Cause.KILLED: "it was killed: by `dios kill`, the end of the command that ran it, or its parent",
+        Cause.PROTOCOL: "it sent an invalid message to the node",
+        Cause.SPAWN: "it could not be started",
+        Cause.NODE: "the node stopped while the task ran",
+        Cause.NODE_LOST: "its node died, or could not be reached for too long",
+        Cause.PREEMPTED: "the scheduler stopped it in favour of another task",
     }.get(task.cause, cause_text(task))
-    return [meaning, *_told(task)]
+    return [meaning, *_explanation_lines(task)]
 
 
 def explain(task: Status) -> list[str]:
-    """What to say about a task that failed, to who has just seen its console: cause and what to try.
+    """Return the lines to show after a failed task's output: cause and advice.
 
-    Empty when it did not fail.
+    Empty if it did not fail.
     """
     if task.ok:
         return []
-    first, *rest = _told(task) or [""]
+    first, *rest = _explanation_lines(task) or [""]
     name = f"{plain(task.label)} ({task.fingerprint})" if task.label else task.fingerprint
     lines = [f"task {name}: {cause_text(task)}{': ' + first if first else ''}"]
     lines += [f"  {line}" for line in rest]
@@ -124,7 +121,7 @@ def explain(task: Status) -> list[str]:
     if advice:
         lines.append(f"  try:  {advice}")
     if task.cause is Cause.NODE_LOST:
-        # What it wrote, and what it was given, went with its node.
+        # The task's output and inputs were lost with its node.
         return lines
     lines.append(f"  logs: dios logs {task.fingerprint}")
     lines.append(f"  more: dios describe {task.fingerprint}, dios debug {task.fingerprint}")

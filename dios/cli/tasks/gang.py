@@ -1,7 +1,7 @@
-"""Several tasks of one job in one command, each with a connection and a thread of its own.
+"""Runs several tasks of one job in one command, each with a connection and a thread of its own.
 
-For: `dios run --gang` and `dios run JOB.toml`. Not for: what makes them one job, which the scheduler sees to
-(thesis §6.3.3; Packer paper, section III).
+`dios run --gang` and `dios run JOB.toml` use it. The scheduler treats the tasks as one job (thesis §6.3.3;
+Packer paper, section III).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dios.errors import DiosError, EndOfStreamError, UnreachableError
 from dios.wire.types import Cause
 
 if TYPE_CHECKING:
-    from dios.cli.common.context import Place
-    from dios.cli.tasks.work_options import Gang, Needs
+    from dios.cli.common.context import CommandContext
+    from dios.cli.tasks.work_options import GangSize, TaskNeeds
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
 
 _FAILED: Final = 125
 
-OpenPlace = Callable[[], AbstractContextManager["Place"]]
+OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
 
 
 @dataclass
-class Member:
-    """One task of the job, and the thread that waits for it.
+class GangMember:
+    """One task of the job, and the result that its thread waits for.
 
-    ``mark`` stands before its lines; it is begun ``after_s`` seconds from now, and once more when it is
-    preempted, if it is ``restartable``.
+    ``mark`` is the prefix of its output lines. The task is started in ``after_s`` seconds, and again when it
+    is preempted if it is ``restartable``.
     """
 
     mark: str
-    begin: Callable[[Place], Task]
+    begin: Callable[[CommandContext], Task]
     after_s: float = 0.0
     restartable: bool = False
     task: Task | None = None
@@ -53,22 +53,22 @@ class Member:
 
 def run_gang(
     open_place: OpenPlace,
-    begin: Callable[[Place], Task],
-    needs: Needs,
-    gang: Gang,
+    begin: Callable[[CommandContext], Task],
+    needs: TaskNeeds,
+    gang: GangSize,
     *,
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run the tasks of a gang, and return the largest of their exit statuses."""
-    members = [Member(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
-    waits = f"waiting until at least {gang.least} of {gang.tasks} tasks have their places"
+    """Run the tasks of a gang, and return their largest exit status."""
+    members = [GangMember(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
+    waits = f"waiting until at least {gang.least} of {gang.tasks} tasks can start"
     return run_members(open_place, members, waits, least=gang.least, detach=detach, as_json=as_json)
 
 
 def run_members(
     open_place: OpenPlace,
-    members: Sequence[Member],
+    members: Sequence[GangMember],
     waits: str = "",
     *,
     least: int = 0,
@@ -77,16 +77,16 @@ def run_members(
     keep: Callable[[], None] | None = None,
     keep_s: float = 1.0,
 ) -> int:
-    """Run tasks, and return the largest of their exit statuses.
+    """Run tasks, and return their largest exit status.
 
-    Their output comes line by line with the task's mark before it; with JSON the result alone goes to the
-    standard output. Ctrl-C ends all that run, and withdraws those that wait. Until ``least`` have their
-    places, it shows what ``waits``. ``keep`` is called every ``keep_s`` seconds.
+    Their output appears in whole lines with the task's mark as prefix; with JSON only the result goes to
+    standard output. Ctrl-C ends all running tasks and withdraws waiting ones. While fewer than ``least``
+    tasks have started, the text ``waits`` is shown. ``keep`` is called every ``keep_s`` seconds.
     """
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
     lock, stopping = threading.Lock(), threading.Event()
 
-    def work(member: Member) -> None:
+    def work(member: GangMember) -> None:
         try:
             if stopping.wait(member.after_s):
                 return
@@ -99,7 +99,7 @@ def run_members(
                     if not (member.restartable and ended.cause is Cause.PREEMPTED):
                         member.status = ended
                         break
-                    say(f"task {ended.fingerprint} was preempted; it is run again")
+                    say(f"task {ended.fingerprint} was preempted and is run again")
                     member.task = member.begin(place)
         except DiosError as error:
             member.error = error
@@ -120,7 +120,7 @@ def run_members(
         stopping.set()
         _kill(open_place, members)
         return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
-    return _told(members, as_json=as_json)
+    return _show_results(members, as_json=as_json)
 
 
 def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
@@ -138,7 +138,7 @@ def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, 
 
 
 def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> None:
-    """What a task prints, whole lines with its mark before them, until it has ended."""
+    """Write a task's output in whole lines with its mark as prefix, until it has ended."""
     rest, mark = b"", f"[{name}] ".encode()
     with contextlib.suppress(EndOfStreamError, UnreachableError):
         console = task.console()
@@ -153,17 +153,17 @@ def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> No
             output.flush()
 
 
-def _kill(open_place: OpenPlace, members: Sequence[Member]) -> None:
+def _kill(open_place: OpenPlace, members: Sequence[GangMember]) -> None:
     running = [member.task for member in members if member.task is not None and member.status is None]
-    say(f"killing the {len(running)} tasks that run")
+    say(f"killing {len(running)} running tasks")
     with contextlib.suppress(DiosError), open_place() as place:
         for task in running:
             with contextlib.suppress(DiosError):
                 place.task(task.fingerprint)[0].kill()
 
 
-def _told(members: Sequence[Member], *, as_json: bool) -> int:
-    """Say how each ended."""
+def _show_results(members: Sequence[GangMember], *, as_json: bool) -> int:
+    """Show how each task ended, and return the largest exit status."""
     if as_json:
         write_json([_row(member) for member in members])
     else:
@@ -185,17 +185,17 @@ def _end(status: Status) -> str:
     return f"{text}: {plain(status.detail)}" if status.cause is Cause.PREEMPTED and status.detail else text
 
 
-def _why(member: Member) -> str:
+def _why(member: GangMember) -> str:
     return "runs" if member.error is None else member.error.message
 
 
-def _status(member: Member) -> int:
+def _status(member: GangMember) -> int:
     if member.error is not None:
         return _FAILED
     return 0 if member.status is None else member.status.exit_status
 
 
-def _row(member: Member) -> dict[str, object]:
+def _row(member: GangMember) -> dict[str, object]:
     found: dict[str, object] = (
         {"number": int(member.mark)} if member.mark.isdigit() else {"member": member.mark}
     )

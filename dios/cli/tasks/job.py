@@ -1,7 +1,7 @@
-"""``dios run JOB.toml``: a job over time, admitted as a whole, its tasks begun where and when it says.
+"""``dios run JOB.toml``: submits a job over time, and starts its tasks where and when its reservation says.
 
-Not for: what it needs and when, which the coordinator reads of the same file (``dios.packer``); here are its
-programs. Nothing numeric is loaded.
+The coordinator reads the needs of the job from the same file (``dios.packer``); this module reads the
+programs. It loads no numeric code.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dios.cli.common.output import say, span_text
-from dios.cli.tasks.gang import Member, OpenPlace, run_members
+from dios.cli.tasks.gang import GangMember, OpenPlace, run_members
 from dios.errors import DiosError, InvalidError
 from dios.lib import reservations
 from dios.lib.reservations import Reservation, label_of
 from dios.wire.types import Brand
 
 if TYPE_CHECKING:
-    from dios.cli.common.context import Place
+    from dios.cli.common.context import CommandContext
     from dios.client.sync.node import Task
 
 SUFFIX: Final = ".toml"
 _RENEWALS: Final = 3
-"""In each lease."""
+"""The number of renewals per lease."""
 
 
 @dataclass(frozen=True)
 class _Program:
-    """What one entry of a job's tasks runs."""
+    """The program of one entry of a job's tasks."""
 
     path: Path
     args: tuple[str, ...]
@@ -41,8 +41,8 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says for all tasks of a job."""
+class JobOptions:
+    """The command's options for all tasks of a job."""
 
     groups: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
@@ -51,21 +51,27 @@ class Options:
 
 
 def run_job(
-    file: Path, open_place: OpenPlace, place: Place, options: Options, *, detach: bool, as_json: bool
+    file: Path,
+    open_place: OpenPlace,
+    place: CommandContext,
+    options: JobOptions,
+    *,
+    detach: bool,
+    as_json: bool,
 ) -> int:
-    """Have a job admitted and run it; the largest exit status of its tasks.
+    """Submit a job, run it if it is admitted, and return the largest exit status of its tasks.
 
-    Raises InvalidError: the description makes no sense, or the job has no place.
+    Raise InvalidError if the description is invalid or the job is refused.
     """
     text = described(file)
     programs = _programs(file, text)
     for path in {program.path for program in programs.values()}:
         if not path.is_file():
-            raise InvalidError(f"{file}: there is no program {path}")
+            raise InvalidError(f"{file}: the program {path} does not exist")
     with contextlib.ExitStack() as stack:
         job = stack.enter_context(reservations.reserve(place.node, text, str(file)))
         members = [
-            Member(
+            GangMember(
                 member.name,
                 partial(_begin, job, member, _of(programs, member.name), options),
                 after_s=member.start_s,
@@ -75,11 +81,11 @@ def run_job(
         late = max(member.after_s for member in members)
         if detach and late:
             raise InvalidError(
-                f"some of its tasks begin {span_text(round(late * 1e9))} from now, and nobody would start "
-                "them: leave out --detach"
+                f"some of its tasks begin in {span_text(round(late * 1e9))}, and with --detach no command "
+                "would start them: leave out --detach"
             )
         length = "as long as its tasks" if job.length_s is None else span_text(round(job.length_s * 1e9))
-        say(f"{job.job} is admitted, for {length}; `dios pack ls` shows it")
+        say(f"{job.job} is admitted, for {length}; see `dios pack ls`")
         status = run_members(
             open_place,
             members,
@@ -89,27 +95,32 @@ def run_job(
             keep_s=job.lease_s / _RENEWALS,
         )
         if detach:
-            # What runs keeps it.
+            # The running tasks keep the reservation.
             stack.pop_all()
         return status
 
 
 def _renew(job: Reservation) -> None:
-    # Its time may be over, or its coordinator be just another one; what runs is told otherwise.
+    # The reservation may have ended, or its coordinator may have changed; running tasks are informed
+    # otherwise.
     with contextlib.suppress(DiosError):
         job.renew()
 
 
 def described(file: Path) -> str:
-    """The text of a job's description; InvalidError where it cannot be read."""
+    """Return the text of a job description. Raise InvalidError if it cannot be read."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{file} cannot be read: {error}") from None
+        raise InvalidError(f"cannot read {file}: {error}") from None
 
 
 def _begin(
-    job: Reservation, member: reservations.JobMember, program: _Program, options: Options, at: Place
+    job: Reservation,
+    member: reservations.JobMember,
+    program: _Program,
+    options: JobOptions,
+    at: CommandContext,
 ) -> Task:
     return at.node.run(
         program.path,
@@ -127,12 +138,12 @@ def _begin(
 
 
 def _of(programs: dict[str, _Program], member: str) -> _Program:
-    """The program of a member: copies of a task have its name, a dot and their number."""
+    """Return the program of a member. Copies of a task have its name, a dot and a number."""
     return programs[member] if member in programs else programs[member.rpartition(".")[0]]
 
 
 def _programs(file: Path, text: str) -> dict[str, _Program]:
-    """What each task of a description runs; paths count from its folder."""
+    """Return the program of each task in a description; paths are relative to its folder."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -140,13 +151,13 @@ def _programs(file: Path, text: str) -> dict[str, _Program]:
     tasks = table.get("tasks")
     if not isinstance(tasks, dict) or not tasks:
         near = difflib.get_close_matches("tasks", table, n=1)
-        hint = f"; did you mean that by {near[0]!r}?" if near else ""
-        raise InvalidError(f"{file}: there are no tasks: write [tasks.NAME]{hint}")
+        hint = f" instead of {near[0]!r}" if near else ""
+        raise InvalidError(f"{file}: it has no tasks. Add a section [tasks.NAME]{hint}.")
     found = {}
     for name, given in tasks.items():
         place = f"{file}: tasks.{name}"
         if not isinstance(given, dict) or not isinstance(given.get("program"), str):
-            raise InvalidError(f'{place}.program is missing: say what it runs, as in program = "work.py"')
+            raise InvalidError(f'{place}.program is missing: name its program, like program = "work.py"')
         found[name] = _Program(
             file.parent / given["program"],
             _texts(f"{place}.args", given.get("args", [])),
@@ -161,5 +172,5 @@ def _texts(place: str, given: object) -> tuple[str, ...]:
         or isinstance(given, str)
         or not all(isinstance(one, str) for one in given)
     ):
-        raise InvalidError(f'{place} is no list of texts: write ["one", "two"]')
+        raise InvalidError(f'{place} must be a list of texts, like ["one", "two"]')
     return tuple(given)

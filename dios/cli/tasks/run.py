@@ -1,9 +1,4 @@
-"""``dios run``: a program as a task, or as a gang of them.
-
-Not for: what it says of its needs (``dios.cli.tasks.work_options``), other tasks
-(``dios.cli.tasks.control``), or how an end is
-worded (``dios.cli.tasks.endings``).
-"""
+"""``dios run``: runs a program as a task or as a gang of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 import typer
 
 from dios import limits
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     INTERRUPTED,
     JsonOption,
@@ -35,7 +30,7 @@ from dios.cli.tasks import job as jobs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import explain
 from dios.cli.tasks.gang import run_gang
-from dios.cli.tasks.work_options import Needs, needs_of, with_needs
+from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.nametext import format_name
@@ -51,33 +46,31 @@ _HINT_S: Final = 2.0
 app: Final = typer.Typer(rich_markup_mode=None)
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A Python program in one file, or a job's description (.toml).")
+    Path, typer.Argument(metavar="FILE", help="A Python program in one file, or a job description (.toml).")
 ]
 ArgumentsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Its sys.argv[1:].")
+    list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the program.")
 ]
 LabelOption = Annotated[
-    str, typer.Option("--label", metavar="TEXT", help="What `dios ps` calls it; default: FILE.")
+    str, typer.Option("--label", metavar="TEXT", help="Its label in `dios ps`; default: FILE.")
 ]
 MemoryOption = Annotated[
     str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
 ]
 CpuSecondsOption = Annotated[float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")]
 GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group it is a member of.")
+    list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group the task is a member of.")
 ]
 InputOption = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="NAME", help="An object it may read: node.inputs."),
+    typer.Option("--input", "-i", metavar="NAME", help="An object the task may read, in node.inputs."),
 ]
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--limit", metavar="WORD=VALUE", help="At most this for it and all it starts: tasks=10, cpu=5min."
-    ),
+    typer.Option("--limit", metavar="WORD=VALUE", help="Limit of it and all it starts: tasks=10, cpu=5min."),
 ]
 HostOption = Annotated[
-    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: where it is scheduled.")
+    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
 ]
 
 
@@ -102,27 +95,27 @@ def run(
     group: GroupOption = None,
     inputs: InputOption = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it runs on.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it goes on.")] = False,
     label: LabelOption = "",
     memory: MemoryOption = "",
     cpu_seconds: CpuSecondsOption = 0.0,
     limit: LimitOption = None,
     host: HostOption = "",
-    local: Annotated[bool, typer.Option("--local", help="Run it on the node that is asked.")] = False,
-    needs: Callable[[], Needs],
+    local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
+    needs: Callable[[], TaskNeeds],
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a Python program as a task; its console is streamed, its exit status is passed on.
+    """Run a Python program as a task. The command shows its output and ends with its exit status.
 
-    A task is pure unless you say --limbo: it has its inputs, its groups and its memory, and no files, network
-    or other programs. Its standard input is empty in either case. Ctrl-C kills it, and so does the end of
-    this command by SIGTERM or a closed terminal; one started with --detach goes on.
+    A task is pure by default: it has its inputs, its groups and its memory, but no files, network or other
+    programs. --limbo runs it unconfined. Its standard input is always empty. Ctrl-C kills it, and so does the
+    end of this command by SIGTERM or a closed terminal; with --detach it goes on.
 
-    In a cluster the scheduler says where it runs, unless you do; it waits until what it needs is free there.
+    In a cluster the scheduler chooses the node, unless you do; the task waits until its resources are free.
 
-    A description (FILE.toml) tells of several tasks, what they need and when. All of them have their places,
-    now and until the job's end, or the job is refused.
+    A job description (FILE.toml) lists several tasks with their needs and times. Either all of them get their
+    places, from now until the job's end, or the job is refused.
     """
     with (
         reporting("dios run", as_json=as_json, status=RUN_FAILED),
@@ -133,14 +126,14 @@ def run(
         if file.suffix == jobs.SUFFIX:
             said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
-            options = jobs.Options(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
+            options = jobs.JobOptions(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
             raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
         name = label or file.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
-        def begin(at: Place) -> Task:
+        def begin(at: CommandContext) -> Task:
             return at.node.run(
                 file,
                 groups=[at.group(alias) for alias in group or ()],
@@ -157,44 +150,44 @@ def run(
         _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
 
 
-def _refuse_for_jobs(needs: Needs, said: Mapping[str, object]) -> None:
+def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:
     said = {**said, "--cpus and the like": needs != needs_of()}
     named = ", ".join(option for option, value in said.items() if value)
     if named:
-        raise InvalidError(f"what a job needs stands in its file: leave out {named}")
+        raise InvalidError(f"the needs of a job are in its file: leave out {named}")
 
 
-def _check(needs: Needs, host: str, *, local: bool, detach: bool) -> None:
+def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:
     if detach and needs.restartable:
-        raise InvalidError("nobody would run it again: leave out one of --detach and --restartable")
+        raise InvalidError("--restartable needs this command to run the task again: leave out --detach")
     if host and local:
-        raise InvalidError("say one of --host and --local: where it runs")
+        raise InvalidError("give only one of --host and --local")
     if needs.gang is not None and (host or local):
-        raise InvalidError("a gang is scheduled as a whole; leave out --host and --local")
+        raise InvalidError("a gang is scheduled as a whole: leave out --host and --local")
 
 
 def _go(
-    place: Place,
-    opening: Callable[[], AbstractContextManager[Place]],
-    begin: Callable[[Place], Task],
-    needs: Needs,
+    place: CommandContext,
+    opening: Callable[[], AbstractContextManager[CommandContext]],
+    begin: Callable[[CommandContext], Task],
+    needs: TaskNeeds,
     label: str,
     *,
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Run the task, or the gang, and end as it does."""
+    """Run the task or the gang, and exit with its status."""
     if needs.gang is not None:
         raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
     task = _placed(begin, place, label)
     if detach:
         _show_started(task, label, as_json=as_json)
         return
-    # With --json the result alone goes to the standard output.
+    # With --json only the result goes to standard output.
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
     ended = attend(task, output)
     while needs.restartable and ended.cause is Cause.PREEMPTED:
-        say(f"task {ended.fingerprint} was preempted; it is run again")
+        say(f"task {ended.fingerprint} was preempted and is run again")
         task = _placed(begin, place, label)
         ended = attend(task, output)
     if as_json:
@@ -205,9 +198,9 @@ def _go(
     raise typer.Exit(ended.exit_status)
 
 
-def _placed(begin: Callable[[Place], Task], place: Place, label: str) -> Task:
-    """The task once it has its place; says so when that takes long."""
-    text = f"{label} waits for its place: `dios explain {label}` says why; Ctrl-C gives it up"
+def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:
+    """Start the task; print a hint if that takes long."""
+    text = f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it"
     hint = threading.Timer(_HINT_S, say, (text,))
     hint.daemon = True
     hint.start()
@@ -241,10 +234,10 @@ def _show_started(task: Task, label: str, *, as_json: bool) -> None:
 
 
 def attend(task: Task, output: BinaryIO) -> Status:
-    """Stream the console until the task has ended; what ends this command kills it first."""
+    """Show the output until the task has ended; kill the task first if this command is ended."""
     try:
         with stopped_by_signals():
-            # When its node dies, its status says so; the console only that nobody answers.
+            # If its node dies, the status says so; the console only reports that nobody answers.
             with contextlib.suppress(UnreachableError):
                 pour(task.console(), output)
             return task.wait()

@@ -1,8 +1,7 @@
 """``dios shell``: the dizibox of the thesis, a small interactive shell over the object space (§4.10.3).
 
-Not for: scripts; every command outside of it takes ``--json``. It holds one session for as long as it
-runs, so the references it shows are its own: they can be read, written, copied and dropped by number. What
-it does not know itself is given to ``dios``.
+It holds one session while it runs, so that its references can be read, written, copied and dropped by their
+labels. Other commands are passed to ``dios``. Scripts should use the commands with ``--json``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 import typer
 
-from dios.cli.common.context import Place, opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import NodeOption, report, reporting, say, size_text, table
 from dios.client.locate import config_directory
 from dios.client.ops.attributes import rights_text
@@ -54,7 +53,7 @@ app: Final = typer.Typer(rich_markup_mode=None)
 
 
 def shown_bytes(data: bytes) -> str:
-    """Bytes for a terminal: text where it is text, hex where it is not, never a control sequence."""
+    """Return bytes for a terminal: text if printable, else hex; never control sequences."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -66,13 +65,13 @@ def shown_bytes(data: bytes) -> str:
 
 
 class Shell(cmd.Cmd):
-    """One session at a prompt. References are called by the labels it gives them: r1, r2 and so on."""
+    """One session with a prompt. References have the labels r1, r2 and so on."""
 
     prompt = "dios> "
     intro = "A session of your own on the node. `help` lists the commands, Ctrl-D ends it."
     doc_header = "Commands (help COMMAND says more):"
 
-    def __init__(self, place: Place, run_command: Callable[[list[str]], None]) -> None:
+    def __init__(self, place: CommandContext, run_command: Callable[[list[str]], None]) -> None:
         super().__init__()
         self._place: Final = place
         self._run_command: Final = run_command
@@ -81,13 +80,13 @@ class Shell(cmd.Cmd):
 
     # -- how lines are taken ------------------------------------------------------------------------
     def onecmd(self, line: str) -> bool:
-        """Run one line; an expected failure is told and the shell goes on."""
+        """Run one line; report an expected failure and continue."""
         try:
             return bool(super().onecmd(line))
         except DiosError as error:
             report(error, as_json=False, doing=line.split(maxsplit=1)[0])
         except ValueError as error:
-            say(f"the line is not understood: {error}")
+            say(f"cannot parse the line: {error}")
         except OSError as error:
             say(f"{error.filename or ''}: {error.strerror}")
         except KeyboardInterrupt:
@@ -95,33 +94,33 @@ class Shell(cmd.Cmd):
         return False
 
     def emptyline(self) -> bool:
-        """Nothing, rather than the last command once more."""
+        """Do nothing, instead of repeating the last command."""
         return False
 
     def default(self, line: str) -> None:
-        """What ``dios`` knows is done by it; anything else is told."""
+        """Pass a command of ``dios`` on; report any other word."""
         word, *rest = shlex.split(line)
         if word in DELEGATED:
             self._run_command([word, *rest])
         else:
-            say(f"there is no command {word!r}; `help` lists what there is")
+            say(f"there is no command {word!r}; `help` lists the commands")
 
     def completenames(self, text: str, *ignored: object) -> list[str]:
-        """Our own commands and those of ``dios``."""
+        """Return matching commands of the shell and of ``dios``."""
         del ignored
         return [*super().completenames(text), *(word for word in DELEGATED if word.startswith(text))]
 
     def get_names(self) -> list[str]:
-        """What help lists: Ctrl-D is no word to type."""
+        """Return the names for help, without Ctrl-D."""
         return [name for name in super().get_names() if name != "do_EOF"]
 
     def completedefault(self, *ignored: object) -> list[str]:
-        """Labels of references."""
+        """Return matching labels of references."""
         text = str(ignored[0]) if ignored else ""
         return [label for label in self._held if label.startswith(text)]
 
     def do_help(self, arg: str) -> None:
-        """``help [COMMAND]``: this list, or what a command does."""
+        """``help [COMMAND]``: list the commands, or explain one."""
         if arg in DELEGATED:
             self._run_command([arg, "--help"])
             return
@@ -144,11 +143,11 @@ class Shell(cmd.Cmd):
     def _reference(self, label: str) -> Reference:
         found = self._held.get(label)
         if found is None:
-            raise InvalidError(f"no reference is called {label!r}; `refs` lists those held")
+            raise InvalidError(f"there is no reference {label!r}; `refs` lists the references")
         return found
 
     def do_groups(self, arg: str) -> None:
-        """``groups``: the groups of your keyring that this node knows."""
+        """``groups``: list the groups of your keyring that this node knows."""
         del arg
         known = self._place.reachable_groups()
         table(
@@ -163,11 +162,11 @@ class Shell(cmd.Cmd):
         say(f"group {alias}: {group.fingerprint}")
 
     def do_create(self, arg: str) -> None:
-        """``create [TYPE [GROUP...]]``: a new object, DURABLE_BLOB unless you say; prints its name."""
+        """``create [TYPE [GROUP...]]``: create an object (default: DURABLE_BLOB) and print its name."""
         words = _words(arg, 0, 33)
         kind = words[0].upper() if words else "DURABLE_BLOB"
         if kind not in ObjectType.__members__:
-            raise InvalidError(f"no type is called {kind}; known: {', '.join(ObjectType.__members__)}")
+            raise InvalidError(f"there is no type {kind}; known: {', '.join(ObjectType.__members__)}")
         groups = [self._place.group(alias) for alias in words[1:]]
         made = self._place.node.create(ObjectType[kind], groups=groups)
         self._hold(made)
@@ -175,7 +174,7 @@ class Shell(cmd.Cmd):
             say(f"name: {format_name(made.name)}")
 
     def do_lookup(self, arg: str) -> None:
-        """``lookup NAME [GROUP]``: references to every object of that name, in one group or all of yours."""
+        """``lookup NAME [GROUP]``: get references to all objects of that name, in one or all groups."""
         words = _words(arg, 1, 2)
         name, _ = self._place.find(words[0])
         group = self._place.group(words[1]) if len(words) > 1 else None
@@ -183,10 +182,10 @@ class Shell(cmd.Cmd):
         for reference in found:
             self._hold(reference)
         if not found:
-            say("nothing: no such object, or you are in none of its groups")
+            say("nothing found: no such object, or you are in none of its groups")
 
     def do_refs(self, arg: str) -> None:
-        """``refs``: the references held, with their attributes as of now."""
+        """``refs``: list your references with their present attributes."""
         del arg
         table(
             ("REF", "TYPE", "FINGERPRINT", "SIZE", "v_r", "v_w", "a_r", "a_w", "RIGHTS"),
@@ -205,7 +204,7 @@ class Shell(cmd.Cmd):
         )
 
     def do_read(self, arg: str) -> None:
-        """``read REF [SIZE [OFFSET]]``: its bytes, as text or hex; the first 1024 unless you say."""
+        """``read REF [SIZE [OFFSET]]``: show its bytes as text or hex; by default the first 1024."""
         words = _words(arg, 1, 3)
         size = _number(words[1]) if len(words) > 1 else SHOWN_BYTES
         offset = _number(words[2]) if len(words) > 2 else 0
@@ -214,30 +213,30 @@ class Shell(cmd.Cmd):
         )
 
     def do_write(self, arg: str) -> None:
-        """``write REF TEXT``: make TEXT its bytes, and its end."""
+        """``write REF TEXT``: replace its bytes by TEXT."""
         label, _, text = arg.strip().partition(" ")
         version = self._reference(label).write_bytes(text.encode(), 0, Semantics.EXCL)
         say(f"v_w {version}")
 
     def do_copy(self, arg: str) -> None:
-        """``copy REF``: a second reference of your own to the same object."""
+        """``copy REF``: make a second reference to the same object."""
         (label,) = _words(arg, 1, 1)
         self._hold(self._reference(label).copy())
 
     def do_drop(self, arg: str) -> None:
-        """``drop REF...``: let go of references; the objects live on as others hold them."""
+        """``drop REF...``: drop references; the objects live as long as others hold them."""
         for label in _words(arg, 1, 256):
             self._reference(label).close()
             del self._held[label]
 
     def do_destroy(self, arg: str) -> None:
-        """``destroy REF...``: destroy the objects, for everybody."""
+        """``destroy REF...``: destroy the objects, for all users."""
         for label in _words(arg, 1, 256):
             self._reference(label).destroy()
             del self._held[label]
 
     def do_select(self, arg: str) -> None:
-        """``select SECONDS REF...``: wait until one of the references can be read."""
+        """``select SECONDS REF...``: wait until one of the references is ready for reading."""
         seconds, *labels = _words(arg, 2, 256)
         ready = self._place.node.select(
             [self._reference(label) for label in labels], mode="read", timeout=_seconds(seconds)
@@ -245,7 +244,7 @@ class Shell(cmd.Cmd):
         say(next((label for label in labels if self._held[label] is ready), "none became ready in time"))
 
     def do_whoami(self, arg: str) -> None:
-        """``whoami``: this session's own task."""
+        """``whoami``: show this session's own task."""
         del arg
         say(f"task {fingerprint(self._place.node.name)}, {self._place.node.brand.name.lower()}")
 
@@ -266,15 +265,13 @@ class Shell(cmd.Cmd):
 def _words(arg: str, least: int, most: int) -> list[str]:
     words = shlex.split(arg)
     if not least <= len(words) <= most:
-        raise InvalidError(
-            f"takes {least}{f' to {most}' if most > least else ''} words; `help COMMAND` says which"
-        )
+        raise InvalidError(f"takes {least}{f' to {most}' if most > least else ''} words; see `help COMMAND`")
     return words
 
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise InvalidError(f"{text!r} is no count of bytes")
+        raise InvalidError(f"{text!r} is not a number of bytes")
     return int(text)
 
 
@@ -282,16 +279,16 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidError(f"{text!r} is no number of seconds") from None
+        raise InvalidError(f"{text!r} is not a number of seconds") from None
 
 
 def history_path() -> Path:
-    """Where lines are kept from one shell to the next, readable by their owner only."""
+    """Return the path of the shell's history, which only its owner can read."""
     return config_directory() / "shell_history"
 
 
 def _take_lines(interpreter: Shell) -> None:
-    """Take lines until one ends the session; Ctrl-C drops the line that was being typed, as shells do."""
+    """Run lines until one ends the session; Ctrl-C drops the line being typed, as in other shells."""
     while True:
         try:
             interpreter.cmdloop()
@@ -317,7 +314,7 @@ def _history() -> Iterator[None]:
 
 
 def _keep_history(path: Path) -> None:
-    # Names are secrets: a line that holds one is not kept.
+    # Names are secret, so lines with names are not stored.
     for position in range(readline.get_current_history_length(), 0, -1):
         if PREFIX in (readline.get_history_item(position) or "").lower():
             readline.remove_history_item(position - 1)
@@ -328,7 +325,7 @@ def _keep_history(path: Path) -> None:
 
 
 def _found_command(command: object, words: list[str]) -> tuple[int, bool]:
-    """How many words name the command, two in ``audit grep``, and whether it takes ``--node`` behind them."""
+    """Return the number of words that name the command, and True if it has the option ``--node``."""
     length = 0
     for word in words:
         below = getattr(command, "commands", {})
@@ -343,16 +340,16 @@ def _found_command(command: object, words: list[str]) -> tuple[int, bool]:
     "  dios> read r1\n  dios> ps\n\n  echo 'groups' | dios shell"
 )
 def shell(context: typer.Context, *, node: NodeOption = None) -> None:
-    """A prompt over names, groups, references and tasks.
+    """A prompt for names, groups, references and tasks.
 
-    It is one session: what it creates and looks up stays in its reference table until it ends.
+    It is one session: the objects that it creates and looks up stay in its reference table until it ends.
     """
     root = context.find_root().command
 
     def run_command(words: list[str]) -> None:
         at, takes_node = _found_command(root, words)
         chosen = ["--node", node] if node and takes_node and "--help" not in words else []
-        # Standalone, so that it tells its own errors; only its exit must not be ours.
+        # Standalone, so that it reports its own errors; only its exit is suppressed.
         with contextlib.suppress(SystemExit):
             root.main([*words[:at], *chosen, *words[at:]], prog_name="dios")
 

@@ -1,6 +1,6 @@
-"""What `dios run` says of a task's work: its options, and the ``Work`` made of them (thesis ch. 6).
+"""The options of `dios run` for the scheduler, and the ``Work`` that is made of them (thesis ch. 6).
 
-Not for: running (``dios.cli.tasks.run``), or what a scheduler makes of it (``dios.firmament``).
+``dios.firmament`` uses the result.
 """
 
 from __future__ import annotations
@@ -29,60 +29,62 @@ P = ParamSpec("P")
 
 CpusOption = Annotated[
     float,
-    typer.Option("--cpus", metavar="N", min=0, help="Processors set aside for it."),
+    typer.Option("--cpus", metavar="N", min=0, help="Processors reserved for it."),
 ]
-MemOption = Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory set aside for it: 2GiB.")]
+MemOption = Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory reserved for it: 2GiB.")]
 DiskOption = Annotated[
     str,
-    typer.Option("--disk-io", metavar="RATE", help="Bytes a second of disks: 50MiB."),
+    typer.Option("--disk-io", metavar="RATE", help="Disk bandwidth in bytes per second: 50MiB."),
 ]
-NetOption = Annotated[str, typer.Option("--net", metavar="RATE", help="Bytes a second of links: 10MiB.")]
+NetOption = Annotated[str, typer.Option("--net", metavar="RATE", help="Network bandwidth per second: 10MiB.")]
 PriorityOption = Annotated[
     int,
-    typer.Option("--priority", metavar="N", min=0, help="The larger the sooner."),
+    typer.Option("--priority", metavar="N", min=0, help="Higher priorities go first."),
 ]
-DeadlineOption = Annotated[str, typer.Option("--deadline", metavar="SPAN", help="Done in: 90s, 5min, 2h.")]
+DeadlineOption = Annotated[
+    str, typer.Option("--deadline", metavar="SPAN", help="Finish within: 90s, 5min, 2h.")
+]
 ClassOption = Annotated[
     str,
-    typer.Option("--class", metavar="CLASS", help=f"Next to others it is a {', '.join(CLASSES)}."),
+    typer.Option("--class", metavar="CLASS", help=f"How it disturbs its neighbours: {', '.join(CLASSES)}."),
 ]
 GangOption = Annotated[
     str,
-    typer.Option("--gang", metavar="K/N", help="N tasks, of which at least K start together."),
+    typer.Option("--gang", metavar="K/N", help="Run N tasks; at least K start together."),
 ]
 NearOption = Annotated[
     list[str] | None,
-    typer.Option("--near", metavar="NAME", help="Best where this object is."),
+    typer.Option("--near", metavar="NAME", help="Prefer the node of this object."),
 ]
 ConstraintOption = Annotated[
     list[str] | None,
     typer.Option(
         "--constraint",
         metavar="KEY=VALUE",
-        help="Only on nodes with this label; also KEY!=VALUE, KEY, !KEY; ?KEY=VALUE: rather there.",
+        help="Only nodes with this label; also KEY!=VALUE, KEY, !KEY; ?KEY=VALUE only prefers them.",
     ),
 ]
 AffinityOption = Annotated[
     str,
-    typer.Option("--affinity", metavar="HOW", help=f"How a gang's tasks stand: {', '.join(AFFINITIES)}."),
+    typer.Option("--affinity", metavar="HOW", help=f"Placement of a gang's tasks: {', '.join(AFFINITIES)}."),
 ]
 ServiceOption = Annotated[bool, typer.Option("--service/--batch", help="It runs for ever, or to its end.")]
 RestartableOption = Annotated[
     bool,
-    typer.Option("--restartable", help="It may be stopped for others; it is then run again."),
+    typer.Option("--restartable", help="It may be stopped for other tasks, and is then run again."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
-    """How many tasks are run at once, and how many of them at least have to start together."""
+class GangSize:
+    """The number of tasks to run, and the least number that must start together."""
 
     least: int
     tasks: int
 
 
-def gang_of(text: str) -> Gang | None:
-    """A gang from a text like 3/4; None for an empty one. Raises InvalidError."""
+def gang_of(text: str) -> GangSize | None:
+    """Parse a gang like 3/4; return None for an empty text. Raise InvalidError."""
     if not text:
         return None
     found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
@@ -90,20 +92,20 @@ def gang_of(text: str) -> Gang | None:
         raise InvalidError(
             f"--gang must be K/N with 1 <= K <= N <= {limits.GANG_TASKS_MAX}, like 3/4, not {text!r}"
         )
-    return Gang(int(found[1]), int(found[2]))
+    return GangSize(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What the options say, but for where the objects of `--near` are."""
+class TaskNeeds:
+    """The needs given by the options; ``near`` is not resolved yet."""
 
-    gang: Gang | None
+    gang: GangSize | None
     near: tuple[str, ...]
     restartable: bool
     work: Work
 
     def of(self, label: str, objects: Sequence[Reference]) -> Work:
-        """The work of a task, or of each of a gang, with this label; ``objects`` are those of `--near`."""
+        """Return the work of a task with this label; ``objects`` are those of `--near`."""
         return replace(
             self.work,
             equivalence=label.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore"),
@@ -127,8 +129,8 @@ def needs_of(
     affinity: AffinityOption = "",
     service: ServiceOption = False,
     restartable: RestartableOption = False,
-) -> Needs:
-    """The options of a task's needs, read; raises InvalidError naming the option."""
+) -> TaskNeeds:
+    """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
     found = work(
         cpus=cpus,
@@ -144,11 +146,11 @@ def needs_of(
         affinity=affinity,
         constraints=constraint or (),
     )
-    return Needs(together, tuple(near or ()), restartable, found)
+    return TaskNeeds(together, tuple(near or ()), restartable, found)
 
 
 def with_needs(command: Callable[P, None]) -> Callable[P, None]:
-    """A command that takes the options of ``needs_of`` in the place of ``needs``, which reads them."""
+    """Replace the parameter ``needs`` of a command by the options of ``needs_of``, which parses them."""
     own = inspect.signature(command, eval_str=True)
     options = inspect.signature(needs_of, eval_str=True)
 
@@ -156,13 +158,13 @@ def with_needs(command: Callable[P, None]) -> Callable[P, None]:
         said = {name: given.pop(name) for name in options.parameters}
         command(**given, needs=lambda: needs_of(**said))  # type: ignore[call-arg,arg-type] # typer checks them
 
-    # Not by functools.wraps: typer would look at the command that is wrapped.
+    # Not functools.wraps: typer would inspect the wrapped command.
     taking.__name__, taking.__doc__ = command.__name__, command.__doc__
 
     parameters = []
     for name, parameter in own.parameters.items():
         parameters += list(options.parameters.values()) if name == "needs" else [parameter]
-    # Typer looks at both.
+    # Typer inspects both.
     taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined] # it may be set
     taking.__annotations__ = {one.name: one.annotation for one in parameters}
     return cast("Callable[P, None]", taking)

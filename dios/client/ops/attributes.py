@@ -1,7 +1,4 @@
-"""What every handle shows without a call: the public part of a reference, live from the node's page (§4.5.1).
-
-Not for: doing anything with the object (``dios.client.ops.handles``).
-"""
+"""The attributes of a handle without a call: the public part of a reference, from the page (§4.5.1)."""
 
 from __future__ import annotations
 
@@ -22,23 +19,23 @@ Rights: TypeAlias = "str | Permission"
 
 
 class ClientLink(Protocol):
-    """The connection that a face drives operations over."""
+    """The connection over which a client runs operations."""
 
     @property
     def page(self) -> Page | None:
-        """The public page, where the node gave one."""
+        """Return the public page, if the node sent one."""
 
 
 class HasLink(Protocol):
-    """Whatever operations belong to."""
+    """An owner of operations."""
 
     @property
     def link(self) -> ClientLink:
-        """The connection that their calls go over."""
+        """Return the connection for its calls."""
 
 
 class Handed:
-    """A reference as it will be handed to a new task: narrowed, under a label, for ever or for a while."""
+    """A reference for a new task: with restricted rights, under a label, for ever or for a while."""
 
     __slots__ = ("label", "lifetime_ns", "permissions", "reference")
 
@@ -49,18 +46,18 @@ class Handed:
         self.permissions: Final = permissions
         self.label: Final = label
         self.lifetime_ns: Final = lifetime_ns
-        """So long from its start on the task has it; 0 for as long as it runs."""
+        """The lifetime from the start of the task in nanoseconds; 0 for as long as the task runs."""
 
     def __repr__(self) -> str:
         return f"<handed {self.reference.fingerprint} {rights_text(self.permissions)}>"
 
     def message(self) -> messages.Handed:
-        """The form on the wire."""
+        """Return the form on the wire."""
         return messages.Handed(self.reference.ref, int(self.permissions), self.label, self.lifetime_ns)
 
 
 class Handle:
-    """The public part of a reference (§4.5.1). Counters are read live from the node's page, with no call."""
+    """The public part of a reference (§4.5.1). Counters are read from the node's page, without a call."""
 
     __slots__ = ("_closed", "_info", "_node", "link", "name")
 
@@ -70,7 +67,7 @@ class Handle:
         self._closed = False
         self.link: Final = node.link
         self.name: Final = name
-        """The object's name where this handle came by it, else None. A secret: show the fingerprint."""
+        """The object's name if this handle was obtained by it, else None. A secret: show the fingerprint."""
 
     def __repr__(self) -> str:
         info = self._info
@@ -83,110 +80,110 @@ class Handle:
 
     @property
     def ref(self) -> int:
-        """The reference's id; it means nothing in another task."""
+        """Return the reference's id, which has no meaning in another task."""
         return self._info.ref
 
     @property
     def object_id(self) -> int:
-        """The physical object's id: equal in every reference to it."""
+        """Return the physical object's id, which is equal in every reference to it."""
         return self._info.object
 
     @property
     def type(self) -> ObjectType:
-        """What kind of object it is (Table 4.1)."""
+        """Return the type of the object (Table 4.1)."""
         return self._info.type
 
     @property
     def label(self) -> str:
-        """What the reference's giver called it."""
+        """Return the label that the delegating task gave to the reference."""
         return self._info.label
 
     @property
     def fingerprint(self) -> str:
-        """What stands for the object in messages, logs and the audit log."""
+        """Return the identification of the object for messages, logs and the audit log."""
         return self._info.fingerprint
 
     @property
     def permissions(self) -> Permission:
-        """What this reference lets its holder do."""
+        """Return the rights of this reference."""
         return Permission(self._info.permissions)
 
     @property
     def persistence(self) -> Persistence:
-        """Whether the object survives the node's restart."""
+        """Return VOLATILE or DURABLE: a durable object survives the node's restart."""
         return self._info.persistence
 
     @property
     def proximity(self) -> Proximity:
-        """How far away the object is."""
+        """Return the distance of the object."""
         return self._info.proximity
 
     @property
     def node(self) -> str:
-        """The name of the node that has the object; empty on a node that is in no cluster."""
+        """Return the name of the node that has the object; "" without a cluster."""
         return self._info.node
 
     @property
     def rack(self) -> str:
-        """The fault domain of that node; empty when it was given none."""
+        """Return the fault domain of that node; "" if it has none."""
         return self._info.rack
 
     @property
     def deletion(self) -> Deletion:
-        """When the object is destroyed."""
+        """Return the condition under which the object is destroyed."""
         return self._info.deletion
 
     @property
     def buffering(self) -> Buffering:
-        """Whether writers work on a shadow copy or on the shared bytes."""
+        """Return DOUBLE if writers use a shadow copy, RAW if they use the shared bytes."""
         return self._info.buffering
 
     @property
     def address(self) -> str:
-        """Of a network stream "HOST:PORT": the peer's of a connection, its own of any other; else empty."""
+        """Return "HOST:PORT" of a network stream: the peer's for a connection, else its own; else ""."""
         return self._info.address
 
     @property
     def expires(self) -> float | None:
-        """In how many seconds the node takes this reference back; 0 once it is over, None for never."""
+        """Return the seconds until the node takes this reference back; 0 once it did, None for never."""
         if not self._info.expires_ns:
             return None
         return max(0, self._info.expires_ns - time.time_ns()) / 1e9
 
     @property
     def size(self) -> int:
-        """The object's size in bytes, as of now."""
+        """Return the object's present size in bytes."""
         return self._live().size
 
     @property
     def v_r(self) -> int:
-        """How many reads were committed."""
+        """Return the number of committed reads."""
         return self._live().v_r
 
     @property
     def v_w(self) -> int:
-        """How many writes were committed."""
+        """Return the number of committed writes."""
         return self._live().v_w
 
     @property
     def a_r(self) -> int:
-        """How many read requests are active."""
+        """Return the number of active read requests."""
         return self._live().a_r
 
     @property
     def a_w(self) -> int:
-        """How many write requests are active."""
+        """Return the number of active write requests."""
         return self._live().a_w
 
     @property
     def dirty(self) -> int:
-        """How many writes on a raw object's own bytes were not committed."""
+        """Return the number of uncommitted writes to a raw object's own bytes."""
         live = self._live()
         return live.dirty if isinstance(live, PublicAttributes) else 0
 
     @property
     def zombie(self) -> bool:
-        """Whether the object was deleted, or this handle closed: I/O fails for good."""
+        """Return True if the object was deleted, or this handle closed: all I/O fails."""
         page = self.link.page
         if page is None or self._closed:
             return self._closed
@@ -194,29 +191,29 @@ class Handle:
         return found is None or found.zombie
 
     def detach(self) -> None:
-        """Let go of what this process holds for the handle; the node is told by another way."""
+        """Release this process' resources of the handle, without a call."""
         self._closed = True
 
     def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
-        """This reference with at most these rights ("read", "write", "execute", "delegate", "delete"),
-        to be handed to a new task; a task can hand on only what it may delegate.
+        """Return this reference with at most these rights, for a new task.
 
-        With ``expires`` the node takes it back that many seconds after the task's start.
+        The rights are "read", "write", "execute", "delegate" and "delete"; it needs the right to delegate.
+        With ``expires`` the node takes it back that number of seconds after the task's start.
         """
         return Handed(self, rights_of(rights), label, lifetime_ns(expires))
 
 
 def lifetime_ns(expires: float | None) -> int:
-    """Seconds until a delegation ends as the wire counts them, 0 for None; InvalidError for none at all."""
+    """Return seconds until a delegation ends as nanoseconds, 0 for None; InvalidError if not above 0."""
     if expires is None:
         return 0
     if not 0 < expires < float("inf"):
-        raise InvalidError(f"a delegation cannot expire after {expires:g} s; leave it out for never")
+        raise InvalidError(f"a delegation cannot expire after {expires:g} s. Leave it out for never.")
     return min(max(1, int(expires * 1e9)), 2**62)
 
 
 def rights_of(rights: Sequence[Rights]) -> Permission:
-    """Rights given by name or as a Permission; none given means all."""
+    """Return rights given by name or as a Permission; all rights if none is given."""
     found = Permission.NONE if rights else Permission.ALL
     for right in rights:
         if isinstance(right, Permission):
@@ -231,6 +228,6 @@ def rights_of(rights: Sequence[Rights]) -> Permission:
 
 
 def rights_text(permissions: Permission) -> str:
-    """Rights in five letters, like a file's mode: ``rwxgd`` for read, write, execute, delegate, delete."""
+    """Return rights as five letters, like a file's mode: ``rwxgd``, where g is the right to delegate."""
     letters = zip("rwxgd", (1, 2, 4, 8, 16), strict=True)
     return "".join(letter if permissions & bit else "-" for letter, bit in letters)

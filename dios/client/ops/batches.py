@@ -1,6 +1,6 @@
-"""Batches: many operations on many handles that travel together, in as few messages as they need (§5.2.3).
+"""Batches: operations on several handles that are sent together, in few messages (§5.2.3).
 
-Not for: order between them: the operations of a batch must not depend on each other, and none may wait.
+The operations of a batch have no order: they must not depend on each other, and none may wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """What one operation of a batch will have come to, once the batch was run."""
+    """The future result of one operation of a batch."""
 
     __slots__ = ("_error", "_value", "done")
 
@@ -29,24 +29,24 @@ class Pending(Generic[T]):
 
     @property
     def error(self) -> DiosError | None:
-        """The refusal, if it was refused."""
+        """Return the refusal, or None."""
         return self._error
 
     def result(self) -> T:
-        """What the method would have returned; raises what it would have raised."""
+        """Return the result of the method, or raise its error."""
         if not self.done:
-            raise InvalidError("the batch was not run yet; its results are there after its with")
+            raise InvalidError("the batch has not been run yet. Read its results after its with body.")
         if self._error is not None:
             raise self._error
         return cast("T", self._value)
 
     def settle(self, value: T | None, error: DiosError | None) -> None:
-        """Take the outcome."""
+        """Set the outcome."""
         self.done, self._value, self._error = True, value, error
 
 
 class BatchOps:
-    """Collects operations; a face runs them all at the end of a ``with``."""
+    """Collects operations; the client runs them all at the end of a ``with``."""
 
     def __init__(self, link: ClientLink) -> None:
         self.link: Final = link
@@ -58,14 +58,14 @@ class BatchOps:
         return pending
 
     def run_op(self) -> Operation[None]:
-        """Run what was collected; every outcome stands in its ``Pending``."""
+        """Run the collected operations; each result is in its ``Pending``."""
         collected = list(self._collected)
         self._collected.clear()
         yield from together([operation for operation, _ in collected], [pending for _, pending in collected])
 
 
 def operation_of(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[object]:
-    """The operation behind a handle's method, with its arguments; InvalidError for other callables."""
+    """Return the operation of a handle's method with its arguments; InvalidError for other callables."""
     owner = getattr(method, "__self__", None)
     written = getattr(getattr(method, "__func__", None), "__wrapped__", None)
     if owner is None or not callable(written):
@@ -74,7 +74,7 @@ def operation_of(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> O
 
 
 def together(operations: Sequence[Operation[object]], outcomes: Sequence[Pending[object]]) -> Operation[None]:
-    """Drive operations side by side: the next call of each goes in the same message."""
+    """Run operations side by side: the next calls of all of them are sent in one message."""
     ready = [
         (operation, outcome, call)
         for operation, outcome in zip(operations, outcomes, strict=True)
@@ -98,7 +98,7 @@ def together(operations: Sequence[Operation[object]], outcomes: Sequence[Pending
 def _step(
     operation: Operation[object], outcome: Pending[object], answer: Answer | DiosError | None
 ) -> AnyCall | None:
-    """Give one operation its answer: its next call, or None once its outcome is settled."""
+    """Give one operation its answer; return its next call, or None when its outcome is set."""
     try:
         if answer is None:
             return next(operation)

@@ -1,7 +1,6 @@
-"""The nodes of a cluster as a program sees them, and the two calls about them.
+"""The nodes of a cluster: the list of them, and changes of their state.
 
-Not for: where an object is, which its handle says (``Handle.node``), or joining a cluster, which is a
-node's own affair (``dios.transport.identity.joining``).
+``dios.transport.identity.joining`` admits nodes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ T = TypeVar("T")
 
 
 class Gathered(list[T]):
-    """What several nodes were asked for, as an ordinary list.
+    """The results of several nodes, as an ordinary list.
 
-    ``incomplete`` says that a node which may have more could not be asked.
+    ``incomplete`` is True if a node that may have more could not be asked.
     """
 
     __slots__ = ("incomplete",)
@@ -33,10 +32,11 @@ class Gathered(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node of the cluster, as the node that was asked sees it.
+    """One node of the cluster, as the asked node knows it.
 
-    ``since_ns`` is when it came to its status, by the clock of the node asked, 0 where that is not known;
-    ``here`` is that node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are as it last told.
+    ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
+    known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
+    last report.
     """
 
     node: int
@@ -54,30 +54,30 @@ class Member:
 
     @property
     def usable(self) -> bool:
-        """Whether it answers, as far as is known."""
+        """Return True if it answers, as far as is known."""
         return self.here or self.status is NodeStatus.ALIVE
 
 
 class ClusterOps(SchedulingOps):
-    """Questions about the cluster, and the one call that changes it."""
+    """The operations on the cluster."""
 
     def nodes_op(self) -> Operation[list[Member]]:
-        """The nodes of the cluster: the one asked first, then by name; refused to pure tasks."""
+        """Return the nodes of the cluster: the asked one first, then by name; refused to pure tasks."""
         return _members(expect(messages.Nodes, (yield messages.ListNodes())))
 
     def set_node_op(self, host: str, wish: NodeWish | str) -> Operation[list[Member]]:
-        """Let the node called ``host`` take no new tasks ("drain"), take that back ("undrain"), or refuse
-        it for good ("forget"): whoever wants it back admits it anew. For who runs the node, and root.
+        """Change the node called ``host``, and return the cluster as it is then.
 
-        Gives the cluster as it is now.
+        With "drain" no new task is placed there, "undrain" reverts that, "forget" revokes its certificate for
+        good: to come back it must be admitted again. For the node's own user, and root.
         """
         if not host:
-            raise InvalidError("say which node, by its name; `nodes` lists them", call="set_node")
+            raise InvalidError("give the name of a node; `nodes` lists them", call="set_node")
         call = messages.SetNode(host, wish_of(wish))
         return _members(expect(messages.Nodes, (yield call)))
 
     def info_op(self, *, host: str = "") -> Operation[messages.Info]:
-        """Counts and guarantees of the node, or of the one called ``host``; refused to pure tasks."""
+        """Return counts and guarantees of the node, or of the one called ``host``; refused to pure tasks."""
         return expect(messages.Info, (yield messages.NodeInfo(host)))
 
     def read_state_op(self) -> Operation[dict[str, list[dict[str, int | str]]]]:
@@ -99,12 +99,12 @@ class ClusterOps(SchedulingOps):
 
 
 def wish_of(wish: NodeWish | str) -> NodeWish:
-    """A wish by its name: "drain", "undrain" or "forget"."""
+    """Return a change by its name: "drain", "undrain" or "forget"."""
     try:
         return wish if isinstance(wish, NodeWish) else NodeWish[wish.upper()]
     except KeyError:
         known = ", ".join(item.name.lower() for item in NodeWish)
-        raise InvalidError(f"a node cannot be told to {wish!r}; known: {known}", call="set_node") from None
+        raise InvalidError(f"cannot {wish!r} a node; known: {known}", call="set_node") from None
 
 
 def _members(found: messages.Nodes) -> list[Member]:

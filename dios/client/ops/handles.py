@@ -1,7 +1,7 @@
-"""Handles: what a program holds of an object, and the operations on it, written once for both faces.
+"""Handles: a program's references to objects, and the operations on them, written once for both clients.
 
-Not for: waiting (``dios.client.sync.node``, ``dios.client.trio.node``), or the calls that make handles
-(``dios.client.ops.nodes``). An operation's name ends in ``_op``; the faces drop the ending.
+The name of an operation ends in ``_op``; the clients drop the ending. ``dios.client.sync.node`` and
+``dios.client.trio.node`` wait for the answers; ``dios.client.ops.nodes`` has the calls that return handles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Data: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class ReferenceOps(Handle, Generic[R]):
-    """What can be done with any object through a reference; ``R`` is the face's own kind of reference."""
+    """The operations on any object; ``R`` is the client's class of references."""
 
     __slots__ = ()
 
@@ -43,9 +43,9 @@ class ReferenceOps(Handle, Generic[R]):
     def read_bytes_op(
         self, size: int = 0, offset: int = 0, semantics: Semantics = Semantics.ANY
     ) -> Operation[bytes]:
-        """A copy of ``size`` bytes (0: all) from ``offset`` on, in one message; short at the object's end.
+        """Return a copy of ``size`` bytes (0: all) from ``offset`` on; fewer at the end of the object.
 
-        On a task, timer or console it waits until there is something to read.
+        It takes one message. On a task, timer or console it waits until there is something to read.
         """
         result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, size, offset, semantics)))
         if fd is None and result.data is not None:
@@ -64,7 +64,7 @@ class ReferenceOps(Handle, Generic[R]):
         *,
         replace: bool | None = None,
     ) -> Operation[int]:
-        """Write ``data`` at ``offset``; answers the object's write version after it.
+        """Write ``data`` at ``offset``; return the object's write version after it.
 
         With ``replace`` the object ends where the data end: the default for an offset of 0.
         """
@@ -80,13 +80,13 @@ class ReferenceOps(Handle, Generic[R]):
 
     # -- the reference itself ---------------------------------------------------------------------
     def stat_op(self) -> Operation[messages.Reference]:
-        """The public attributes, asked of the node."""
+        """Return the public attributes, from the node."""
         found = expect(messages.References, (yield messages.Stat(self._info.ref)))
         return found.references[0]
 
     def close_op(self) -> Operation[None]:
-        """Drop this handle, unless that was done; the object lives on as its other references and its
-        deletion mode say.
+        """Close this handle, if it is open. The object stays as long as its other references and its
+        deletion mode keep it.
         """
         if self._closed:
             return
@@ -94,8 +94,9 @@ class ReferenceOps(Handle, Generic[R]):
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY))))
 
     def delete_op(self) -> Operation[None]:
-        """Drop this handle and delete the object as its deletion mode says (B.1.4): one deleted
-        immediately is gone for everybody, a reference-counted one with its last reference.
+        """Close this handle and delete the object as its deletion mode says (B.1.4).
+
+        One with immediate deletion is gone for all tasks, a reference-counted one with its last reference.
         """
         self.detach()
         expect(messages.Done, (yield messages.Delete(self._info.ref)))
@@ -106,11 +107,10 @@ class ReferenceOps(Handle, Generic[R]):
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
 
     def delegate_op(self, task: Handle, *rights: Rights, expires: float | None = None) -> Operation[None]:
-        """Give ``task`` a reference to this object with at most these rights, or all of this one's
-        (§4.5.3). It learns of it by an event on its self-reference.
+        """Delegate a reference with at most these rights, by default all, to ``task`` (§4.5.3).
 
-        With ``expires`` the node takes it back that many seconds from now, and whatever was delegated
-        from it further on.
+        The task gets an event on its self-reference. With ``expires`` the node takes the reference back
+        after that number of seconds, with everything that was delegated from it.
         """
         call = messages.Copy(
             self._info.ref, task.ref, int(rights_of(rights)), lifetime_ns=lifetime_ns(expires)
@@ -119,10 +119,10 @@ class ReferenceOps(Handle, Generic[R]):
         expect(object, (result, fds))
 
     def retire_op(self, *, everyone: bool = False) -> Operation[int]:
-        """Take back every reference that was delegated from this one, by this task and further on; answers
-        how many. This one stays.
+        """Take back every reference that was delegated from this one, directly and further on; return their
+        number. This reference stays.
 
-        ``everyone`` takes back whatever was delegated of the object, by whomever; needs the right to delete.
+        ``everyone`` takes back every delegated reference to the object; needs the right to delete.
         """
         flags = int(Flag.EVERYONE) if everyone else 0
         return expect(messages.Done, (yield messages.Retire(self._info.ref, flags))).value
@@ -135,8 +135,10 @@ class ReferenceOps(Handle, Generic[R]):
         buffering: Buffering | None = None,
         host: str = "",
     ) -> Operation[R]:
-        """A second reference of this task; where an attribute differs from the object's, or ``host`` names
-        another node, to a new object there with the same name and bytes (B.1.3).
+        """Return a second reference of this task (B.1.3).
+
+        If an attribute differs from the object's, or ``host`` names another node, it refers to a new object
+        there with the same name and bytes.
         """
         own = self._node.self_info.ref
         call = messages.Copy(
@@ -152,12 +154,12 @@ class ReferenceOps(Handle, Generic[R]):
 
 
 class TaskOps(Handle, Generic[C]):
-    """What can be done with a task; ``C`` is the face's own kind of console."""
+    """The operations on a task; ``C`` is the client's class of consoles."""
 
     __slots__ = ()
 
     def wait_op(self, timeout: float | None = None) -> Operation[Status]:
-        """Wait until the task has ended, at most ``timeout`` seconds (TimeLimitError), and say how."""
+        """Wait until the task has ended, and return its status; TimeLimitError after ``timeout`` seconds."""
         if timeout is not None:
             call = messages.Select((self._info.ref,), Mode.READ, nanoseconds(timeout))
             if expect(messages.Selected, (yield call)).index < 0:
@@ -167,7 +169,7 @@ class TaskOps(Handle, Generic[C]):
         return (yield from self._read_status(Flag.NONE))
 
     def status_op(self) -> Operation[Status]:
-        """How the task is now, without waiting. Of itself a task learns only that it runs."""
+        """Return the present status without waiting. About itself a task learns only that it runs."""
         try:
             return (yield from self._read_status(Flag.NON_BLOCKING))
         except WouldBlockError:
@@ -178,33 +180,33 @@ class TaskOps(Handle, Generic[C]):
         return status_of(decode_status(memory_of(result, fd, writable=False).read()))
 
     def pause_op(self) -> Operation[bool]:
-        """Suspend the task; True when it is paused now, False when it has ended (B.1.6)."""
+        """Suspend the task; return True if it is paused now, False if it has ended (B.1.6)."""
         return bool(expect(messages.Done, (yield messages.Pause(self._info.ref))).value)
 
     def resume_op(self) -> Operation[bool]:
-        """Let a paused task run on; True when it was paused (B.1.6)."""
+        """Resume a paused task; return True if it was paused (B.1.6)."""
         return bool(expect(messages.Done, (yield messages.Resume(self._info.ref))).value)
 
     def kill_op(self) -> Operation[None]:
-        """End the task now. Its status and its console can still be read; needs the right to delete."""
-        # Of a task this call keeps the reference, so that its end can be read.
+        """End the task now. Its status and its console stay readable; needs the right to delete."""
+        # For a task this call keeps the reference, so that its end can be read.
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
 
     def console_op(self) -> Operation[C]:
-        """What the task prints, from the beginning of what the node keeps."""
+        """Return the task's console, with the part of its output that the node keeps."""
         found = expect(messages.References, (yield messages.ConsoleOf(self._info.ref)))
         return cast("C", self._node.handle(found.references[0]))
 
 
 class ConsoleOps(Handle):
-    """What can be done with a console: bytes in order, written in one go, read as they come."""
+    """The operations on a console: bytes in order, written at once, read as they come."""
 
     __slots__ = ()
 
     def receive_op(self, timeout: float | None = None) -> Operation[bytes]:
-        """Wait for more bytes, at most ``timeout`` seconds (TimeLimitError).
+        """Wait for more bytes and return them; TimeLimitError after ``timeout`` seconds.
 
-        Raises EndOfStreamError when the task has ended and everything was read.
+        Raises EndOfStreamError if the task has ended and everything was read.
         """
         if timeout is not None:
             call = messages.Select((self._info.ref,), Mode.READ, nanoseconds(timeout))
@@ -214,7 +216,7 @@ class ConsoleOps(Handle):
         return memory_of(result, fd, writable=False).read()
 
     def send_op(self, data: Data) -> Operation[None]:
-        """Print ``data``."""
+        """Write ``data`` to the console."""
         view = memoryview(data).cast("B")
         for start in range(0, view.nbytes, INLINE_BYTES_MAX):
             part = bytes(view[start : start + INLINE_BYTES_MAX])
@@ -222,12 +224,12 @@ class ConsoleOps(Handle):
 
 
 class GroupOps(Handle):
-    """What can be done with a group beyond handing it to other calls."""
+    """The operations on a group, in addition to its use in other calls."""
 
     __slots__ = ()
 
     def read_name_op(self) -> Operation[bytes]:
-        """The group's name, for who may read it: with it, the group can be resolved again."""
+        """Return the group's name, for tasks that may read it; with it, the group can be looked up again."""
         if self.name is not None:
             return self.name
         result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref)))
@@ -235,7 +237,7 @@ class GroupOps(Handle):
 
 
 def write_whole(request: WriteOps, view: memoryview) -> Operation[int]:
-    """Acquire, fill, commit and release: the write of more bytes than one message takes."""
+    """Acquire, fill, commit and release: a write of more bytes than fit one message."""
     try:
         yield from request.acquire_op()
         request.fill(view)
@@ -247,9 +249,9 @@ def write_whole(request: WriteOps, view: memoryview) -> Operation[int]:
 
 
 def nanoseconds(timeout: float | None) -> int | None:
-    """Seconds of patience as the wire counts them; InvalidError below zero."""
+    """Return a timeout in seconds as nanoseconds for the wire; InvalidError if it is negative."""
     if timeout is None:
         return None
     if timeout < 0:
-        raise InvalidError(f"a time limit of {timeout:g} s has passed before it began")
+        raise InvalidError(f"a timeout must be 0 s or more, not {timeout:g} s")
     return min(int(timeout * 1e9), 2**62)

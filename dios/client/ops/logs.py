@@ -1,7 +1,4 @@
-"""Logs (DURABLE_STREAM) as a program has them: entries, and places to read from.
-
-Not for: waiting (``dios.client.sync.logs``, ``dios.client.trio.logs``).
-"""
+"""Logs (DURABLE_STREAM): the operations on them, and their entries."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Entry(NamedTuple):
-    """One entry of a log: its bytes, where it begins, and where the next one will."""
+    """One entry of a log: its bytes, its position, and the position of the next entry."""
 
     data: bytes
     position: int
@@ -34,27 +31,28 @@ class Entry(NamedTuple):
 
 
 class LogOps(Handle):
-    """A log: entries are added at its end, and read from any place that a read has told."""
+    """A log: entries are appended at its end, and read from any position that an earlier read returned."""
 
     __slots__ = ()
 
     def append_op(self, data: Data) -> Operation[int]:
-        """Add one entry; answers its number, from 1 on, when it is on the disk.
+        """Append one entry; return its number, from 1 on, when it is on the disk.
 
-        Several writers may append at once: each entry is whole, and they stand one after the other.
+        Several writers may append at once: entries are never mixed.
         """
         call = messages.WriteOnce(self._info.ref, bytes(memoryview(data).cast("B")))
         return expect(messages.Committed, (yield call)).v_w
 
     def append_all_op(self, entries: Iterable[Data]) -> Operation[int]:
-        """Add many entries in few messages; answers the last one's number when all are on the disk."""
+        """Append many entries in few messages; return the number of the last when all are on the disk."""
         calls = [messages.WriteOnce(self._info.ref, bytes(memoryview(data).cast("B"))) for data in entries]
         answers = all_held((yield from vector(calls)))
         return expect(messages.Committed, answers[-1]).v_w if answers else self.v_w
 
     def read_op(self, position: int = 0, *, wait: bool = False) -> Operation[list[Entry]]:
-        """The entries from ``position`` on, as many as one message holds; none at the end, or where ``wait``
-        is given the next one, whenever it comes.
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
+
+        With ``wait`` it waits at the end for the next entry.
         """
         flags = Flag.NONE if wait else Flag.NON_BLOCKING
         call = messages.ReadOnce(self._info.ref, offset=position, flags=int(flags))
@@ -62,10 +60,10 @@ class LogOps(Handle):
         return _entries(memory_of(result, fd, writable=False).read(), position)
 
     def next_op(self, position: int, timeout: float) -> Operation[list[Entry]]:
-        """As ``read`` with ``wait``, for at most ``timeout`` seconds (TimeLimitError)."""
+        """Return entries like ``read`` with ``wait``; TimeLimitError after ``timeout`` seconds."""
         found = yield from self.read_op(position)
         if not found:
-            # The node knows this reader's place by its last read, which was at the end.
+            # The node knows the position of this reader from its last read, which was at the end.
             call = messages.Select((self._info.ref,), timeout_ns=nanoseconds(timeout))
             expect(messages.Selected, (yield call))
             found = yield from self.read_op(position)
@@ -75,11 +73,12 @@ class LogOps(Handle):
 
 
 class LogMakers(NodeBase, Generic[L]):
-    """The call that makes a log; ``L`` is the face's own kind."""
+    """The call that creates a log; ``L`` is the client's class of logs."""
 
     def create_log_op(self, *, groups: Iterable[Handle] = ()) -> Operation[L]:
-        """Create a log in ``groups``. It is on disk when this returns, and stays until somebody deletes it;
-        without a group it has no name, and goes with its last reference.
+        """Create a log in ``groups``. It is on disk when this returns, and stays until it is deleted.
+
+        Without a group it has no name, and is deleted with its last reference.
         """
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
@@ -93,11 +92,11 @@ def _entries(data: bytes, position: int) -> list[Entry]:
     place = 0
     while place < len(data):
         if len(data) - place < LOG_HEAD_BYTES:
-            raise ProtocolError("the node answered with a part of an entry")
+            raise ProtocolError("the node answered with an incomplete entry")
         (size,) = _LENGTH.unpack_from(data, place)
         begin, end = place + LOG_HEAD_BYTES, place + LOG_HEAD_BYTES + size
         if end > len(data):
-            raise ProtocolError("the node answered with a part of an entry")
+            raise ProtocolError("the node answered with an incomplete entry")
         found.append(Entry(data[begin:end], position + place, position + end))
         place = end
     return found

@@ -1,7 +1,6 @@
-"""Network streams as a program has them: connections, acceptors, and the right to make either.
+"""Network streams: connections, acceptors and datagrams, and the calls that create them.
 
-Not for: waiting (``dios.client.sync.network``, ``dios.client.trio.network``), or sockets: the node has
-them, and a program reads and writes rings in shared memory.
+The node has the sockets; a program reads and writes rings in shared memory.
 """
 
 from __future__ import annotations
@@ -39,36 +38,36 @@ _ADDRESS_BYTES_MAX: Final = 255
 
 
 class TcpOps(StreamOps):
-    """One connection: bytes in both directions."""
+    """A TCP connection: bytes in both directions."""
 
     __slots__ = ()
 
     def send_eof_op(self) -> Operation[None]:
-        """Say that nothing more comes: the peer reads what was sent, then the end. Reading goes on."""
+        """Send the end of the stream: the peer reads everything sent, then the end. Reading still works."""
         writer = yield from self.writer_op()
         writer.close()
         self._node.ends.discard(writer)
 
     def end_of(self, error: EndOfStreamError) -> DiosError:
-        """Why a read found the end: the peer's own, or the connection broke."""
+        """Return the reason for the end of the stream: the peer's own end, or a broken connection."""
         if not self._closed and self.zombie:
-            return ClosedError("the connection broke; what came may not be all", fingerprint=self.fingerprint)
+            return ClosedError("the connection broke; some data may be missing", fingerprint=self.fingerprint)
         return error
 
 
 class UdpOps(StreamOps):
-    """A UDP socket: datagrams, each with its peer's address."""
+    """A UDP socket: datagrams, each with the address of its peer."""
 
     __slots__ = ()
 
     @property
     def dropped(self) -> int:
-        """How many datagrams found no room in the ring, or could not be sent."""
+        """Return the number of datagrams that did not fit the ring, or could not be sent."""
         return self.dirty
 
 
 def datagram(data: Data, address: str) -> bytes:
-    """A datagram for ``address`` as a message of the ring; InvalidError when it is too long."""
+    """Return a datagram for ``address`` as a message of the ring; InvalidError if it is too long."""
     where = address.encode()
     view = memoryview(data).cast("B")
     if len(where) > _ADDRESS_BYTES_MAX or view.nbytes > DATAGRAM_BYTES_MAX:
@@ -77,7 +76,7 @@ def datagram(data: Data, address: str) -> bytes:
 
 
 def taken_apart(message: bytes) -> tuple[bytes, str]:
-    """A datagram's bytes, and its peer's address."""
+    """Return the bytes of a datagram and the address of its peer."""
     end = 1 + message[0]
     return message[end:], message[1:end].decode()
 
@@ -88,8 +87,9 @@ class AcceptorOps(Handle, Generic[N]):
     __slots__ = ()
 
     def accept_op(self, timeout: float | None = None) -> Operation[N]:
-        """Wait for the next connection, at most ``timeout`` seconds (TimeLimitError). Each is given once, to
-        one of all who wait here.
+        """Wait for the next connection and return it; TimeLimitError after ``timeout`` seconds.
+
+        Each connection goes to one of the waiting tasks.
         """
         if timeout is None:
             return self._taken((yield messages.ReadOnce(self._info.ref)))
@@ -102,7 +102,7 @@ class AcceptorOps(Handle, Generic[N]):
             try:
                 return self._taken((yield messages.ReadOnce(self._info.ref, flags=int(Flag.NON_BLOCKING))))
             except WouldBlockError:
-                continue  # somebody else was faster
+                continue  # another task was faster
 
     def _taken(self, answer: tuple[messages.AnyResult, tuple[int, ...]]) -> N:
         found = expect(messages.References, answer)
@@ -110,21 +110,22 @@ class AcceptorOps(Handle, Generic[N]):
 
 
 class NetworkOps(NodeBase, Generic[R, N, A, U]):
-    """The calls that make network streams; the type variables are the face's reference, connection,
-    acceptor and datagrams.
+    """The calls that create network streams; the type variables are the client's classes of references,
+    connections, acceptors and datagrams.
     """
 
     _network: Handle | None = None
 
     def network_op(self) -> Operation[R]:
-        """The node's NETWORK object, for its own user and root: a task that gets it as an input, with the
-        right to write, may make network streams.
+        """Return the node's NETWORK object, for its own user and root.
+
+        A task that has it as an input, with the right to write, may create network streams.
         """
         if self._network is None:
             found = expect(messages.References, (yield messages.Lookup(NETWORK_NAME)))
             if not found.references:
                 raise NotPermittedError(
-                    "the network is the node's own user's; tasks are handed it", call="network"
+                    "the network belongs to the node's own user; a task gets it as an input", call="network"
                 )
             self._network = self.handle(found.references[0])
         return cast("R", self._network)
@@ -132,29 +133,29 @@ class NetworkOps(NodeBase, Generic[R, N, A, U]):
     def connect_tcp_op(
         self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
     ) -> Operation[N]:
-        """Connect to "HOST:PORT" and answer when the connection stands; UnreachableError otherwise."""
+        """Connect to "HOST:PORT" and return the open connection; raises UnreachableError."""
         return cast("N", (yield from self._open(ObjectType.TCP_STREAM, address, groups, ring_bytes)))
 
     def listen_tcp_op(
         self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
     ) -> Operation[A]:
-        """Listen on "HOST:PORT", where a port of 0 is any free one; ``address`` of the answer tells it.
+        """Listen on "HOST:PORT"; port 0 is any free port, which ``address`` of the result has.
 
-        ``ring_bytes`` is the size of each connection's two rings.
+        ``ring_bytes`` is the size of each connection's two rings; 0 is the default.
         """
         return cast("A", (yield from self._open(ObjectType.TCP_ACCEPT_STREAM, address, groups, ring_bytes)))
 
     def bind_udp_op(
         self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
     ) -> Operation[U]:
-        """Send and receive datagrams from "HOST:PORT", where a port of 0 is any free one."""
+        """Bind a UDP socket to "HOST:PORT"; port 0 is any free port."""
         return cast("U", (yield from self._open(ObjectType.UDP_STREAM, address, groups, ring_bytes)))
 
     def _open(
         self, kind: ObjectType, address: str, groups: Iterable[Handle], ring_bytes: int
     ) -> Operation[Handle]:
         if not self.ambient:
-            # What a person may have, a person's process need not be handed.
+            # A user's process may use the network without an input.
             yield from self.network_op()
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS

@@ -1,7 +1,4 @@
-"""Who a task is: what it is told at its start, beside the references that it is handed.
-
-Not for: what a node is asked (``dios.client.ops.nodes``).
-"""
+"""The identity of a task: the data of its Welcome, without the references."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from dios.wire.nametext import fingerprint
 
 
 class NodeBase(ABC):
-    """Who this task is and what it was handed at its start (§4.5.2)."""
+    """The identity of this task, as given at its start (§4.5.2)."""
 
     def __init__(self, link: ClientLink, welcome: messages.Welcome, *, ambient: bool = False) -> None:
         self.link: Final = link
         self.ambient: Final = ambient
-        """Whether this is the task's own node, which is not closed before the task ends."""
+        """True for the task's own node, which is not closed before the task ends."""
         self.name: Final = welcome.name
-        """This task's own name. A secret."""
+        """This task's own name, which is a secret."""
         self.brand: Final = welcome.brand
         self.label: Final = welcome.label
         self.arguments: Final = welcome.arguments
@@ -34,10 +31,10 @@ class NodeBase(ABC):
         return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
 
     def close_ends(self) -> None:
-        """Close every end of a stream: without the connection their references are gone."""
+        """Close every end of a stream, because their references end with the connection."""
         while self.ends:
             self.ends.pop().close()
 
     @abstractmethod
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
-        """The face's handle for a reference that came in a message."""
+        """Return the client's handle for a reference in a message."""

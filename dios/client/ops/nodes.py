@@ -1,8 +1,7 @@
-"""The node as a task sees it: creating, resolving, running, and the calls in bulk (thesis §4.6).
+"""The operations of a node: creating, looking up and running objects, and vectors of calls (thesis §4.6).
 
-Not for: waiting (``dios.client.sync.node``, ``dios.client.trio.node``), streams and select, which wait in
-ways of
-their own. Operations are written once here for both faces.
+The operations are written once for both clients. ``dios.client.sync.node`` and ``dios.client.trio.node`` wait
+for the answers, and have streams and ``select``, which wait differently.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
 
 
 class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
-    """What a node is asked; the type variables are the face's reference, task, group, stream and console."""
+    """The operations of a node; the type variables are the client's classes of handles."""
 
     def __init__(self, link: ClientLink, welcome: messages.Welcome, *, ambient: bool = False) -> None:
         super().__init__(link, welcome, ambient=ambient)
         self.self: Final = cast("T", self.handle(welcome.self_ref, welcome.name))
-        """This task itself: read it for events, delegate it to who shall delegate to this task."""
+        """This task itself: read it for events, delegate it to tasks that shall delegate to this one."""
         self.console: Final = cast("C", self.handle(welcome.console))
         self.groups: Final = tuple(cast("G", self.handle(info)) for info in welcome.groups)
         self.inputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.inputs)
@@ -65,14 +64,14 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         self.home: Final = next(
             (group for group in self.groups if welcome.home and group.ref == welcome.home.ref), None
         )
-        """The home group of the person whose process this is; None in a task."""
+        """The home group of the user whose process this is; None in a task."""
 
     def input(self, label: str) -> R:
-        """The input that was handed over under ``label``."""
+        """Return the input with the label ``label``."""
         return _labelled(self.inputs, label, "input")
 
     def output(self, label: str) -> R:
-        """The output that was handed over under ``label``."""
+        """Return the output with the label ``label``."""
         return _labelled(self.outputs, label, "output")
 
     # -- create -----------------------------------------------------------------------------------
@@ -88,11 +87,11 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         buffering: Buffering = Buffering.DOUBLE,
         host: str = "",
     ) -> Operation[R]:
-        """Create an object in ``groups`` and answer a reference with every right (B.1.1).
+        """Create an object in ``groups`` and return a reference with every right (B.1.1).
 
-        ``data`` are a blob's first bytes; ``size`` is a stream's ring or a timer's delay in nanoseconds;
-        ``host`` is the name of the node that shall have it, by default the one asked.
-        A durable object is on disk when this returns.
+        ``data`` are the first bytes of a blob; ``size`` is the ring of a stream in bytes, or the delay of a
+        timer in nanoseconds; ``host`` is the name of the node for the object, by default this node. A durable
+        object is on disk when this returns.
         """
         view = None if data is None else memoryview(data).cast("B")
         large = view is not None and view.nbytes > INLINE_BYTES_MAX
@@ -117,15 +116,15 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         try:
             yield from write_whole(request, view)
         except DiosError:
-            # An object without its bytes is of no use to anybody.
+            # An object without its bytes is useless.
             yield messages.Delete(made.ref, int(Flag.DESTROY))
             raise
 
     def create_group_op(self, *, parents: Iterable[Handle] | None = None) -> Operation[G]:
         """Create a group; this task may create in it and grant membership (Table 4.2).
 
-        It lives in ``parents``, by default the home group of a person's process, so that it outlives
-        the node; a task without a home makes one that lives as long as it is referred to.
+        Its ``parents`` are by default the home group of a user's process, so that it outlives the node. The
+        group of a task without a home exists as long as references to it.
         """
         home = self.home
         refs = (home.ref,) if parents is None and home is not None else refs_of(parents or ())
@@ -135,9 +134,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     def create_stream_op(
         self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0, host: str = ""
     ) -> Operation[S]:
-        """Create a stream in shared memory between two tasks; anonymous when it is in no group.
+        """Create a stream in shared memory between two tasks; it is anonymous if it is in no group.
 
-        ``host`` is the node that has it: best the one of the task that reads.
+        ``host`` is the node for the stream, best that of the reading task; ``ring_bytes`` 0 is the default.
         """
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
@@ -146,7 +145,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         return cast("S", self.handle(created.reference, created.name))
 
     def create_timer_op(self, seconds: float) -> Operation[R]:
-        """Create a timer that ``select`` finds ready once, after so many seconds."""
+        """Create a timer that becomes ready for ``select`` once, after ``seconds``."""
         delay = max(1, nanoseconds(seconds) or 0)
         call = messages.Create(ObjectType.TIMER_BLOB, name_kind=NameKind.ANONYMOUS, size=delay)
         created = expect(messages.Created, (yield call))
@@ -161,10 +160,10 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         limit: int = LOOKUP_REFERENCES_MAX,
         local_only: bool = False,
     ) -> Operation[Gathered[R]]:
-        """References to the physical objects of a name, in one group or all of this task's (B.1.2).
+        """Return references to the physical objects of a name, in one group or all of this task's (B.1.2).
 
-        Empty for a name that does not exist and for one out of reach alike. Each is a handle to close.
-        The list's ``incomplete`` says that a node which may have more could not be asked.
+        The list is empty both for a name that does not exist and for one in other groups. Close each of its
+        handles. Its ``incomplete`` is True if a node that may have more could not be asked.
         """
         raw = name_bytes(name)
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
@@ -174,7 +173,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         return Gathered(handles, incomplete=found.incomplete)
 
     def find_op(self, name: bytes | str, *, group: Handle | None = None) -> Operation[R | None]:
-        """One reference to a name, or None."""
+        """Return one reference to a name, or None."""
         found = yield from self.lookup_op(name, group=group, limit=1)
         return found[0] if found else None
 
@@ -187,7 +186,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         groups: Iterable[Handle] = (),
         durable: bool = False,
     ) -> Operation[R]:
-        """Make an executable object, to be run any number of times; anonymous when in no group."""
+        """Create an executable object that can be run any number of times; anonymous if it is in no group."""
         inside = tuple(groups)
         return (
             yield from self.create_op(
@@ -216,19 +215,19 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         local: bool = False,
         work: messages.Work | None = None,
     ) -> Operation[T]:
-        """Start a task as a member of ``groups`` with exactly these references (B.1.5).
+        """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
         ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
-        executable object. With ``wait`` the task's process runs when this returns; otherwise a failure
-        to start shows in its status. It runs on the node called ``host``, else with ``local`` on the one
-        asked, else where the scheduler places it: then this returns when it has its place. ``work`` is what
-        it needs, by ``dios.work(...)``.
+        executable object. With ``wait`` the task's process runs when this returns; otherwise its status
+        shows a failure to start. The task runs on the node called ``host``, else with ``local`` on this node,
+        else where the scheduler places it; then this returns when it is placed. ``work`` are its needs, from
+        ``dios.work(...)``.
 
-        ``like`` is a task to repeat, with the same program unless one is given; then ``inputs`` are added
-        to its own, and nothing else is chosen here.
+        ``like`` is a task to repeat, with the same program unless one is given; ``inputs`` are added
+        to those of that task, and the other arguments must be left out.
         """
         if program is None and like is None:
-            raise InvalidError("say which program to run, or which task to repeat", call="run")
+            raise InvalidError("give a program, or a task to repeat (like)", call="run")
         own, executable = 0, program.ref if isinstance(program, Handle) else 0
         if program is not None and not isinstance(program, Handle):
             made = yield from self.create_program_op(program, modules=modules)
@@ -255,7 +254,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 yield drop
             raise
         if own:
-            # The task has a reference of its own to its program.
+            # The task has its own reference to its program.
             yield drop
         return cast("T", self.handle(created.reference, created.name))
 
@@ -263,9 +262,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     def next_event_op(
         self, timeout: float | None = None
     ) -> Operation[Delegated[R] | ChildEnded | Retired | Lost]:
-        """Wait for the next event on the self-reference: a delegation, its end, or a child's end.
+        """Wait for the next event on the self-reference: a delegation, its end, or the end of a child.
 
-        TimeLimitError after ``timeout`` seconds.
+        Raises TimeLimitError after ``timeout`` seconds.
         """
         own = self.self_info.ref
         if timeout is not None:
@@ -286,38 +285,38 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
 
     # -- in bulk, and about the node --------------------------------------------------------------
     def vector_op(self, calls: Iterable[PlainCall]) -> Operation[list[Answer | DiosError]]:
-        """Make independent calls, none of which may wait, in as few messages as their size allows.
+        """Make independent calls, none of which may wait, in the smallest number of messages.
 
-        Gives, for each, its result and descriptors, or the exception of its refusal.
+        Returns, for each call, its result and descriptors, or the exception of its refusal.
         """
         return (yield from vector(calls))
 
     def tasks_op(self, *, local_only: bool = False) -> Operation[Gathered[Status]]:
-        """Every task of the caller's principal, oldest first; refused to pure tasks.
+        """Return the status of every task of the caller's principal, oldest first; refused to pure tasks.
 
-        Those of all nodes, or with ``local_only`` of this one; the list's ``incomplete`` says that a node
-        could not be asked.
+        It asks all nodes, or with ``local_only`` this one. ``incomplete`` is True if a node could not be
+        asked.
         """
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
         found = expect(messages.Tasks, (yield messages.ListTasks(flags)))
         return Gathered([status_of(row) for row in found.tasks], incomplete=found.incomplete)
 
     def shutdown_op(self) -> Operation[None]:
-        """Ask the node to end; for who runs it, and root."""
+        """End the node; for its own user and root."""
         expect(messages.Done, (yield messages.Shutdown()))
 
     def pause_op(self) -> Operation[None]:
-        """Suspend this task itself until somebody resumes it (B.1.6)."""
+        """Suspend this task until another task resumes it (B.1.6)."""
         expect(messages.Done, (yield messages.Pause(self.self_info.ref)))
 
 
 def name_bytes(name: bytes | str) -> Name:
-    """A name as bytes, or as the text people type; InvalidError for a mistyped one."""
+    """Return a name given as bytes or text; InvalidError if it is mistyped."""
     return parse_name(name) if isinstance(name, str) else Name(bytes(name))
 
 
 def mode_of(mode: str | Mode) -> Mode:
-    """A mode by its name, "read" or "write"."""
+    """Return a mode given by its name, "read" or "write"."""
     try:
         return mode if isinstance(mode, Mode) else Mode[mode.upper()]
     except KeyError:
@@ -325,7 +324,7 @@ def mode_of(mode: str | Mode) -> Mode:
 
 
 def select_op(references: Sequence[Handle], mode: Mode, timeout: float | None) -> Operation[int]:
-    """The index of a reference that is ready for I/O, -1 after ``timeout`` seconds (B.1.13)."""
+    """Return the index of a reference that is ready for I/O, -1 after ``timeout`` seconds (B.1.13)."""
     call = messages.Select(refs_of(references), mode, nanoseconds(timeout))
     return expect(messages.Selected, (yield call)).index
 
@@ -334,7 +333,7 @@ def _labelled(references: tuple[R, ...], label: str, what: str) -> R:
     for reference in references:
         if reference.label == label:
             return reference
-    raise InvalidError(f"this task was handed no {what} labelled {label!r}")
+    raise InvalidError(f"this task has no {what} with the label {label!r}")
 
 
 def _brand_of(brand: Brand | str) -> Brand:
@@ -351,13 +350,13 @@ def _label_of(program: object) -> str:
 
 
 def refs_of(handles: Iterable[Handle]) -> tuple[int, ...]:
-    """The numbers of references that a call names; InvalidError when one is a name or an alias instead."""
+    """Return the numbers of references for a call; InvalidError if one is a name or an alias."""
     try:
         return tuple([handle.ref for handle in handles])
     except AttributeError:
         raise InvalidError(
-            "a call takes references, not names or aliases: `node.groups` are those of your groups, "
-            "and `node.lookup` gives those of a name"
+            "a call takes references, not names or aliases: use `node.groups` for your groups, "
+            "and `node.lookup` for the references to a name"
         ) from None
 
 

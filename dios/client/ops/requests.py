@@ -1,8 +1,7 @@
 """I/O requests: acquire, commit and release on one buffer, in the order of Figure 4.8 (thesis §4.7).
 
-Not for: waiting for answers (``dios.client.sync.node``, ``dios.client.trio.node`` drive the operations
-here), or
-streams, whose bytes never pass the node (``dios.client.ops.streams``).
+``dios.client.sync.node`` and ``dios.client.trio.node`` run the operations. Streams have no requests: their
+bytes never pass the node (``dios.client.ops.streams``).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class RequestOps(ABC):
-    """What reads and writes share: the buffer, and where the request stands.
+    """The common part of reads and writes: the buffer and the state of the request.
 
-    ``v_r`` and ``v_w`` are the object's versions as of the last acquire or commit.
+    ``v_r`` and ``v_w`` are the object's versions at the last acquire or commit.
     """
 
     __slots__ = (
@@ -60,19 +59,19 @@ class RequestOps(ABC):
 
     @property
     def view(self) -> memoryview:
-        """The request's bytes, with no copy; gone once the request is released."""
+        """Return the bytes of the request without a copy; they are invalid after the release."""
         return self._held().view()
 
     def _held(self) -> MappedMemory:
         if self._memory is None:
-            raise InvalidError("the request was released, or never acquired; its bytes are gone")
+            raise InvalidError("the request was released, or never acquired. Acquire a new one.")
         return self._memory
 
     def _took(self, result: messages.Buffer, fd: int | None, *, writable: bool) -> None:
         self._buffer = result.buffer
         self.size = result.size
         self.v_r, self.v_w = result.v_r, result.v_w
-        # A read of something without content (a timer, a console) leaves no buffer behind.
+        # A read of an object without content (a timer, a console) needs no buffer.
         self._active = bool(result.buffer)
         former, self._memory = self._memory, None
         self._memory = memory_of(result, fd, writable=writable, former=former)
@@ -81,7 +80,7 @@ class RequestOps(ABC):
         self.v_r, self.v_w = result.v_r, result.v_w
 
     def _drop(self) -> None:
-        """The buffer is given back: nothing of it may be used any more."""
+        """Forget the buffer, which is released."""
         memory, self._memory = self._memory, None
         self._active = False
         self._released = True
@@ -90,10 +89,10 @@ class RequestOps(ABC):
 
     @abstractmethod
     def acquire_op(self) -> Operation[None]:
-        """Register the request and get its buffer; Busy when it is not admitted (B.1.7, B.1.10)."""
+        """Register the request and get its buffer; Busy if it is not admitted (B.1.7, B.1.10)."""
 
     def release_op(self) -> Operation[None]:
-        """Give the buffer back without committing; nothing when that was done before (B.1.9, B.1.12)."""
+        """Release the buffer without a commit; does nothing if it was released (B.1.9, B.1.12)."""
         if self._released:
             return
         self._drop()
@@ -102,11 +101,11 @@ class RequestOps(ABC):
 
     @abstractmethod
     def _release_call(self, flags: Flag = Flag.NONE) -> PlainCall:
-        """The call that gives the buffer back."""
+        """Return the call that releases the buffer."""
 
     @abstractmethod
     def finish_op(self) -> Operation[None]:
-        """Commit what is not committed and release, in one message: the good end of a ``with``."""
+        """Commit if necessary, and release, in one message: the regular end of a ``with``."""
 
 
 class ReadOps(RequestOps):
@@ -115,7 +114,7 @@ class ReadOps(RequestOps):
     __slots__ = ()
 
     def acquire_op(self) -> Operation[None]:
-        """Register the request and get its buffer; Busy when it is not admitted."""
+        """Register the request and get its buffer; Busy if it is not admitted."""
         yield from self._acquire(AcquireIov.CREATE)
 
     def _acquire(self, iov: AcquireIov) -> Operation[None]:
@@ -126,7 +125,7 @@ class ReadOps(RequestOps):
         self._took(result, fd, writable=False)
 
     def commit_op(self) -> Operation[None]:
-        """Ask whether the bytes were valid until now; Conflict when they were not (B.1.8)."""
+        """Check that the bytes were valid until now; Conflict if they were not (B.1.8)."""
         self._held()
         if not self._buffer:
             return
@@ -136,9 +135,9 @@ class ReadOps(RequestOps):
         )
 
     def reacquire_op(self, semantics: Semantics | None = None) -> Operation[None]:
-        """Start the next request on the same buffer and range: newer bytes, or the same mapping.
+        """Start the next request on the same buffer and range, to read newer bytes.
 
-        A request that is not committed yet is committed by the same message: Conflict when that fails.
+        A request that is not committed yet is committed by the same message; Conflict if that fails.
         """
         self._held()
         self.semantics = self.semantics if semantics is None else semantics
@@ -156,7 +155,7 @@ class ReadOps(RequestOps):
         return messages.ReleaseRead(self.reference.ref, self._buffer, int(flags))
 
     def finish_op(self) -> Operation[None]:
-        """Commit if not committed, and release; Conflict when the bytes were not valid until now."""
+        """Commit if necessary, and release; Conflict if the bytes were not valid until now."""
         if self._active:
             self._drop()
             expect(messages.Done, (yield self._release_call(Flag.RELEASE_COMMIT)))
@@ -165,7 +164,7 @@ class ReadOps(RequestOps):
 
 
 class WriteOps(RequestOps):
-    """A request to write. ``blank`` leaves the buffer unfilled; with ``replace`` the object ends where the
+    """A request to write. With ``blank`` the buffer is not filled; with ``replace`` the object ends where the
     written range ends.
     """
 
@@ -186,7 +185,7 @@ class WriteOps(RequestOps):
         self._replace: Final = replace
 
     def acquire_op(self) -> Operation[None]:
-        """Register the request and get its buffer; Busy when it is not admitted."""
+        """Register the request and get its buffer; Busy if it is not admitted."""
         yield from self._acquire(AcquireIov.CREATE)
 
     def _acquire(self, iov: AcquireIov) -> Operation[None]:
@@ -197,14 +196,14 @@ class WriteOps(RequestOps):
         self._took(result, fd, writable=True)
 
     def fill(self, data: memoryview) -> None:
-        """Copy ``data`` to the beginning of the buffer, without mapping it if it is not mapped yet."""
+        """Copy ``data`` to the beginning of the buffer, without mapping the buffer for that."""
         self._held().fill(data)
 
     def commit_op(self, size: int = 0, *, last: bool = False) -> Operation[None]:
-        """Make the first ``size`` bytes of the buffer (0: all) the object's; Conflict when another
-        request came between, and then nothing was changed (B.1.11).
+        """Make the first ``size`` bytes of the buffer (0: all) the object's content (B.1.11).
 
-        ``last`` takes the view away first, so that the node can keep large memory without copying it.
+        Raises Conflict if another request came between; then nothing was changed. ``last`` invalidates the
+        view first, so that the node can keep large memory without copying it.
         """
         call = self._commit_call(size, last=last)
         self._active = False
@@ -221,16 +220,16 @@ class WriteOps(RequestOps):
         )
 
     def _inline(self, memory: MappedMemory, size: int) -> bytes | None:
-        """What travels in the commit, None when the node has the memory already."""
+        """Return the bytes to send with the commit; None if the node has the memory."""
         if not 0 <= size <= self.size:
             raise InvalidError(f"the buffer has {self.size} bytes, not {size}")
         return bytes(memory.view()[: size or self.size]) if memory.inline else None
 
     def reacquire_op(self, semantics: Semantics | None = None) -> Operation[None]:
-        """Start the next request on the same buffer; it is filled anew unless the request is ``blank``.
+        """Start the next request on the same buffer; it is filled again unless the request is ``blank``.
 
-        A request that is not committed yet is committed whole by the same message. Conflict when that
-        fails; Busy when it held and the next was not admitted.
+        A request that is not committed yet is committed completely by the same message. Raises Conflict if
+        that fails, Busy if it succeeded and the next request is not admitted.
         """
         memory = self._held()
         self.semantics = self.semantics if semantics is None else semantics
@@ -257,7 +256,7 @@ class WriteOps(RequestOps):
         return messages.ReleaseWrite(self.reference.ref, self._buffer, int(flags))
 
     def finish_op(self, size: int = 0) -> Operation[None]:
-        """Commit the first ``size`` bytes (0: all) if not committed, and release; Conflict as of commit."""
+        """Commit the first ``size`` bytes (0: all) if necessary, and release; Conflict if that fails."""
         if not self._active:
             yield from self.release_op()
             return
@@ -272,7 +271,7 @@ class WriteOps(RequestOps):
 
 def _not_admitted(request: WriteOps) -> Busy:
     return Busy(
-        "the commit held, but other requests are active; reacquire later",
+        "the commit succeeded, but the next request is not admitted. Reacquire later.",
         call="commitacquirewrite",
         fingerprint=request.reference.fingerprint,
     )

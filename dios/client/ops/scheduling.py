@@ -1,6 +1,6 @@
-"""Saying what a task needs, asking whoever schedules, and what a scheduler itself asks of nodes.
+"""The needs of a task, questions to the scheduler, and the calls of a scheduler to nodes.
 
-Not for: scheduling (``dios.firmament``), or the calls' meaning (``dios.core.calls.scheduling_calls``).
+``dios.firmament`` schedules; ``dios.core.calls.scheduling_calls`` executes the calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dios.wire.messages import Constraint, Near, Work
 from dios.wire.types import Affinity, Operator
 
 CLASSES = ("turtle", "sheep", "rabbit", "devil")
-"""How a task gets on with its neighbours (§7.3.2), as ``interference`` says it."""
+"""The effects of a task on its neighbours (§7.3.2), as values of ``interference``."""
 
 AFFINITIES = {
     "spread-nodes": Affinity.SPREAD_NODES,
@@ -44,12 +44,12 @@ def work(
     near: Iterable[Near] = (),
     constraints: Iterable[str] = (),
 ) -> Work:
-    """What a task needs, for ``node.run(..., work=work(cpus=2))``; what is set aside for it while it runs.
+    """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
-    ``memory`` in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
-    Of a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
-    tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd", with a "?"
-    before those that are only wished for. Raises InvalidError naming the field.
+    ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
+    With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
+    tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before
+    one makes it a preference. Raises InvalidError with the name of the field.
     """
     amounts = {"cpus": cpus, "memory": memory, "disk_io": disk_io, "network": network}
     for name, value in (amounts | {"priority": priority, "deadline": deadline}).items():
@@ -58,7 +58,7 @@ def work(
     k, n = gang or (0, 0)
     if gang is not None and not 1 <= k <= n:
         raise InvalidError(
-            f"of a gang k of n tasks start together, with 1 <= k <= n, not {k}/{n}", call="run"
+            f"gang is (k, n) with 1 <= k <= n: k of n tasks start together; not {k}/{n}", call="run"
         )
     if interference not in CLASSES:
         raise InvalidError(f"class is one of {', '.join(CLASSES)}, not {interference!r}", call="run")
@@ -85,7 +85,7 @@ def work(
 
 
 def constraint(text: str) -> Constraint:
-    """One constraint on labels: "key=value", "key!=value", "key" or "!key"; "?" before it: only wished."""
+    """Return a constraint on labels: "key=value", "key!=value", "key" or "!key"; "?" before: preferred."""
     rest = text.removeprefix("?")
     unequal = "!=" in rest
     key, equals, value = rest.partition("!=" if unequal else "=")
@@ -100,18 +100,19 @@ def constraint(text: str) -> Constraint:
 
 
 class SchedulingOps(UsageOps):
-    """Calls between tasks, nodes and whoever schedules."""
+    """The calls between tasks, nodes and schedulers."""
 
     def ask_scheduler_op(self, question: bytes) -> Operation[bytes]:
-        """Ask whoever schedules for this node; ``dios.firmament.coordinator.query_handler`` has the
-        questions.
+        """Ask the scheduler of this node; ``dios.firmament.coordinator.query_handler`` has the questions.
+
+        Returns the answer as bytes.
         """
         return expect(messages.Advice, (yield messages.AskScheduler(question))).answer
 
     def board_op(
         self, host: str = "", *, since: int = 0, wait_ms: int = 0, attend: bool = False, own: bool = False
     ) -> Operation[messages.QueueRows]:
-        """What waits and runs on a node, once that is newer than version ``since``; for its own user."""
+        """Return the submissions and tasks of a node, once newer than ``since``; for its own user."""
         call = messages.ReadQueue(host, since, wait_ms, attend, own)
         return expect(messages.QueueRows, (yield call))
 
@@ -121,9 +122,9 @@ class SchedulingOps(UsageOps):
         placements: Iterable[tuple[int, str]] = (),
         preempted: Iterable[int] = (),
     ) -> Operation[messages.Placed]:
-        """Start submissions that wait on ``host`` on the nodes named, and stop tasks that run on ``host``.
+        """Start submissions of ``host`` on the named nodes, and stop tasks that run on ``host``.
 
-        Gives those that were refused, with the reason. For the nodes' own user.
+        Returns the refused ones with the reasons. For the nodes' own user.
         """
         where = tuple(messages.Placement(submission, node) for submission, node in placements)
         return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
@@ -138,18 +139,17 @@ class SchedulingOps(UsageOps):
         shares: bytes = b"",
         guarantees: Iterable[messages.Guarantee] = (),
     ) -> Operation[messages.Metered]:
-        """Have a node keep to ``rates`` for ``lease_ms``, and learn what was moved there and wants to be.
+        """Make a node enforce ``rates`` for ``lease_ms``, and return the traffic and the demand there.
 
-        These rates and ``guarantees``, what edges of jobs may send at least, stand in the place of all
-        before them; with no ``lease_ms`` none is changed. ``shares`` is
-        what coordinators tell each other: the answer has the node's own where they are newer than
-        ``shares_version``. For the nodes' own user.
+        The rates and ``guarantees``, the least bytes per second of edges of jobs, replace all earlier ones;
+        without a ``lease_ms`` nothing is changed. ``shares`` are data of the coordinators: the answer has the
+        node's own if they are newer than ``shares_version``. For the nodes' own user.
         """
         call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees))
         return expect(messages.Metered, (yield call))
 
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:
-        """Answer a question on a node's board."""
+        """Answer a question that waits on a node."""
         rest = memoryview(answer)
         while len(rest) > INLINE_BYTES_MAX:
             part, rest = rest[:INLINE_BYTES_MAX], rest[INLINE_BYTES_MAX:]
@@ -157,5 +157,5 @@ class SchedulingOps(UsageOps):
         expect(messages.Done, (yield messages.Advise(host, number, bytes(rest))))
 
     def report_op(self, data: bytes) -> Operation[None]:
-        """Leave what was measured on the node for whoever schedules."""
+        """Store measurements on the node for the scheduler."""
         expect(messages.Done, (yield messages.Report(data)))

@@ -1,6 +1,6 @@
-"""What a program learns about tasks: their status, and the events on its own self-reference.
+"""The status of tasks, and the events on a task's self-reference, as programs get them.
 
-Not for: the records on the wire (``dios.wire.messages``), whose names would show in logs.
+``dios.wire.messages`` has the records on the wire.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _BY_SIGNAL: Final = 128
 _FAILED: Final = 1
 _NOT_STARTED: Final = 126
 _SIGNAL_OF_CAUSE: Final = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}
-"""What ended a task where its status names no signal; else it was killed."""
+"""The signal that stands for the cause of an end without a signal; other causes stand for SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One task as its TASK object describes it; times are nanoseconds of the node's clock, 0 for not yet.
+    """The status of a task; times are nanoseconds of the node's clock, 0 for not yet.
 
-    ``detail`` says in words why it ended, with its last lines where there are any, and what to try;
-    ``node`` is where it runs or ran.
+    ``detail`` is the reason of its end as text, with its last lines if there are any, and the remedy;
+    ``node`` is the node on which it runs or ran.
     """
 
     fingerprint: str
@@ -47,18 +47,18 @@ class Status:
 
     @property
     def ended(self) -> bool:
-        """Whether the task is over."""
+        """Return True if the task has ended."""
         return self.state is TaskState.ENDED
 
     @property
     def ok(self) -> bool:
-        """Whether its program ended by itself with exit code 0."""
+        """Return True if its program ended by itself with exit code 0."""
         return self.ended and self.cause is Cause.EXITED and self.exit_code == 0
 
     @property
     def exit_status(self) -> int:
-        """Its end as a shell would give it: the program's own status, 126 when it never started, else 128
-        and the number of the signal that ended it. 0 for a task that still runs.
+        """Return its end as a shell would: the exit code of the program, 126 if it never started, else 128
+        plus the number of the signal that ended it. 0 for a running task.
         """
         if not self.ended:
             return 0
@@ -72,7 +72,7 @@ class Status:
 
 
 def status_of(row: TaskRow) -> Status:
-    """A record from the wire as a program may show it."""
+    """Return a record from the wire as a Status."""
     return Status(
         fingerprint=row.fingerprint,
         label=row.label,
@@ -94,7 +94,7 @@ def status_of(row: TaskRow) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Delegated(Generic[R]):
-    """Another task handed this one a reference (§4.5.3); ``sender`` is that task's fingerprint."""
+    """Another task delegated a reference to this one (§4.5.3); ``sender`` is that task's fingerprint."""
 
     reference: R
     sender: str
@@ -110,9 +110,9 @@ class ChildEnded:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A reference of this task was taken back by who delegated it, or ``expired``; I/O on it fails from now.
+    """A reference of this task was taken back, or has ``expired``; I/O on it fails from now on.
 
-    ``ref`` is its number, as of ``Handle.ref``.
+    ``ref`` is its number, like ``Handle.ref``.
     """
 
     ref: int
@@ -124,6 +124,6 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """So many events were dropped because this task did not read them in time."""
+    """The number of events that were dropped because this task did not read them in time."""
 
     count: int

@@ -1,6 +1,6 @@
-"""Streams: one end of a ring in shared memory, attached at its first use and then used with no call.
+"""Streams: the ends of a ring in shared memory, attached at their first use and then used without calls.
 
-Not for: the ring itself (``dios.transport.rings.waiting``), or consoles, whose bytes pass the node.
+``dios.transport.rings.waiting`` describes the ring.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ H = TypeVar("H", bound=Handle)
 
 
 class StreamOps(Handle):
-    """A stream's handle; it is the writing or the reading end as soon as it is used as one (B.1.7)."""
+    """The handle of a stream; its first use makes it the writing or the reading end (B.1.7)."""
 
     __slots__ = ("_reader", "_writer")
 
@@ -31,7 +31,7 @@ class StreamOps(Handle):
         self._writer: RingWriter | None = None
 
     def reader_op(self) -> Operation[RingReader]:
-        """The reading end, which moves bytes and messages with no call; Busy when it is another's."""
+        """Return the reading end, which needs no calls; Busy if another reference has it."""
         if self._reader is None:
             answer = yield messages.Attach(self._info.ref, Mode.READ)
             attached, fds = expect_attached(answer)
@@ -40,7 +40,7 @@ class StreamOps(Handle):
         return self._reader
 
     def writer_op(self) -> Operation[RingWriter]:
-        """The writing end, which moves bytes and messages with no call; Busy when it is another's."""
+        """Return the writing end, which needs no calls; Busy if another reference has it."""
         if self._writer is None:
             answer = yield messages.Attach(self._info.ref, Mode.WRITE)
             attached, fds = expect_attached(answer)
@@ -49,14 +49,15 @@ class StreamOps(Handle):
         return self._writer
 
     def end_op(self, mode: Mode) -> Operation[RingEnd]:
-        """The end for ``mode``."""
+        """Return the end for ``mode``."""
         if mode is Mode.READ:
             return (yield from self.reader_op())
         return (yield from self.writer_op())
 
     def detach(self) -> None:
-        """Close the ends: the other side learns of it, and still reads what was sent. An end once closed
-        cannot be taken again.
+        """Close the ends; the other side can still read everything that was sent.
+
+        A closed end cannot be attached again.
         """
         super().detach()
         for end in (self._reader, self._writer):
@@ -66,7 +67,7 @@ class StreamOps(Handle):
 
 
 def ends_op(references: Sequence[H], mode: Mode) -> Operation[tuple[dict[RingEnd, H], list[H]]]:
-    """The streams among ``references`` by the ends they are attached at now, and all the others."""
+    """Return the streams among ``references`` by their ends, attached if necessary, and the other objects."""
     ends: dict[RingEnd, H] = {}
     others: list[H] = []
     for reference in references:

@@ -1,6 +1,6 @@
-"""What is used of what may be used, and what one task was given: the questions that grant nothing.
+"""Use and limits of resources, and the description of a task.
 
-Not for: counting or refusing, which is the node's (``LimitError``), or how it is shown (``dios.cli``).
+The node counts and refuses (``LimitError``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Subject: TypeAlias = "Handle | str"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one task with all it started, one group, one principal or the whole node uses, and may use
-    (None: as it likes).
+    """The use and the limits of a task with everything it started, a group, a principal or the node.
 
-    ``subject`` is a principal such as ``uid:1000``, or a fingerprint; milliseconds of CPU time, bytes.
+    A limit of None means no limit. ``subject`` is a principal such as ``uid:1000``, or a fingerprint. CPU
+    time is in milliseconds, memory in bytes.
     """
 
     scope: Scope
@@ -37,9 +37,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GivenReference:
-    """One reference as a task was handed it at its start.
+    """One reference that a task received at its start.
 
-    ``gone`` says that the object is no more, ``changed`` that it was written since.
+    ``gone`` is True if the object was deleted, ``changed`` if it was written since.
     """
 
     fingerprint: str
@@ -53,10 +53,10 @@ class GivenReference:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Everything a node tells about one task; limits of 0 were not set.
+    """The description of one task; limits of 0 were not set.
 
-    ``cpu_ms`` and ``memory_bytes`` are what its own process used, the latter at its peak; 0 while it runs.
-    ``not_repeatable`` says why it cannot be run again as it was; empty when it can.
+    ``cpu_ms`` and ``memory_bytes`` are the use of its own process, the latter at its peak; 0 while it runs.
+    ``not_repeatable`` is the reason why the run cannot be repeated; empty if it can.
     """
 
     status: Status
@@ -74,19 +74,18 @@ class Description:
 
 
 class UsageOps(NodeBase):
-    """Questions about use and limits, and the one call that sets them."""
+    """The operations on use and limits."""
 
     def limits_op(self) -> Operation[list[Usage]]:
-        """Use and limits of this principal, its groups and its tasks; of all principals for who runs it."""
+        """Return use and limits of this principal, its groups and tasks; for the node's user of everyone."""
         found = expect(messages.LimitRows, (yield messages.ListLimits()))
         return [usage_of(row) for row in found.rows]
 
     def set_limits_op(self, subject: Subject, /, **bounds: int | None) -> Operation[list[Usage]]:
-        """Set limits of a principal ("uid:1000"), or of the task or group behind a reference.
+        """Set limits of a principal ("uid:1000"), or of the task or group of a reference; return its usage.
 
-        The words are ``objects``, ``bytes``, ``references``, ``requests``, ``tasks``, ``cpu_ms``,
-        ``memory_bytes`` and ``volatile_bytes``; None lifts a limit. For who runs the node. Gives the subject
-        as it is now.
+        The names are ``objects``, ``bytes``, ``references``, ``requests``, ``tasks``, ``cpu_ms``,
+        ``memory_bytes`` and ``volatile_bytes``; None removes a limit. For the node's own user.
         """
         chosen = tuple(messages.Bound(resource_of(word), value) for word, value in bounds.items())
         if not chosen:
@@ -105,21 +104,21 @@ class UsageOps(NodeBase):
         return [usage_of(row) for row in found.rows]
 
     def describe_op(self, task: Handle) -> Operation[Description]:
-        """What a task was given, what it may use and has used; for who may read it."""
+        """Return a task's references, limits and use; for tasks that may read it."""
         return description_of(expect(messages.TaskDetail, (yield messages.Describe(task.ref))))
 
 
 def known_resources() -> str:
-    """The words for what can be limited."""
+    """Return the names of the resources."""
     return ", ".join(resource.name.lower() for resource in Resource)
 
 
 def resource_of(word: str) -> Resource:
-    """What a word means; InvalidError with the nearest for one that means nothing."""
+    """Return the resource of a name; InvalidError with the nearest name if there is none."""
     try:
         return Resource[word.upper()]
     except KeyError:
-        # Every task loads this module, and none is to pay for what only a mistake needs.
+        # Every task loads this module, and only a mistake needs this import.
         import difflib  # noqa: PLC0415 - see above
 
         close = difflib.get_close_matches(word.upper(), Resource.__members__, n=1, cutoff=0.5)
@@ -128,7 +127,7 @@ def resource_of(word: str) -> Resource:
 
 
 def usage_of(row: messages.LimitRow) -> Usage:
-    """A row from the wire by the names of its numbers; ones that a newer node adds are left out."""
+    """Return a row from the wire with the names of its numbers; unknown ones of a newer node are omitted."""
     return Usage(
         row.scope,
         row.subject,
@@ -146,7 +145,7 @@ def _given(rows: tuple[messages.HandedRow, ...]) -> tuple[GivenReference, ...]:
 
 
 def description_of(detail: messages.TaskDetail) -> Description:
-    """A description from the wire as a program may show it."""
+    """Return a description from the wire as a Description."""
     return Description(
         status_of(detail.status),
         usage_of(detail.usage),

@@ -1,8 +1,6 @@
-"""One blocking connection to the node: sends calls, waits for their answers, drives operations.
+"""One blocking connection to the node: sends calls, waits for their answers, runs operations.
 
-Not for: handles (``dios.client.sync.node``), or threads that share it: calls are made one after the other,
-and
-who waits lets nobody else call.
+Calls are made one after the other: while a thread waits for an answer, no other thread can call.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One socket to the node, driven by whoever calls."""
+    """One socket to the node, used by the calling threads."""
 
     def __init__(self, channel: ClientChannel) -> None:
         self._channel: Final = channel
@@ -35,12 +33,12 @@ class Connection:
         self.page: Page | None = None
 
     def fileno(self) -> int:
-        """The socket's descriptor, to poll beside others."""
+        """Return the descriptor of the socket, to poll together with others."""
         return self._channel.fileno()
 
     @property
     def session(self) -> Session:
-        """The numbers of its requests, for who borrows the socket meanwhile."""
+        """Return the session, for a connection that uses the same socket meanwhile."""
         return self._session
 
     def call(self, call: AnyCall) -> Answer:
@@ -60,7 +58,7 @@ class Connection:
         return result, fds
 
     def run(self, operation: Operation[T]) -> T:
-        """Drive an operation to its end."""
+        """Run an operation to its end and return its result."""
         call_node = self.call
         try:
             call = next(operation)
@@ -76,9 +74,9 @@ class Connection:
 
     # -- calls that something else can end ---------------------------------------------------------
     def begin(self, call: AnyCall) -> int:
-        """Send a call whose answer is taken later; gives its number."""
+        """Send a call whose answer is taken later; return its number."""
         seq = 0
-        # Around the lock, too: Ctrl-C may come as it is let go, and an answer to nobody ends a connection.
+        # Around the lock, too: Ctrl-C may come at its release, and an unknown answer ends the connection.
         try:
             with self._lock:
                 seq, frame = self._session.request(call)
@@ -105,9 +103,9 @@ class Connection:
         return result, fds
 
     def take(self, seq: int, call: AnyCall) -> Answer | None:
-        """Receive one answer; None when it was not that of ``seq`` but settled a call given up before.
+        """Receive one message; return None if it was not the answer to ``seq`` but to an abandoned call.
 
-        For who polls: it waits for one message at most, where ``finish`` waits for the right one.
+        It waits for one message at most, for callers that poll; ``finish`` waits for the right one.
         """
         with self._lock:
             try:
@@ -125,22 +123,22 @@ class Connection:
         return result, fds
 
     def abandon(self, seq: int, call: AnyCall) -> None:
-        """Give up a call that was begun; its answer is settled when it comes."""
+        """Abandon a call that was begun; its answer is handled when it comes."""
         with self._lock:
             self._session.give_up(seq, call)
             self._post(messages.Cancel(seq))
 
     def _post(self, call: AnyCall) -> None:
-        """Make a call whose answer nobody waits for."""
+        """Make a call whose answer is ignored."""
         self._session.give_up(self.begin(call), call)
 
     @property
     def answered(self) -> bool:
-        """Whether an answer is here already, of which no poll would tell."""
+        """Return True if an answer has been received, which no poll would report."""
         return self._channel.has_received
 
     def _find(self, seq: int, answered: int, answer: Answer) -> Answer:
-        """Settle replies that nobody waits for, until the one to ``seq`` comes."""
+        """Handle replies to abandoned calls until the one to ``seq`` comes."""
         while answered != seq:
             undo = self._session.late(answered, *answer)
             for call in undo:
@@ -152,16 +150,16 @@ class Connection:
 
     # -- begin and end ----------------------------------------------------------------------------
     def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
-        """Introduce a person's process."""
+        """Introduce a user's process to the node."""
         return self._entered(self.call(messages.Hello(PROTOCOL_VERSION, groups, label)))
 
     def welcome(self) -> messages.Welcome:
-        """Wait for the Welcome that a new task gets unasked."""
+        """Wait for the Welcome of a new task."""
         body, fds = self._channel.receive()
         seq, result = self._session.reply(body, fds)
         if seq:
             close_all(fds)
-            raise ProtocolError("the node's first message was no Welcome")
+            raise ProtocolError("the node's first message was not a Welcome")
         return self._entered((result, fds))
 
     def _entered(self, answer: Answer) -> messages.Welcome:

@@ -1,6 +1,6 @@
-"""What every handle of the blocking face is made of: driving an operation, requests, and references.
+"""The base classes of the blocking client's handles: operations, requests and references.
 
-Not for: what the methods do, which both faces share, or single kinds of object (``dios.client.sync.node``).
+``dios.client.ops`` has the operations, ``dios.client.sync.node`` the classes for each type of object.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ H = TypeVar("H", bound=HasLink)
 
 
 def drive(owner: HasLink, operation: Operation[T]) -> T:
-    """Drive an operation over its owner's connection."""
+    """Run an operation over its owner's connection."""
     return cast("Connection", owner.link).run(operation)
 
 
 def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatenate[H, P], T]:
-    """The blocking method for an operation, under its name without ``_op``."""
+    """Return the blocking method for an operation, with its name without ``_op``."""
 
     @functools.wraps(op)
     def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concaten
 
 # -- I/O requests -----------------------------------------------------------------------------------
 class Request(RequestOps):
-    """An I/O request as a ``with`` body: committed on a normal exit, and released on every one."""
+    """An I/O request as a ``with`` body: committed after a normal exit, and released after every exit."""
 
     __slots__ = ()
 
@@ -63,13 +63,13 @@ class Request(RequestOps):
         if kind is None:
             drive(self, self.finish_op())
             return
-        # The body's own error is the one to be told; a node that is gone has released everything.
+        # The error of the body is the one to report; if the node is gone, everything is released.
         with contextlib.suppress(DiosError):
             drive(self, self.release_op())
 
 
 class ReadRequest(Request, ReadOps):
-    """A read: look at ``view``, then ``commit`` says whether it was valid."""
+    """A read request: read ``view``, then ``commit`` checks that it was valid."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class ReadRequest(Request, ReadOps):
 
 
 class WriteRequest(Request, WriteOps):
-    """A write: fill ``view``, then ``commit`` makes it the object's bytes if nothing came between."""
+    """A write request: fill ``view``, then ``commit`` makes it the object's content."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class Reference(ReferenceOps["Reference"]):
     __slots__ = ()
 
     def read(self, semantics: Semantics = Semantics.ANY, *, size: int = 0, offset: int = 0) -> ReadRequest:
-        """Acquire a request to read ``size`` bytes (0: all) from ``offset`` on; Busy when not admitted."""
+        """Acquire a request to read ``size`` bytes (0: all) from ``offset`` on; Busy if not admitted."""
         request = ReadRequest(self, size, offset, semantics)
         drive(self, request.acquire_op())
         return request
@@ -109,10 +109,10 @@ class Reference(ReferenceOps["Reference"]):
         blank: bool = False,
         replace: bool = False,
     ) -> WriteRequest:
-        """Acquire a request to write ``size`` bytes (0: as many as there are) from ``offset`` on.
+        """Acquire a request to write ``size`` bytes (0: the object's size) from ``offset`` on.
 
-        The buffer holds the object's bytes unless it is ``blank``. With ``replace`` the object ends where
-        the written range ends. Busy when not admitted.
+        The buffer contains the object's bytes unless it is ``blank``. With ``replace`` the object ends where
+        the written range ends. Raises Busy if the request is not admitted.
         """
         request = WriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
         drive(self, request.acquire_op())
@@ -144,10 +144,10 @@ class StreamEnds(StreamOps, Reference):
 
     @property
     def writer(self) -> RingWriter:
-        """The writing end, attached if it was not."""
+        """Return the writing end, attached if necessary."""
         return self._writer if self._writer is not None else drive(self, self.writer_op())
 
     @property
     def reader(self) -> RingReader:
-        """The reading end, attached if it was not."""
+        """Return the reading end, attached if necessary."""
         return self._reader if self._reader is not None else drive(self, self.reader_op())

@@ -1,7 +1,4 @@
-"""Logs of the blocking face.
-
-Not for: what the methods do, which both faces share (``dios.client.ops.logs``).
-"""
+"""Logs of the blocking client; ``dios.client.ops.logs`` has the operations."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Log(LogOps, Reference):
-    """A log; iterating gives the entries that there are, from the first one on."""
+    """A log; iterating yields its present entries, from the first one on."""
 
     __slots__ = ()
 
@@ -25,22 +22,22 @@ class Log(LogOps, Reference):
     def read_entries(
         self, position: int = 0, *, wait: bool = False, timeout: float | None = None
     ) -> list[Entry]:
-        """The entries from ``position`` on, as many as one message holds; none at the end.
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
 
-        With ``wait`` it waits there for the next one, at most ``timeout`` seconds (TimeLimitError).
+        With ``wait`` it waits at the end for the next entry; TimeLimitError after ``timeout`` seconds.
         """
         if wait and timeout is not None:
             return drive(self, self.next_op(position, timeout))
         return drive(self, self.read_op(position, wait=wait))
 
     def entries(self, position: int = 0) -> Iterator[Entry]:
-        """The entries from ``position`` to the end as it is when it is reached."""
+        """Yield the entries from ``position`` to the end at the time it is reached."""
         while found := self.read_entries(position):
             yield from found
             position = found[-1].next
 
     def follow(self, position: int = 0) -> Iterator[Entry]:
-        """The entries from ``position`` on, for ever: at the end it waits for the next one."""
+        """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
         while True:
             found = self.read_entries(position, wait=True)
             yield from found

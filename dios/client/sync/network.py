@@ -1,7 +1,4 @@
-"""Network streams of the blocking face.
-
-Not for: what the methods do, which both faces share (``dios.client.ops.network``).
-"""
+"""Network streams of the blocking client; ``dios.client.ops.network`` has the operations."""
 
 from __future__ import annotations
 
@@ -17,22 +14,24 @@ if TYPE_CHECKING:
 
 
 class TcpConnection(TcpOps, StreamEnds):
-    """One TCP connection; iterating gives bytes as they come, until the peer has sent its last."""
+    """A TCP connection; iterating yields bytes as they come, until the peer has sent its last."""
 
     __slots__ = ()
 
     send_eof = blocking(TcpOps.send_eof_op)
 
     def send(self, data: Data, timeout: float | None = None) -> None:
-        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone,
-        TimeLimitError when nothing moved for so long: some of it may have been sent.
+        """Send all of ``data``; wait while there is no room. ClosedError if the connection is gone.
+
+        Raises TimeLimitError if nothing moved for ``timeout`` seconds; a part may have been sent then.
         """
         self.writer.write(data, timeout)
 
     def receive(self, size: int = 0, timeout: float | None = None) -> bytes:
-        """Wait for bytes: at least one, at most ``size`` (0: all that are here).
+        """Wait for bytes and return them: at least one, at most ``size`` (0: all that are here).
 
-        EndOfStreamError when the peer has sent its last, ClosedError when the connection broke.
+        Raises EndOfStreamError after the peer's last byte, ClosedError if the connection broke, and
+        TimeLimitError after ``timeout`` seconds.
         """
         try:
             return self.reader.read(size, timeout)
@@ -48,16 +47,16 @@ class TcpConnection(TcpOps, StreamEnds):
 
 
 class Datagrams(UdpOps, StreamEnds):
-    """A UDP socket; iterating gives datagrams with their peers' addresses, for ever."""
+    """A UDP socket; iterating yields datagrams with their peers' addresses, for ever."""
 
     __slots__ = ()
 
     def send(self, data: Data, address: str, timeout: float | None = None) -> None:
-        """Send one datagram to "HOST:PORT"; it may be lost on the way, as on any network."""
+        """Send one datagram to "HOST:PORT"; the network may lose it."""
         self.writer.send(datagram(data, address), timeout)
 
     def receive(self, timeout: float | None = None) -> tuple[bytes, str]:
-        """Wait for a datagram: its bytes, and where it came from."""
+        """Wait for a datagram; return its bytes and its sender's address."""
         return taken_apart(self.reader.receive(timeout))
 
     def __iter__(self) -> Iterator[tuple[bytes, str]]:
@@ -66,7 +65,7 @@ class Datagrams(UdpOps, StreamEnds):
 
 
 class Acceptor(AcceptorOps["TcpConnection"], Reference):
-    """A listening socket; iterating gives connections, one after the other, for ever."""
+    """A listening socket; iterating yields connections, for ever."""
 
     __slots__ = ()
 

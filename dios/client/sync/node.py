@@ -1,6 +1,6 @@
-"""The blocking face: handles whose methods return when the node has answered, and ``connect``.
+"""The blocking client: ``connect``, and handles whose methods return when the node has answered.
 
-Not for: what the methods do, which both faces share (``dios.client.ops.handles``, ``dios.client.ops.nodes``).
+``dios.client.ops`` has the operations, which both clients share.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Task(TaskOps["Console"], Reference):
 
 
 class Console(ConsoleOps, Reference):
-    """A reference to a task's console; iterating gives what is printed, until the task has ended."""
+    """A reference to a task's console; iterating yields its output, until the task has ended."""
 
     __slots__ = ()
 
@@ -93,20 +93,20 @@ class Group(GroupOps, Reference):
 
 
 class Stream(StreamEnds):
-    """A reference to a stream, which is its writing or reading end from its first use as one on.
+    """A reference to a stream; its first use makes it the writing or the reading end.
 
-    Iterating gives messages until the writer is gone. ``writer`` and ``reader`` are the ends themselves,
-    for loops that count nanoseconds and for views into the ring.
+    Iterating yields messages until the writer is closed. ``writer`` and ``reader`` are the ends themselves,
+    for loops that count nanoseconds and for views of the ring.
     """
 
     __slots__ = ()
 
     def send(self, data: Data, timeout: float | None = None) -> None:
-        """Send one message; waits while there is no room. ClosedError when the reader is gone."""
+        """Send one message; wait while there is no room. ClosedError if the reader is closed."""
         self.writer.send(data, timeout)
 
     def receive(self, timeout: float | None = None) -> bytes:
-        """Wait for the next message; EndOfStreamError when the writer is gone and everything was read."""
+        """Wait for the next message and return it; EndOfStreamError after the last one."""
         return self.reader.receive(timeout)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ class Node(
     NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"],
     LogMakers["Log"],
 ):
-    """The node, as this task sees it; a ``with`` body closes a connection of one's own at its end."""
+    """The node, as this task sees it; a ``with`` body closes the connection at its end, except in tasks."""
 
     _turn = 0
 
@@ -177,26 +177,26 @@ class Node(
     pause = blocking(_Ops.pause_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:
-        """A handle for a reference that came in a message."""
+        """Return a handle for a reference in a message."""
         return _KINDS.get(info.type, Reference)(self, info, name)
 
     def select(
         self, references: Iterable[Reference], mode: str | Mode = Mode.READ, timeout: float | None = None
     ) -> Reference | None:
-        """Wait until one of ``references`` can be read ("write": written) without waiting, and answer it;
-        None after ``timeout`` seconds (B.1.13).
+        """Wait until one of ``references`` can be read ("write": written) without waiting, and return it.
 
-        Streams are looked at first and directly; only about other objects the node is asked.
+        Returns None after ``timeout`` seconds (B.1.13). Streams are checked directly; the node is asked about
+        other objects only.
         """
         self._turn += 1
         return select(cast("Connection", self.link), list(references), mode_of(mode), timeout, self._turn)
 
     def batch(self) -> Batch:
-        """A batch, for operations that shall travel in few messages."""
+        """Return a batch, for operations that are sent in few messages."""
         return Batch(self.link)
 
     def close(self) -> None:
-        """Close the connection; in a task, whose connection is the task's life, nothing."""
+        """Close the connection; in a task this does nothing, because the task ends with its connection."""
         if not self.ambient:
             self.close_ends()
             cast("Connection", self.link).close()
@@ -211,12 +211,12 @@ class Node(
 
 
 class Batch(BatchOps):
-    """Operations that travel together: collected in a ``with`` body, run at its end."""
+    """Operations that are sent together: collected in a ``with`` body, run at its end."""
 
     def add(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         """Collect one call of a handle's or node's method, like ``batch.add(blob.read_bytes, 100)``.
 
-        Its result is there after the body. The operations must not depend on each other, nor wait.
+        Its result is available after the body. The operations must not depend on each other, nor wait.
         """
         return cast("Pending[T]", self._collect(operation_of(method, *args, **kwargs)))
 
@@ -237,14 +237,14 @@ _welcome: messages.Welcome | None = None
 
 
 def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
-    """Make the node of a task's inherited socket what ``connect`` gives from now on."""
+    """Make the node of a task's inherited socket the result of ``connect`` from now on."""
     global _ambient, _welcome
     _ambient, _welcome = Node(connection, welcome, ambient=True), welcome
     return _ambient
 
 
 def ambient() -> tuple[Connection, messages.Welcome] | None:
-    """The connection of the task that this process is, and what it was told; None outside tasks."""
+    """Return the connection and the Welcome of the task that this process is; None outside tasks."""
     if _ambient is None or _welcome is None:
         return None
     return cast("Connection", _ambient.link), _welcome
@@ -256,14 +256,14 @@ def connect(
     groups: Iterable[str | bytes] | None = None,
     label: str = "",
 ) -> Node:
-    """The node: inside a task its own, outside the one that ``node`` or the configuration says.
+    """Connect to the node: a task to its own, a user's process to ``node`` or the configured one.
 
     ``node`` is a data directory or socket; ``groups`` are names, as bytes or text, or aliases of the
-    keyring, by default all that it has. Raises UnreachableError when no node listens there.
+    keyring, by default all of them. Raises UnreachableError if no node listens there.
     """
     if _ambient is not None and node is None:
         return _ambient
-    # A task needs neither a keyring nor to look for its node, and starts without loading how.
+    # A task needs neither a keyring nor a search for its node, and starts faster without these modules.
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
     from dios.client.locate import resolve_node  # noqa: PLC0415 - the same
 

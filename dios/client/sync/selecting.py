@@ -1,8 +1,4 @@
-"""select for the blocking face: rings are looked at directly, the node is asked about everything else.
-
-Not for: trio (``dios.client.trio.node``), or deciding what readiness means, which is the core's and the
-rings'.
-"""
+"""``select`` of the blocking client: rings are checked directly, the node is asked about other objects."""
 
 from __future__ import annotations
 
@@ -26,9 +22,9 @@ H = TypeVar("H", bound=Handle)
 def select(
     connection: Connection, references: Sequence[H], mode: Mode, timeout: float | None, turn: int
 ) -> H | None:
-    """The first of ``references`` that is ready, None after ``timeout`` seconds (B.1.13).
+    """Return the first of ``references`` that is ready, None after ``timeout`` seconds (B.1.13).
 
-    ``turn`` says at which stream to begin looking, so that a busy one does not starve the others.
+    ``turn`` is the stream to check first, so that a busy stream does not starve the others.
     """
     ends, others = connection.run(ends_op(references, mode))
     if not ends:
@@ -53,7 +49,7 @@ def _select_both(
     answer = None
     while answer is None:
         try:
-            # The node keeps the time limit: its answer comes when it has passed.
+            # The node applies the timeout: its answer comes when it has passed.
             ready = [] if connection.answered else wait_any(list(ends), None, [connection.fileno()])[0]
         except BaseException:
             connection.abandon(seq, call)
@@ -62,7 +58,7 @@ def _select_both(
             connection.abandon(seq, call)
             return ends[ready[0]]
         try:
-            # What woke us may answer a call that was given up before: then the rings count as much as ever.
+            # The message may be the answer to an abandoned call; then the rings are checked again.
             answer = connection.take(seq, call)
         except Conflict:
             return None

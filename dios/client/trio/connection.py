@@ -1,7 +1,4 @@
-"""One connection to the node on trio: any number of tasks call at once, one reader hands out the answers.
-
-Not for: handles (``dios.client.trio.node``), or a program without trio.
-"""
+"""One connection to the node on trio: any number of tasks call at once, one reader gets the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Slot:
-    """A call on its way: the task that waits for its answer, or the answer that came first."""
+    """An open call: the trio task that waits for its answer, or the answer if it came first."""
 
     __slots__ = ("arrived", "call", "task")
 
@@ -38,7 +35,7 @@ class _Slot:
 
 
 class AsyncConnection:
-    """One socket to the node; ``session`` is shared with whoever uses the same socket at other times."""
+    """One socket to the node; ``session`` is shared with a connection that uses the socket at other times."""
 
     def __init__(self, channel: AsyncClientChannel, session: Session | None = None) -> None:
         self._channel: Final = channel
@@ -54,7 +51,7 @@ class AsyncConnection:
     async def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 
-        Cancelled, the call is given up at the node as well, and what it granted all the same is given back.
+        If it is cancelled, the call is abandoned at the node too, and references that it granted are dropped.
         """
         if self._over is not None:
             raise self._over
@@ -81,7 +78,7 @@ class AsyncConnection:
         return result, fds
 
     async def run(self, operation: Operation[T]) -> T:
-        """Drive an operation to its end."""
+        """Run an operation to its end and return its result."""
         try:
             call = next(operation)
             while True:
@@ -95,7 +92,7 @@ class AsyncConnection:
             return cast("T", done.value)
 
     async def _send(self, frame: bytes) -> None:
-        # Half a frame would spoil the connection for everybody, so that a send is not cut short.
+        # An incomplete frame would make the connection unusable, so a send is not interrupted.
         with trio.CancelScope(shield=True):
             async with self._sending:
                 await self._channel.send(frame)
@@ -106,7 +103,7 @@ class AsyncConnection:
             self._session.give_up(seq, slot.call)
 
     def _post(self, call: AnyCall) -> None:
-        """Make a call whose answer nobody waits for."""
+        """Make a call whose answer is ignored."""
         if self._over is None:
             trio.lowlevel.spawn_system_task(self._send_unheard, call, name="dios client post")
 
@@ -153,13 +150,13 @@ class AsyncConnection:
 
     # -- begin and end ----------------------------------------------------------------------------
     async def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
-        """Introduce a person's process."""
+        """Introduce a user's process to the node."""
         answer = await self.call(messages.Hello(PROTOCOL_VERSION, groups, label))
         welcome, self.page = expect_welcome(answer)
         return welcome
 
     async def close(self) -> None:
-        """Close the socket and the page; whoever still waits gets ClosedError."""
+        """Close the socket and the page; waiting callers get ClosedError."""
         self._reading.cancel()
         self._end(ClosedError("this connection was closed"))
         with trio.CancelScope(shield=True):

@@ -1,6 +1,6 @@
-"""What every handle of the face on trio is made of: driving an operation, requests, and references.
+"""The base classes of the trio client's handles: operations, requests and references.
 
-Not for: what the methods do, which both faces share, or single kinds of object (``dios.client.trio.node``).
+``dios.client.ops`` has the operations, ``dios.client.trio.node`` the classes for each type of object.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ H = TypeVar("H", bound=HasLink)
 
 
 async def drive(owner: HasLink, operation: Operation[T]) -> T:
-    """Drive an operation over its owner's connection."""
+    """Run an operation over its owner's connection."""
     return await cast("AsyncConnection", owner.link).run(operation)
 
 
 def awaited(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatenate[H, P], Awaitable[T]]:
-    """The coroutine method for an operation, under its name without ``_op``."""
+    """Return the coroutine method for an operation, with its name without ``_op``."""
 
     @functools.wraps(op)
     async def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,9 +50,9 @@ def awaited(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concatena
 
 # -- I/O requests -----------------------------------------------------------------------------------
 class AsyncRequest(RequestOps):
-    """An I/O request: ``async with`` acquires it, commits it on a normal exit and releases it always.
+    """An I/O request: ``async with`` acquires it, commits it after a normal exit and always releases it.
 
-    Awaiting it instead acquires it, and leaves the rest to the program.
+    ``await`` only acquires it.
     """
 
     __slots__ = ()
@@ -75,13 +75,13 @@ class AsyncRequest(RequestOps):
         if kind is None:
             await drive(self, self.finish_op())
             return
-        # The body's own error is the one to be told; the buffer goes back even when it was cancelled.
+        # The error of the body is the one to report; the buffer is released even after a cancellation.
         with contextlib.suppress(DiosError), trio.CancelScope(shield=True):
             await drive(self, self.release_op())
 
 
 class AsyncReadRequest(AsyncRequest, ReadOps):
-    """A read: look at ``view``, then ``commit`` says whether it was valid."""
+    """A read request: read ``view``, then ``commit`` checks that it was valid."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class AsyncReadRequest(AsyncRequest, ReadOps):
 
 
 class AsyncWriteRequest(AsyncRequest, WriteOps):
-    """A write: fill ``view``, then ``commit`` makes it the object's bytes if nothing came between."""
+    """A write request: fill ``view``, then ``commit`` makes it the object's content."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ class AsyncReference(ReferenceOps["AsyncReference"]):
     def read(
         self, semantics: Semantics = Semantics.ANY, *, size: int = 0, offset: int = 0
     ) -> AsyncReadRequest:
-        """A request to read ``size`` bytes (0: all) from ``offset`` on, for ``async with``."""
+        """Return a request to read ``size`` bytes (0: all) from ``offset`` on, for ``async with``."""
         return AsyncReadRequest(self, size, offset, semantics)
 
     def write(
@@ -121,8 +121,10 @@ class AsyncReference(ReferenceOps["AsyncReference"]):
         blank: bool = False,
         replace: bool = False,
     ) -> AsyncWriteRequest:
-        """A request to write ``size`` bytes (0: as many as there are) from ``offset`` on, for
-        ``async with``; ``blank`` and ``replace`` as in the blocking face.
+        """Return a request to write ``size`` bytes (0: the object's size) from ``offset`` on.
+
+        The buffer contains the object's bytes unless it is ``blank``. With ``replace`` the object ends where
+        the written range ends.
         """
         return AsyncWriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
 

@@ -1,7 +1,4 @@
-"""Logs of the face on trio.
-
-Not for: what the methods do, which both faces share (``dios.client.ops.logs``).
-"""
+"""Logs of the trio client; ``dios.client.ops.logs`` has the operations."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from dios.client.trio.handles import AsyncReference, awaited, drive
 
 
 class AsyncLog(LogOps, AsyncReference):
-    """A log; iterating gives the entries that there are, from the first one on."""
+    """A log; iterating yields its present entries, from the first one on."""
 
     __slots__ = ()
 
@@ -26,23 +23,23 @@ class AsyncLog(LogOps, AsyncReference):
         wait: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - the blocking client's argument
     ) -> list[Entry]:
-        """The entries from ``position`` on, as many as one message holds; none at the end.
+        """Return the entries from ``position`` on that fit one message; an empty list at the end.
 
-        With ``wait`` it waits there for the next one, at most ``timeout`` seconds (TimeLimitError).
+        With ``wait`` it waits at the end for the next entry; TimeLimitError after ``timeout`` seconds.
         """
         if wait and timeout is not None:
             return await drive(self, self.next_op(position, timeout))
         return await drive(self, self.read_op(position, wait=wait))
 
     async def entries(self, position: int = 0) -> AsyncGenerator[Entry, None]:
-        """The entries from ``position`` to the end as it is when it is reached."""
+        """Yield the entries from ``position`` to the end at the time it is reached."""
         while found := await self.read_entries(position):
             for entry in found:
                 yield entry
             position = found[-1].next
 
     async def follow(self, position: int = 0) -> AsyncGenerator[Entry, None]:
-        """The entries from ``position`` on, for ever: at the end it waits for the next one."""
+        """Yield the entries from ``position`` on, for ever: at the end it waits for the next entry."""
         while True:
             found = await self.read_entries(position, wait=True)
             for entry in found:

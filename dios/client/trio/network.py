@@ -1,7 +1,4 @@
-"""Network streams of the face on trio.
-
-Not for: what the methods do, which both faces share (``dios.client.ops.network``).
-"""
+"""Network streams of the trio client; ``dios.client.ops.network`` has the operations."""
 
 from __future__ import annotations
 
@@ -15,22 +12,24 @@ from dios.transport.rings import waiting_trio
 
 
 class AsyncTcpConnection(TcpOps, AsyncStreamEnds):
-    """One TCP connection; iterating gives bytes as they come, until the peer has sent its last."""
+    """A TCP connection; iterating yields bytes as they come, until the peer has sent its last."""
 
     __slots__ = ()
 
     send_eof = awaited(TcpOps.send_eof_op)
 
     async def send(self, data: Data, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
-        """Send all of ``data``; waits while there is no room. ClosedError when the connection is gone,
-        TimeLimitError when nothing moved for so long: some of it may have been sent.
+        """Send all of ``data``; wait while there is no room. ClosedError if the connection is gone.
+
+        Raises TimeLimitError if nothing moved for ``timeout`` seconds; a part may have been sent then.
         """
         await waiting_trio.write(await self.writer(), data, timeout)
 
     async def receive(self, size: int = 0, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the blocking client's argument
-        """Wait for bytes: at least one, at most ``size`` (0: all that are here).
+        """Wait for bytes and return them: at least one, at most ``size`` (0: all that are here).
 
-        EndOfStreamError when the peer has sent its last, ClosedError when the connection broke.
+        Raises EndOfStreamError after the peer's last byte, ClosedError if the connection broke, and
+        TimeLimitError after ``timeout`` seconds.
         """
         try:
             return await waiting_trio.read(await self.reader(), size, timeout)
@@ -46,16 +45,16 @@ class AsyncTcpConnection(TcpOps, AsyncStreamEnds):
 
 
 class AsyncDatagrams(UdpOps, AsyncStreamEnds):
-    """A UDP socket; iterating gives datagrams with their peers' addresses, for ever."""
+    """A UDP socket; iterating yields datagrams with their peers' addresses, for ever."""
 
     __slots__ = ()
 
     async def send(self, data: Data, address: str, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
-        """Send one datagram to "HOST:PORT"; it may be lost on the way, as on any network."""
+        """Send one datagram to "HOST:PORT"; the network may lose it."""
         await waiting_trio.send(await self.writer(), datagram(data, address), timeout)
 
     async def receive(self, timeout: float | None = None) -> tuple[bytes, str]:  # noqa: ASYNC109 - the blocking client's argument
-        """Wait for a datagram: its bytes, and where it came from."""
+        """Wait for a datagram; return its bytes and its sender's address."""
         return taken_apart(await waiting_trio.receive(await self.reader(), timeout))
 
     async def __aiter__(self) -> AsyncIterator[tuple[bytes, str]]:
@@ -64,7 +63,7 @@ class AsyncDatagrams(UdpOps, AsyncStreamEnds):
 
 
 class AsyncAcceptor(AcceptorOps["AsyncTcpConnection"], AsyncReference):
-    """A listening socket; iterating gives connections, one after the other, for ever."""
+    """A listening socket; iterating yields connections, for ever."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""The face on trio: ``open_node``, and handles whose methods are coroutines, callable from many tasks.
+"""The trio client: ``open_node``, and handles whose methods are coroutines that many tasks can call.
 
-Not for: what the methods do, which both faces share (``dios.client.ops.handles``, ``dios.client.ops.nodes``).
+``dios.client.ops`` has the operations, which both clients share.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class AsyncTask(TaskOps["AsyncConsole"], AsyncReference):
 
 
 class AsyncConsole(ConsoleOps, AsyncReference):
-    """A reference to a task's console; iterating gives what is printed, until the task has ended."""
+    """A reference to a task's console; iterating yields its output, until the task has ended."""
 
     __slots__ = ()
 
@@ -108,19 +108,19 @@ class AsyncGroup(GroupOps, AsyncReference):
 
 
 class AsyncStream(AsyncStreamEnds):
-    """A reference to a stream, which is its writing or reading end from its first use as one on.
+    """A reference to a stream; its first use makes it the writing or the reading end.
 
-    Iterating gives messages until the writer is gone.
+    Iterating yields messages until the writer is closed.
     """
 
     __slots__ = ()
 
     async def send(self, data: Data, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the blocking client's argument
-        """Send one message; waits while there is no room. ClosedError when the reader is gone."""
+        """Send one message; wait while there is no room. ClosedError if the reader is closed."""
         await waiting_trio.send(await self.writer(), data, timeout)
 
     async def receive(self, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the blocking client's argument
-        """Wait for the next message; EndOfStreamError when the writer is gone and everything was read."""
+        """Wait for the next message and return it; EndOfStreamError after the last one."""
         return await waiting_trio.receive(await self.reader(), timeout)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -188,11 +188,11 @@ class AsyncNode(
     pause = awaited(_Ops.pause_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> AsyncReference:
-        """A handle for a reference that came in a message."""
+        """Return a handle for a reference in a message."""
         return _KINDS.get(info.type, AsyncReference)(self, info, name)
 
     def batch(self) -> AsyncBatch:
-        """A batch, for operations that shall travel in few messages."""
+        """Return a batch, for operations that are sent in few messages."""
         return AsyncBatch(self.link)
 
     async def select(
@@ -201,8 +201,9 @@ class AsyncNode(
         mode: str | Mode = Mode.READ,
         timeout: float | None = None,  # noqa: ASYNC109 - select's own limit (B.1.13), which the node keeps
     ) -> AsyncReference | None:
-        """Wait until one of ``references`` can be read ("write": written) without waiting, and answer it;
-        None after ``timeout`` seconds (B.1.13).
+        """Wait until one of ``references`` can be read ("write": written) without waiting, and return it.
+
+        Returns None after ``timeout`` seconds (B.1.13).
         """
         direction = mode_of(mode)
         ends, others = await drive(self, ends_op(list(references), direction))
@@ -237,7 +238,7 @@ class AsyncNode(
         return found[0] if found else None
 
     async def close(self) -> None:
-        """Close the connection; in a task, whose connection is the task's life, nothing."""
+        """Close the connection; in a task this does nothing, because the task ends with its connection."""
         if not self.ambient:
             self.close_ends()
             await cast("AsyncConnection", self.link).close()
@@ -252,7 +253,7 @@ class AsyncNode(
 
 
 class AsyncBatch(BatchOps):
-    """Operations that travel together: collected in an ``async with`` body, run at its end."""
+    """Operations that are sent together: collected in an ``async with`` body, run at its end."""
 
     def add(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
         """Collect one call of a method, not awaited, like ``batch.add(blob.read_bytes, 100)``."""
@@ -274,9 +275,9 @@ class AsyncBatch(BatchOps):
 async def open_node(
     node: str | Path | None = None, *, groups: Iterable[str | bytes] | None = None, label: str = ""
 ) -> AsyncIterator[AsyncNode]:
-    """The node for an ``async with`` body; arguments and errors as of ``dios.connect``.
+    """Open the node for an ``async with`` body; arguments and errors are those of ``dios.connect``.
 
-    Inside a task it is the task's own, whose blocking face must rest meanwhile.
+    In a task it is the task's own node, and the blocking client must not be used meanwhile.
     """
     inside = ambient() if node is None else None
     if inside is not None:
@@ -297,7 +298,7 @@ async def open_node(
 
 @contextlib.asynccontextmanager
 async def _borrowed(own: Connection, welcome: messages.Welcome) -> AsyncIterator[AsyncNode]:
-    """The task's own connection on trio, given back to the blocking face at the end."""
+    """Yield the task's own connection on trio; the blocking client can use it afterwards."""
     channel = AsyncClientChannel(socket.socket(fileno=os.dup(own.fileno())))
     connection = AsyncConnection(channel, own.session)
     connection.page = own.page
@@ -308,5 +309,5 @@ async def _borrowed(own: Connection, welcome: messages.Welcome) -> AsyncIterator
         borrowed.close_ends()
         connection.page = None
         await connection.close()
-        # Both descriptors are one open socket, and so is the flag that says whether it blocks.
+        # Both descriptors are one open socket, with one flag for blocking.
         os.set_blocking(own.fileno(), True)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.calls import access, groups
 from dios.core.model.records import (
+    HandedReference,
     Holder,
-    PassedReference,
     Recipe,
     Reference,
     Session,
@@ -81,14 +81,14 @@ def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Referen
     return found
 
 
-def _program(reference: Reference) -> PassedReference:
+def _program(reference: Reference) -> HandedReference:
     rights = int(Permission.READ | Permission.EXECUTE)
     return _given(reference, messages.Handed(reference.id, rights, "program"))
 
 
-def _given(reference: Reference, item: messages.Handed) -> PassedReference:
+def _given(reference: Reference, item: messages.Handed) -> HandedReference:
     target = reference.object
-    return PassedReference(
+    return HandedReference(
         target,
         int(narrowed(reference.permissions, item.permissions)),
         item.label,

@@ -582,7 +582,7 @@ class ChildIdentity(Struct, frozen=True):
     name: Name
 
 
-class PassedReference(Struct, frozen=True):
+class HandedReference(Struct, frozen=True):
     """One reference that a task was handed; ``v_w`` is the object's version then.
 
     ``expires_ns`` is when the reference that it came from goes by itself, 0 for never, and ``retirements``
@@ -619,10 +619,10 @@ class PassedReference(Struct, frozen=True):
 class Recipe(Struct, frozen=True):
     """The run call of a task, with objects in the place of references."""
 
-    program: PassedReference
+    program: HandedReference
     groups: tuple[Name, ...]
-    inputs: tuple[PassedReference, ...]
-    outputs: tuple[PassedReference, ...]
+    inputs: tuple[HandedReference, ...]
+    outputs: tuple[HandedReference, ...]
     arguments: tuple[str, ...]
     brand: Brand
     limits: Limits

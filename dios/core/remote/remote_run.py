@@ -23,8 +23,8 @@ from dios.core.calls import (
 )
 from dios.core.model.records import (
     ChildIdentity,
+    HandedReference,
     Holder,
-    PassedReference,
     Pending,
     PhysicalObject,
     Provenance,
@@ -364,7 +364,7 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
     targets = _targets(step, cluster, parent, everything, origins)
     names = groups.names_for(step, body.groups)
     given = [
-        PassedReference(
+        HandedReference(
             target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
         )
         for target, one in zip(targets, everything, strict=True)

@@ -1,8 +1,8 @@
 """The machines that hold blocks of input, as reported by coordinators: Quincy's data (appendix C.3).
 
 The data terms of cost models are meant to read it; until coordinators report blocks, a task's inputs come
-with its submission (``--near``). The node's core finds and moves objects. An outdated entry here costs no more
-than a transfer.
+with its submission (``--near``). The node's core finds and moves objects. An outdated entry here costs no
+more than a transfer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ GONE = -1
 """The size in a report that a machine no longer holds a block."""
 
 
-class Places:
-    """The machines that hold each block; of several reports of a machine about one block the newest counts."""
+class BlockLocations:
+    """The machines that hold each block, by the newest report of each machine about it."""
 
     def __init__(self) -> None:
         self.blocks: OrderedDict[bytes, dict[str, KnowledgeEntry]] = OrderedDict()

@@ -120,7 +120,7 @@ def shift(state: ClusterState, rows: Ints, leaves: Ints) -> None:
     _count(state, rows, leaves, 1)
 
 
-def settle(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
+def assign_leaves(state: ClusterState, machine: Ints, leaf: Ints) -> Ints:
     """Return leaves for tasks that are to run on machines (n,): the wanted ones where there is room.
 
     A task that was held back needs its old leaf again, which the solution may have given to another task.

@@ -94,7 +94,7 @@ class Rows:
         self.id[~self.alive] = ABSENT
 
 
-class Names:
+class NameTable:
     """Small integers for strings, such as equivalence classes and machine types. They are kept for ever."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dios.firmament.cluster.columns import ABSENT, FIRST_ROWS, Flags, Floats, Ints, Names, Rows
+from dios.firmament.cluster.columns import ABSENT, FIRST_ROWS, Flags, Floats, Ints, NameTable, Rows
 from dios.firmament.descriptors import (
     DIMENSIONS,
     Inner,
@@ -142,14 +142,14 @@ class ClusterState:
     tasks: TaskTable = field(default_factory=TaskTable)
     jobs: JobTable = field(default_factory=JobTable)
     resources: ResourceTable = field(default_factory=ResourceTable)
-    equivalences: Names = field(default_factory=Names)
-    principals: Names = field(default_factory=Names)
+    equivalences: NameTable = field(default_factory=NameTable)
+    principals: NameTable = field(default_factory=NameTable)
     held: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
     """By principal, with at least as many rows as principals: the number of its running tasks and the sums of
     their demands, each plus those of its jobs that were admitted over time."""
     promised: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
     """The same of its jobs that were admitted over time alone."""
-    machine_types: Names = field(default_factory=Names)
+    machine_types: NameTable = field(default_factory=NameTable)
     knowledge: KnowledgeBase | None = None
     """The profiles measured so far; None if nothing is measured."""
     cluster: int = field(init=False)
@@ -257,7 +257,7 @@ class ClusterState:
         return row
 
     def available(self, rows: Ints) -> Floats:
-        """Return the unreserved resources, shape (n, DIMENSIONS); infinity where the capacity is not known."""
+        """Return the unreserved resources, (n, DIMENSIONS); infinity where the capacity is unknown."""
         table = self.resources
         capacity = table.capacity[rows]
         return np.where(capacity > 0, capacity - table.reserved[rows], np.inf)

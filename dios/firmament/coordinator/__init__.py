@@ -1,0 +1,13 @@
+"""A node's coordinator: it keeps track of the cluster, decides where runs go, and answers questions (§6.5.1).
+
+Read in this order: ``main`` (the task's program), ``coordinator`` (the loop), ``assignment`` (which
+coordinator is responsible for which nodes), ``cluster_state`` (the tasks and nodes that it knows),
+``cluster_service`` with its subclasses ``start_up_service`` (a simple rule, ``first_fit``, until the
+kernels are compiled) and ``scheduler_service`` (the flow scheduler).
+
+Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``. Kernels are compiled
+by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements come from ``node_monitor``,
+``observer`` and ``task_tracer``. Bandwidth is divided in ``rate_control``; ``job_traffic`` and
+``admissions`` serve jobs over time, and ``share_storage`` keeps shares. ``translate`` describes queue rows
+for the scheduler, and ``start_options`` holds the node's settings.
+"""

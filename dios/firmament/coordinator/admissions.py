@@ -78,7 +78,7 @@ class Admissions:
         """Record which members run.
 
         Returns:
-            Whether guarantees have changed, and the members that have to stop.
+            True if guarantees have changed, and the members that have to stop.
         """
         jobs = self._jobs
         if not (jobs.jobs or jobs.over):

@@ -1,8 +1,8 @@
-"""Which coordinator schedules what: the three set-ups of Figure 6.6 (thesis §6.5.1).
+"""The assignment of nodes to coordinators: the three set-ups of Figure 6.6 (thesis §6.5.1).
 
-For: coordinators, each of which works it out for itself from the same facts.
-Not for: safety. While nodes disagree two may schedule the same runs; a node places each once, and no more
-on itself than it has, so that one of them loses and tries again.
+Each coordinator computes its own assignment from the same facts. While coordinators disagree, two may
+schedule the same runs. That is safe: a node starts each run once and accepts no more than it has room for, so
+one coordinator is refused and tries again.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from enum import StrEnum
 
 
 class SetUp(StrEnum):
-    """Who schedules in a cluster."""
+    """The set-up of a cluster's coordinators."""
 
     CENTRALISED = "centralised"
     """One coordinator for all nodes."""
     HIERARCHICAL = "hierarchical"
-    """One for each rack, and above them one for what finds no place in its rack."""
+    """One coordinator for each rack, and one above them for runs that find no place in their rack."""
     DISTRIBUTED = "distributed"
-    """Each for the runs of its own node, on all nodes."""
+    """Each coordinator for the runs of its own node, on all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateNode:
-    """A node that lives, as a coordinator sees it."""
+    """A living node, as a coordinator knows it."""
 
     node: int
     name: str
     rack: str
     coordinated: bool
-    """Whether it has a coordinator that lives."""
+    """True if it has a living coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one coordinator has to do; names of nodes."""
+    """The nodes for which one coordinator is responsible, by name."""
 
     attend: frozenset[str] = frozenset()
-    """Whose runs it places."""
+    """The nodes whose runs it places."""
     machines: frozenset[str] = frozenset()
-    """Where it may place them; it has to know what runs there."""
+    """The nodes on which it may place them, whose tasks it has to know."""
     after_s: float = 0.0
-    """It leaves runs to the coordinators below it until they have waited so long."""
+    """The seconds for which it leaves runs to the coordinators below it."""
     below: frozenset[str] = frozenset()
-    """The nodes of ``attend`` whose runs are another's to place first."""
+    """The nodes of ``attend`` whose runs another coordinator places first."""
     leader: str = ""
-    """Who schedules for this coordinator's own node."""
+    """The node whose coordinator schedules for this coordinator's own node."""
     governs: frozenset[str] = frozenset()
-    """Whose links and stores it divides; all nodes, or none."""
+    """The nodes whose links and stores it divides: all or none."""
 
 
 def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegation_s: float) -> Assignment:
-    """What the coordinator of node ``own`` does, with these nodes living.
+    """Return the assignment of the coordinator of node ``own``, given the living nodes.
 
-    The first by identifier of those with a coordinator leads; so a leader changes only when it dies or a
-    smaller one joins. ``delegation_s`` is how long a rack has for its own runs.
+    The node with the smallest identifier of those with a coordinator leads, so a leader changes only when it
+    dies or a smaller one joins. ``delegation_s`` is the time that a rack's coordinator has for its own runs.
     """
     able = sorted((one for one in nodes if one.coordinated), key=lambda one: one.node)
     me = next((one for one in able if one.node == own), None)
@@ -74,7 +74,7 @@ def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delega
     first = next(one for one in able if one.rack == me.rack)
     rack = frozenset(one.name for one in nodes if one.rack == me.rack)
     if me is root:
-        # It is its own rack's first, too; other racks with a coordinator come first with theirs.
+        # The root is the first of its own rack, too. In other racks their coordinators come first.
         racks = {one.rack for one in able} - {me.rack}
         below = frozenset(one.name for one in nodes if one.rack in racks)
         return Assignment(everybody, everybody, delegation_s, below, root.name, everybody)

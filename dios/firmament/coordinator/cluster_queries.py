@@ -24,7 +24,7 @@ _MATCHES_SHOWN: Final = 5
 
 
 class NodeHoldings(NamedTuple):
-    """What the tasks on a node hold."""
+    """The resources that the tasks on a node hold."""
 
     running: int
     cpus: float
@@ -47,7 +47,7 @@ class ClusterQueries(ABC):
         self.now = 0.0
         self.assignment = Assignment()
         self.problems: list[str] = []
-        """What the coordinator could not do, newest last."""
+        """Failures of the coordinator, newest last."""
         self.unmeasured: dict[str, str] = {}
 
     def answer(self, asked: Asked) -> bytes:

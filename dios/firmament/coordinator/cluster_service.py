@@ -1,4 +1,4 @@
-"""What a coordinator has while it schedules, whichever scheduler decides: the base class of both services.
+"""The base class of a coordinator's services: the state that it has while it schedules, by either scheduler.
 
 ``StartUpService`` decides by a simple rule, until the kernels are compiled. ``SchedulerService`` decides by
 the flow scheduler. Both run in one thread at a time.
@@ -21,7 +21,7 @@ _PROBLEMS_MAX: Final = 20
 
 
 class NodeActions(NamedTuple):
-    """What one node is asked to do after a round."""
+    """The placements and preemptions that one node has to carry out after a round."""
 
     host: str
     placements: list[tuple[int, str]]
@@ -44,7 +44,7 @@ class ClusterService(ABC):
         self.problems: deque[str] = deque(maxlen=_PROBLEMS_MAX)
         """Failures, newest last."""
         self.unmeasured: dict[str, str] = {}
-        """What this node cannot measure, and why."""
+        """The measurements that this node cannot make, and the reasons."""
         self.links_changed = False
         """True if nodes have to learn new guarantees before the control interval is over."""
         self._knowledge = knowledge
@@ -117,7 +117,7 @@ class ClusterService(ABC):
 
     @abstractmethod
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
-        """Use the shares that another coordinator, or this one before a restart, has stored."""
+        """Use stored shares, of another coordinator or of this coordinator before a restart."""
 
     @abstractmethod
     def round(self, now: float) -> list[NodeActions]:

@@ -2,8 +2,8 @@
 
 The rows of a node's queue are the truth about that node, but they are old by the time they are read. Three
 changes may be under way: a placement that was sent, a task that was started and is in no queue yet, and a
-placement that came back because its node had no room. ``TrackedCluster`` tells these apart by the versions of
-the queues, so that no task is submitted twice, and no task counts as lost when it is only late.
+placement that came back because its node had no room. ``TrackedCluster`` distinguishes them by the versions
+of the queues, so that no task is submitted twice, and no task counts as lost when it is only late.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TaskScheduler(Protocol):
 
 
 class Phase(Enum):
-    """Where a task is, as far as the coordinator knows."""
+    """The phase of a task, as far as the coordinator knows."""
 
     WAITING = 0
     SENT = 1

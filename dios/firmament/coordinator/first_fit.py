@@ -41,7 +41,7 @@ _APART: Final = {
 
 
 class MachineLoad(NamedTuple):
-    """What the tasks on a machine hold."""
+    """The resources that the tasks on a machine hold."""
 
     tasks: int
     reserved: Resources
@@ -101,7 +101,7 @@ class FirstFitScheduler:
         self._tasks: dict[int, _WaitingOrRunning] = {}
         """In the order of their submission."""
         self._held: dict[str, list[float]] = {}
-        """What the tasks of each principal with a quota hold: their number, then each resource."""
+        """The holdings of each principal with a quota: the number of tasks, then each resource."""
         self._quotas: Mapping[str, Sequence[float]] = {}
         self.excluded_machines: Collection[str] = frozenset()
         """Names of machines on which nothing is placed, because room there is promised to others."""
@@ -371,7 +371,7 @@ class FirstFitScheduler:
         self._account(tracked, place)
 
     def _account(self, tracked: _WaitingOrRunning, place: _FirstFitMachine) -> None:
-        """Sum up the machine and the principal anew: repeated additions would gather rounding errors."""
+        """Recompute the sums of the machine and the principal, so that no rounding errors accumulate."""
         demands = [self._tasks[task].described.demand for task in sorted(place.tasks)]
         place.reserved = [math.fsum(column) for column in zip(*demands, strict=True)] or list(_NOTHING)
         principal = tracked.job.described.principal

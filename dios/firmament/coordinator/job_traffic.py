@@ -1,10 +1,9 @@
-"""What goes between nodes for the tasks of admitted jobs, as all nodes' meters tell who governs.
+"""The traffic between nodes for the tasks of admitted jobs, from the meters of all nodes.
 
-For: ``coordinator.office``. Not for: what a node sees of its own tasks (``coordinator.tracing``), or rates.
-
-Bytes are moved by one of an edge's ends: they are on the account of that task, at the node from which they
-go. Of a task that reads from elsewhere only who hears of all nodes knows how much. It makes a course of
-each task, which has what it sent and received alone; the knowledge base joins it with the task's own one.
+One end of an edge moves its bytes: they are on the account of that task, at the node that sends them. For a
+task that reads from other nodes only the coordinator that governs, which receives all meters, knows the
+amount. It makes a usage profile of each task with its sent and received bytes alone; the knowledge base joins
+it with the task's own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NS: Final = 1_000_000_000
 
 
 class _JobTask:
-    """A task that runs, and how fast bytes go from each node on its account."""
+    """A running task, and the rate at which each node sends bytes on its account."""
 
     def __init__(self, row: Occupant, host: str, began: float) -> None:
         self.row = row
@@ -37,7 +36,7 @@ class _JobTask:
         self.rates: dict[str, int] = {}
 
     def take(self, host: str, rate: int, begin: float, end: float) -> None:
-        """From ``begin`` to ``end`` so many bytes a second went from a node."""
+        """Record the rate at which a node sent, in bytes per second, from ``begin`` to ``end``."""
         self.named = True
         self.rates[host] = rate
         received = sum(value for name, value in self.rates.items() if name != self.host)
@@ -48,11 +47,11 @@ class _JobTask:
 
 
 class JobTraffic:
-    """The flows of all tasks of admitted jobs on the nodes of one coordinator.
+    """The traffic of all tasks of admitted jobs on the nodes of one coordinator.
 
     Args:
-        knowledge: gets their courses.
-        wall: seconds since 1970 at time 0 of the clock by which it is told.
+        knowledge: receives the usage profiles.
+        wall: seconds since 1970 at time 0 of the clock of the arguments ``now``.
     """
 
     def __init__(self, knowledge: KnowledgeBase, wall: float) -> None:
@@ -62,7 +61,7 @@ class JobTraffic:
         self._meters: dict[str, tuple[float, dict[int, int]]] = {}
 
     def seen(self, board: QueueRows, now: float) -> None:
-        """Take in a node's board."""
+        """Record a node's queue."""
         rows = {row.id: row for row in board.tasks if is_followed(row)}
         for task in [number for number, one in self._tasks.items() if one.host == board.name]:
             row = rows.get(task)
@@ -74,12 +73,12 @@ class JobTraffic:
                 self._tasks[row.id] = _JobTask(row, board.name, now - row.age_ms / _MS)
 
     def forget(self, host: str) -> None:
-        """A node is gone, or another's."""
+        """Forget a node that is gone or that another coordinator governs."""
         self._meters.pop(host, None)
         self._tasks = {number: one for number, one in self._tasks.items() if one.host != host}
 
     def metered(self, host: str, meters: Iterable[Meter], now: float) -> None:
-        """Take in a node's meters."""
+        """Record a node's meters."""
         told = {one.task: one.moved for one in meters if one.task and one.traffic is Traffic.OUT}
         before = self._meters.get(host)
         self._meters[host] = now, told
@@ -89,12 +88,12 @@ class JobTraffic:
         for task, one in self._tasks.items():
             if task in told or host in one.rates:
                 had = moved.get(task, 0)
-                # One that has run back, or was not there, is of an account that was opened meanwhile.
+                # A smaller or missing value belongs to an account that was opened meanwhile.
                 went = told.get(task, 0) - (had if told.get(task, 0) >= had else 0)
                 one.take(host, round(went / (now - began)), began, now)
 
     def _end(self, task: _JobTask, row: Occupant | None) -> None:
-        """A task is gone from its node; of one that was on no account nothing is known."""
+        """Add the profile of a task that has left its node, if it was on any account."""
         if row is None or not task.named:
             return
         instant_s, values = task.recording.values(row.age_ms)
@@ -114,4 +113,4 @@ class JobTraffic:
         try:
             self._knowledge.add_usage_profile(course)
         except InvalidError as error:
-            sys.stderr.write(f"coordinator: what a task moved makes no sense: {error}\n")
+            sys.stderr.write(f"coordinator: invalid traffic of a task was skipped: {error}\n")

@@ -1,4 +1,4 @@
-"""Whether the scheduler's numeric kernels are compiled, and their compilation in a process of its own.
+"""The state of the scheduler's numeric kernels, and their compilation in a background process.
 
 A cold compilation takes minutes. It runs at the lowest priority, so that the coordinator and the tasks of the
 machine go on. Numba keeps the compiled code on disk. Next to it a file named ``dios-kernels.ready`` holds a
@@ -29,7 +29,7 @@ _PROGRAM: Final = "from dios.firmament.coordinator.compile_kernels import main; 
 
 
 class KernelProgress(NamedTuple):
-    """How far a compilation is."""
+    """The progress of a compilation."""
 
     compiled: int = 0
     total: int = 0
@@ -42,7 +42,7 @@ class KernelProgress(NamedTuple):
 
 
 class KernelCompiler(Protocol):
-    """What a coordinator needs to know of the kernels."""
+    """The part of a compiler that a coordinator uses."""
 
     @property
     def progress(self) -> KernelProgress:

@@ -1,8 +1,6 @@
-"""What a node's coordinator task runs: ``main()`` in a limbo task, with its arguments.
+"""The program of a node's coordinator task: ``main()``, which ``dios.node.coordinator_supervisor`` starts.
 
-The set-up, a cost model's name, the rule of fairness, and for how many ms the past counts there.
-
-For: ``dios.node.coordinator_supervisor``, which starts it. Not for: its work (``coordinator.loop``).
+Its arguments are the set-up, the cost model's name, the rule of fairness, and the memory of fairness in ms.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Coordinate until the node ends this task."""
+    """Run the coordinator until the node ends this task."""
     set_up, model, fairness, memory_ms = sys.argv[1:5]
     trio.run(_coordinate, StartOptions(SetUp(set_up), model, fairness, int(memory_ms) / 1000))
 
@@ -41,9 +39,9 @@ async def _coordinate(orders: StartOptions) -> None:
 
 
 async def _known(node: AsyncNode) -> KnowledgeBase:
-    """What was measured in earlier lives, as the node keeps it; nothing where that makes no sense."""
+    """Return the stored measurements; none if they cannot be read."""
     own = next(member for member in await node.nodes() if member.here)
-    # Larger at each start, as no earlier one ended later than now.
+    # Larger at each start, because no earlier start ended later than now.
     incarnation = time.time_ns()
     stored = [reference for reference in node.inputs if reference.label == KNOWLEDGE]
     data = await stored[0].read_bytes() if stored else b""
@@ -51,5 +49,5 @@ async def _known(node: AsyncNode) -> KnowledgeBase:
         try:
             return KnowledgeBase.from_bytes(data, own.name, incarnation)
         except DiosError as error:
-            sys.stderr.write(f"coordinator: beginning with nothing known: {error}\n")
+            sys.stderr.write(f"coordinator: the stored measurements are ignored: {error}\n")
     return KnowledgeBase(own.name, incarnation)

@@ -1,7 +1,6 @@
-"""A coordinator's eyes on its own node: what is measured there is told to whoever schedules, and kept.
+"""The regular measurements of a coordinator's own node: reported to the scheduler, and stored.
 
-For: ``coordinator.loop``, in every coordinator, whoever schedules. Not for: measuring
-(``coordinator.observer``, ``coordinator.tracing``), nor for what is made of it.
+Every coordinator has a node monitor. ``observer`` and ``task_tracer`` measure.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ if TYPE_CHECKING:
     from dios.wire.messages import QueueRows
 
 KNOWLEDGE: Final = "knowledge"
-"""The label of the durable object in which a node keeps what its coordinator has measured."""
+"""The label of the durable object in which a node keeps its coordinator's measurements."""
 
 _LOOK_S: Final = 2.0
 _NO_BOARD_S: Final = 0.25
 _KEEP_S: Final = 60.0
-"""Measurements of the last minute may go with the node."""
+"""Measurements of the last minute may be lost with the node."""
 _KEEP_COURSES_S: Final = 5.0
-"""Courses are few, and each run of a job makes them once."""
+"""Usage profiles are stored sooner: each run of a job makes them only once."""
 
 
 class NodeMonitor:
-    """What one coordinator sees of its node.
+    """Observes one node and stores the measurements.
 
-    Whoever schedules reads and adds to the same knowledge: ``lock`` is held while anything is seen.
+    The scheduler uses the same knowledge base: ``lock`` is held while it is changed.
     """
 
     def __init__(self, node: AsyncNode, knowledge: KnowledgeBase, lock: trio.Lock) -> None:
@@ -50,26 +49,26 @@ class NodeMonitor:
 
     @property
     def unmeasured(self) -> dict[str, str]:
-        """What this machine cannot measure, and why."""
+        """The measurements that this machine cannot make, and the reasons."""
         return self._observer.unmeasured
 
     def use(self, board: QueueRows) -> None:
-        """The node has a new board."""
+        """Use a new queue of the node."""
         self._board = board
         self._tracer.heard(board, time.monotonic_ns())
 
     def close(self) -> None:
-        """Let go of all counters."""
+        """Close all counters."""
         self._observer.close()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Observe until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tracer.run, self._node, self._lock)
             nursery.start_soon(self._observe)
 
     async def _observe(self) -> None:
-        """Look at this node's tasks now and then; tell whoever schedules, and keep it on the node."""
+        """Measure this node's tasks regularly, report the measurements, and store them."""
         keep_at = trio.current_time() + _KEEP_S
         while True:
             board = self._board
@@ -80,7 +79,7 @@ class NodeMonitor:
                 await trio.to_thread.run_sync(self._observer.look, board)
                 report = self._observer.report(board.name)
             if report is not None:
-                await log_failure("its measurements are not told", self._node.report(report))
+                await log_failure("cannot report the measurements", self._node.report(report))
             if self._tracer.fresh:
                 self._tracer.fresh = False
                 keep_at = min(keep_at, trio.current_time() + _KEEP_COURSES_S)
@@ -97,11 +96,11 @@ class NodeMonitor:
             data = await trio.to_thread.run_sync(self._knowledge.to_bytes)
         if data != self._kept:
             self._kept = data
-            await log_failure("its measurements are not kept", stored[0].write_bytes(data))
+            await log_failure("cannot store the measurements", stored[0].write_bytes(data))
 
 
 async def log_failure(what: str, doing: Awaitable[object]) -> None:
-    """Do what may fail without harm to the scheduling; its failures stand in the task's console."""
+    """Run an operation whose failure does no harm to the scheduling; write its error to the console."""
     try:
         await doing
     except DiosError as error:

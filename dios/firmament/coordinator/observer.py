@@ -1,8 +1,7 @@
-"""One node's own eyes: what its machine is, and what its tasks use (§6.5.2, §6.5.3).
+"""Measurements of one node: its machine, and what its tasks use (§6.5.2, §6.5.3).
 
-For: every coordinator, about its own node, whoever schedules. Not for: deciding.
-
-What is seen goes into the coordinator's own knowledge base and, in batches, to whoever schedules.
+Every coordinator observes its own node. The measurements go into its own knowledge base and, in batches, to
+the coordinator that schedules.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState
 
 _AGAIN: Final = 5
-"""One of so many reports tells courses again."""
+"""One in this number of reports repeats usage profiles."""
 _BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
-"""What a report has room for, beside who it is from."""
+"""The most bytes of a report that are measurements."""
 
 
 class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one node's coordinator tells whoever schedules."""
+    """The measurements that one node's coordinator sends to the scheduler."""
 
     node: str
     machine_type: str
@@ -48,7 +47,7 @@ class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _ObservedTask:
-    """A task that runs here, and how it was when it was looked at last."""
+    """A task that runs here, and its last readings."""
 
     def __init__(self, row: Occupant) -> None:
         self.row = row
@@ -59,39 +58,39 @@ class _ObservedTask:
 
 
 class Observer:
-    """What a coordinator knows of its own machine."""
+    """Measures the machine and the tasks of a coordinator's own node."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         self.knowledge = knowledge
         self.topology: MachineTopology | None = None
         self.problem = ""
-        """Why the machine's topology is not known."""
+        """Why the machine's topology is not known; empty if it is."""
         try:
             self.topology = read_topology()
         except (DiosError, OSError) as error:
             self.problem = str(error)
         self.unmeasured = unmeasured({counter: why for counter, why in survey().items() if why})
-        """What of Table 6.4 this machine cannot measure, and why."""
+        """The rows of Table 6.4 that this machine cannot measure, and the reasons."""
         self._mark: BatchMark | None = None
         self._followed: dict[int, _ObservedTask] = {}
         self._ended: set[int] = set()
         self._reports = 0
         self._turn = 0
-        """How many courses were told again, of those that there are."""
+        """The position of the next usage profile to repeat."""
 
     @property
     def machine_type(self) -> str:
-        """Equal for machines that are alike; empty where it is not known."""
+        """Equal for machines that are alike; empty if it is not known."""
         return "" if self.topology is None else self.topology.machine_type
 
     def close(self) -> None:
-        """Let go of all counters."""
+        """Close all counters."""
         for followed in self._followed.values():
             followed.counters.close()
         self._followed.clear()
 
     def look(self, board: QueueRows) -> None:
-        """Look at each task of the node's own board, and take in those that have ended."""
+        """Measure each task in the node's own queue, and record those that have ended."""
         running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid]
         classes = {row.id: _class_of(row) for row in running}
         for row in running[: limits.PROFILED_TASKS_MAX]:
@@ -100,7 +99,7 @@ class Observer:
             self._sample(self._followed[row.id], _others(classes, row.id))
         for row in board.tasks:
             fresh = row.state is TaskState.ENDED and row.id not in self._ended
-            # An earlier coordinator of this node may have seen it end.
+            # An earlier coordinator of this node may have recorded its end.
             if fresh and self.knowledge.report(row.id) is None:
                 self._end(row, _others(classes, row.id))
         for task in [task for task in self._followed if task not in classes]:
@@ -108,10 +107,10 @@ class Observer:
         self._ended = {row.id for row in board.tasks if row.state is TaskState.ENDED}
 
     def report(self, node: str) -> bytes | None:
-        """What is new since the last report, as much as one takes; None for nothing.
+        """Return what is new since the last report, up to its bound; None for nothing.
 
-        Now and then it is courses that are not new. They are worth keeping for months, and who schedules may
-        be another one by then, or have been away.
+        Some reports repeat usage profiles. These are worth keeping for months, and the coordinator that
+        schedules may be another one by then, or may have been out of reach.
         """
         self._reports += 1
         if self._reports % _AGAIN == 0 and (again := self._again()):
@@ -123,12 +122,14 @@ class Observer:
         return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes()))
 
     def _again(self) -> KnowledgeBatch | None:
-        """Some of the courses that this node measured, each in its turn; None where there are none."""
-        own = [entry for entry in self.knowledge.usage_profiles.entries() if entry.node == self.knowledge.node]
+        """Return some of the usage profiles that this node measured, in turn; None if there are none."""
+        own = [
+            entry for entry in self.knowledge.usage_profiles.entries() if entry.node == self.knowledge.node
+        ]
         if not own:
             return None
         self._turn %= len(own)
-        # What was measured last is asked for first.
+        # The latest profile is needed first.
         waiting = [*own[::-1][self._turn :], *own[::-1][: self._turn]]
         entries: list[KnowledgeEntry] = []
         room = _BATCH_BYTES_MAX - BATCH_HEAD_BYTES
@@ -178,7 +179,7 @@ class Observer:
         try:
             self.knowledge.add(sample)
         except InvalidError as error:
-            self.problem = f"a measurement makes no sense: {error}"
+            self.problem = f"an invalid measurement was skipped: {error}"
 
 
 def _class_of(row: Occupant) -> str:

@@ -1,11 +1,10 @@
-"""Rates for links and stores, from what was moved and what waits (EDRF; DC-DRF paper, Algorithm 1).
+"""Rates for links and stores, computed from moved and waiting bytes (EDRF; DC-DRF paper, Algorithm 1).
 
-For: the coordinator that governs; once each control interval. Not for: keeping to rates, which the nodes'
-daemons do, and not for talking to them.
+The coordinator that governs computes them once in each control interval; the nodes' daemons enforce them.
 
-A principal is a tenant, and its demand for a resource is what it moved there in the last interval and what
-still waits, as a fraction of what the resource can do. Who is stopped by no resource is given as much as
-anybody has there: it may want more before the next look, up to its share.
+A principal is a tenant. Its demand for a resource is the bytes that it moved there in the last interval and
+those that still wait, as a fraction of the resource's capacity. A principal that no resource limits receives
+as much as the largest share there, because it may want more before the next interval, up to its share.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dios.wire.types import Traffic
 
 @dataclass
 class _NodeTraffic:
-    """What one node told last."""
+    """The last report of one node."""
 
     at: float
     moved: dict[tuple[str, Traffic], int]
@@ -34,28 +33,28 @@ class _NodeTraffic:
     """The part of it that was not moved."""
     capacity: tuple[int, int, int] = (0, 0, 0)
     tasks: dict[tuple[int, Traffic], int] = field(default_factory=dict)
-    """What was moved for tasks of which an edge has a guarantee; by task."""
+    """Bytes moved for tasks with a guaranteed edge, by task."""
     goes: dict[tuple[int, Traffic], float] = field(default_factory=dict)
-    """The same in bytes per second, of the last interval."""
+    """The same in bytes per second, in the last interval."""
     promised: dict[Traffic, float] = field(default_factory=dict)
-    """What those tasks wanted together, of the last interval."""
+    """The bandwidth that those tasks wanted together in the last interval."""
 
 
 class RateControl:
-    """Demands of all principals at all nodes, and the rates that follow."""
+    """The demands of all principals at all nodes, and the resulting rates."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _NodeTraffic] = {}
 
     def record(self, host: str, metered: Metered, now: float) -> None:
-        """Take in a node's meters; ``now`` in seconds of any clock that runs on."""
+        """Record a node's meters; ``now`` is in seconds of any monotonic clock."""
         large = [one for one in metered.meters if not one.task]
         fresh = _NodeTraffic(
             now, {(one.principal, one.traffic): one.moved for one in large}, capacity=metered.capacity
         )
         fresh.tasks = {(one.task, one.traffic): one.moved for one in metered.meters if one.task}
         before = self._nodes.get(host)
-        # A meter that has run back is of a node that was started anew.
+        # A smaller value means that the node has restarted.
         if before is not None and now > before.at and all(_ran_on(one, before) for one in large):
             span = now - before.at
             for one in large:
@@ -72,16 +71,16 @@ class RateControl:
         self._nodes[host] = fresh
 
     def capacities(self) -> dict[str, tuple[int, int, int]]:
-        """By node: what link and store can do, in bytes per second for each ``Traffic``; 0: unknown."""
+        """Return the capacities of each node in bytes per second, for each ``Traffic``; 0: unknown."""
         return {host: node.capacity for host, node in self._nodes.items()}
 
     def sent_for(self, host: str, task: int) -> float:
-        """Bytes per second that a node sends for a task of which an edge has a guarantee."""
+        """Return the bytes per second that a node sends for a task with a guaranteed edge."""
         node = self._nodes.get(host)
         return 0.0 if node is None else node.goes.get((task, Traffic.OUT), 0.0)
 
     def forget(self, host: str) -> None:
-        """A node is gone."""
+        """Forget a node."""
         self._nodes.pop(host, None)
 
     def rates(
@@ -89,9 +88,10 @@ class RateControl:
         weights: Mapping[str, float],
         guaranteed: Mapping[str, Mapping[Traffic, float]] = MappingProxyType({}),
     ) -> dict[str, tuple[Rate, ...]]:
-        """By node: whom it has to limit, and how; empty where there is enough for all.
+        """Return the limits that each node has to enforce; empty if there is enough for all.
 
-        What is ``guaranteed`` to edges of jobs, by node in bytes per second, and used is nobody else's.
+        Bandwidth that is ``guaranteed`` to edges of jobs and used, by node in bytes per second, is not
+        divided.
         """
         columns = [
             (host, traffic)
@@ -110,7 +110,7 @@ class RateControl:
             node = self._nodes[host]
             for (who, kind), wanted in node.wanted.items():
                 if kind is Traffic.IN is traffic:
-                    # What wants to come in waits at those that send it, and is to keep in step with that.
+                    # Incoming bytes wait at their senders, so their demand follows the part that was sent.
                     came = wanted - node.waits[who, kind]
                     demands[row[who], at] = came / sent[who] / capacity[at]
                 elif kind is traffic:
@@ -129,7 +129,7 @@ class RateControl:
                 part = given.amounts[number, at] if limited[number] else most[at]
                 rate = max(RATE_BYTES_S_MIN, int(part * capacity[at]))
                 found[host].append(Rate(tenants[number], traffic, rate))
-        # Where there are more than a node takes, the tightest count most.
+        # A node accepts a bounded number of rates: the tightest ones count most.
         return {
             host: tuple(sorted(rates, key=lambda one: one.bytes_s)[:RATES_MAX])
             for host, rates in found.items()
@@ -137,13 +137,13 @@ class RateControl:
         }
 
     def _left(self, host: str, traffic: Traffic, guaranteed: Mapping[Traffic, float]) -> float:
-        """What a link or store has left for all who have no guarantee, in bytes per second, more than 0."""
+        """Return the bandwidth without guarantees of a link or store, in bytes per second, more than 0."""
         node = self._nodes[host]
         used = min(guaranteed.get(traffic, 0.0), node.promised.get(traffic, 0.0))
         return max(float(node.capacity[traffic]) - used, 1.0)
 
     def _sent_part(self, tenants: list[str]) -> dict[str, float]:
-        """By tenant: which part of what it wanted to send was sent, more than 0."""
+        """Return the part of its outgoing demand that each tenant could send, more than 0."""
         found = {}
         for who in tenants:
             wanted = sum(node.wanted.get((who, Traffic.OUT), 0.0) for node in self._nodes.values())

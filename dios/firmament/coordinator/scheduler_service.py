@@ -46,7 +46,7 @@ class _PendingPlacement(NamedTuple):
 
 
 class NodeBandwidth(NamedTuple):
-    """What the traffic of one node is limited to, and what it is guaranteed."""
+    """The limits and the guarantees of one node's traffic."""
 
     rates: tuple[Rate, ...] = ()
     guarantees: tuple[Guarantee, ...] = ()
@@ -200,7 +200,7 @@ class SchedulerService(ClusterService):
         self._admissions.mark_stored()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
-        """Use the shares that another coordinator, or this one before a restart, has stored."""
+        """Use stored shares, of another coordinator or of this coordinator before a restart."""
         state = self._scheduler.state
         state.now = now
         try:

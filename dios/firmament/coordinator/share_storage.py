@@ -1,9 +1,8 @@
-"""How shares outlive a coordinator: they are told to all nodes, and kept in a durable object of each.
+"""Storage of shares beyond the life of a coordinator, in a durable object of each node.
 
-For: ``coordinator.loop``. Not for: what they say (``policies.ledger``), nor rates (``coordinator.rates``).
-
-Each node holds the newest that it was told. Its own coordinator, which need not be the one that schedules,
-stores that, and tells it to the node again after a restart; so whoever schedules next finds it at home.
+Each node remembers the newest version that it received. Its own coordinator, which need not be the one that
+schedules, stores that version, and sends it to the node again after a restart. So the next coordinator that
+schedules finds the shares on its own node.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from dios.wire.messages import Guarantee, Metered, Rate
 
 SHARES: Final = "shares"
-"""The label of the durable object in which a node keeps them."""
+"""The label of the durable object in which a node keeps the shares."""
 
 
 class _StoredVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -33,36 +32,39 @@ class _StoredVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShareStorage:
-    """The newest shares that this coordinator knows of."""
+    """The newest shares that this coordinator knows."""
 
     def __init__(self, node: AsyncNode) -> None:
         self._node = node
         self._told: dict[str, int] = {}
-        """Which version each node has, as far as this one knows."""
+        """The version that each node has, as far as this coordinator knows."""
         self._storing = trio.Lock()
         self._stored = 0
         self.version = 0
         self.shares = b""
 
     async def begin(self) -> None:
-        """Find what was kept in earlier lives, and tell the own node."""
+        """Read the shares that were stored before the start, and send them to the own node."""
         kept = self._object()
         data = await kept.read_bytes() if kept is not None else b""
         if data:
             try:
                 found = msgspec.msgpack.decode(data, type=_StoredVersion)
             except msgspec.DecodeError as error:
-                sys.stderr.write(f"coordinator: beginning with no shares known: {error}\n")
+                sys.stderr.write(f"coordinator: the stored shares cannot be read and are ignored: {error}\n")
             else:
                 self.version, self.shares, self._stored = found.version, found.shares, found.version
         try:
             told = await self._node.govern(shares_version=self.version, shares=self.shares)
             await self.learn(told.shares_version, told.shares)
         except DiosError as error:
-            sys.stderr.write(f"coordinator: shares are not told to the node, or not kept: {error}\n")
+            sys.stderr.write(f"coordinator: cannot send the shares to the node, or store them: {error}\n")
 
     async def learn(self, version: int, shares: bytes) -> bool:
-        """Keep these where they are newer; whether they are. They are known also where storing them fails."""
+        """Store shares if they are newer; return True if they are.
+
+        They are known from then on even if storing them fails.
+        """
         if version <= self.version or not shares:
             return False
         self.version, self.shares = version, shares
@@ -70,7 +72,7 @@ class ShareStorage:
         return True
 
     async def store(self, shares: bytes) -> None:
-        """Keep new ones, for the own node and, with the next rates, for all; returns once they are stored."""
+        """Store new shares; the own node has them then, and other nodes receive them with the next rates."""
         await self.learn(max(self.version + 1, time.time_ns() // 1_000_000), shares)
         await self._node.govern(shares_version=self.version, shares=self.shares)
 
@@ -83,9 +85,9 @@ class ShareStorage:
         *,
         lease_ms: int,
     ) -> Metered:
-        """Tell a node its rates and guarantees, and shares that it does not have; what it has moved.
+        """Send a node its rates and guarantees, and shares that it does not have; return its meters.
 
-        ``host`` is the node as a call names it.
+        ``host`` is the node's name for a call, empty for the own node.
         """
         fresh = self._told.get(name) != self.version
         metered = await self._node.govern(

@@ -1,4 +1,4 @@
-"""What a coordinator is told when it starts, by its node's settings. Not for: what a node is told by it."""
+"""The options of a coordinator, which its node's settings give at its start."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dios.firmament.coordinator.assignment import SetUp
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """``set_up`` says who schedules, ``model`` by which costs, ``fairness`` whose tasks go first."""
+    """The set-up, the name of the cost model, and the rule of fairness."""
 
     set_up: SetUp
     model: str
     fairness: str = "sdrf"
     memory_s: float = 1e6
-    """How long the past counts for ``fairness``, in seconds."""
+    """The memory of ``fairness``: after this many seconds 1/e of a commitment is left."""

@@ -1,13 +1,13 @@
-"""A coordinator follows the tasks of admitted jobs on its own node: what each takes, second by second.
+"""Usage profiles of the tasks of admitted jobs on a coordinator's own node, measured once a second.
 
-For: ``coordinator.loop``, which asks it to look once a second while there is any. Not for: all other tasks,
-which the observer samples now and then, and not for what is made of courses (``courses``).
+``observer`` samples all other tasks at longer intervals.
 
-Of processors, memory and disks it sees what the task's processes do. What a task stores durably is written
-by its node, and what it moves to and from others is moved by its node: that stands on the node's meters. They
-have an account for a task while it is at an end of a guarantee, and one for all else of its principal. So of
-a task that was the only one of its principal on the node at each look all is known that it stored and
-received; of others what is on their own account, and no more is told of them.
+The use of processors, memory and disks is that of the task's processes. But the node itself writes what a
+task stores durably, and moves what it sends and receives: these bytes are on the node's meters. The meters
+have an account for a task while it is at an end of a guarantee, and one account for all other tasks of its
+principal. So all stored and received bytes are known of a task that was the only one of its principal on the
+node at each measurement. Of other tasks only the bytes on their own account are known, and no others are
+reported.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 1.0
 _MS: Final = 1_000_000
 _SPAN_MS: Final = 500
-"""What was taken in less is averaged over this: moments tell nothing about a second."""
+"""Use over a shorter time is averaged over this time: moments say little about a second."""
 _LETTER_BYTES_MAX: Final = 4
 _UNREAD: Final = "bytes read and written"
-"""How a reading's complaint begins where the system does not tell."""
+"""The beginning of a reading's problem if the system does not show disk accesses."""
 
 
 def job_of(row: Occupant) -> str:
-    """The name of the job whose member a task is: its class is the job's name and the member's.
+    """Return the name of the job of which a task is a member: its class is the job's and the member's name.
 
-    Both together may have been too long for that: then the end is not there, nor what it has of the job's.
+    If both together were too long, the end is missing, and with it the part of it that belongs to the job.
     """
     named = row.work.equivalence or row.label
     ends = [f"/{row.work.member}"]
@@ -55,27 +55,27 @@ def job_of(row: Occupant) -> str:
 
 
 def known_as(job: str) -> str:
-    """A job's name as its tasks have it, if it is as long as can be told alone, or longer."""
+    """Return a job's name as its tasks have it, cut to the longest possible length."""
     return job.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def is_followed(row: Occupant) -> bool:
-    """Whether a task is one of an admitted job."""
+    """Return True for a task of an admitted job."""
     return bool(row.work.reservation and row.work.member)
 
 
 def _counts(row: Occupant) -> bool:
-    """Whether a task may be behind what its principal's account moves; the coordinator itself is not."""
+    """Return True if a task may use its principal's account; the coordinator itself does not."""
     return row.state is not TaskState.ENDED and row.pid != os.getpid()
 
 
 class _Meters:
-    """A node's meters at one moment."""
+    """The meters of a node at one time."""
 
     def __init__(self, meters: Iterable[Meter]) -> None:
         self.tasks: dict[int, dict[Traffic, int]] = {}
         self.others: dict[str, dict[Traffic, int]] = {}
-        """By principal: what is on no task's account."""
+        """By principal: bytes that are on no task's account."""
         for meter in meters:
             kept = self.tasks.setdefault(meter.task, {}) if meter.task else None
             if kept is None:
@@ -84,15 +84,15 @@ class _Meters:
 
 
 class _TracedTask:
-    """One task, and how it was at the last look."""
+    """One task, and its last readings."""
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
-        """By the clock of looks; what is known of it until it is known to run."""
+        """In the clock of measurements; the time of its discovery until it is known to run."""
         self.runs = False
         self.recording = UsageRecording()
         self.alone: UsageRecording | None = UsageRecording()
-        """What it moved if its principal's account is its own; None once another task may be behind that."""
+        """Its bytes on the principal's account; None once another task may have used that account."""
         self.probe = TaskProbe()
         self.looked_ms = 0
         self.reading: TaskReading | None = None
@@ -101,57 +101,57 @@ class _TracedTask:
         self._others: dict[Traffic, int] | None = None
 
     def span_to(self, age_ms: int) -> tuple[int, int]:
-        """From the last look to now; and as what it counts."""
+        """Return the begin and the counted length of the span from the last measurement to now."""
         begin, self.looked_ms = self.looked_ms, max(self.looked_ms, age_ms)
         return begin, max(_SPAN_MS, self.looked_ms - begin)
 
     @property
     def followed(self) -> bool:
-        """Whether its node's meters were read before it ended."""
+        """Return True if its node's meters were read before it ended."""
         return self._others is not None
 
     def moved(self, own: dict[Traffic, int], others: dict[Traffic, int]) -> tuple[dict[Traffic, int], ...]:
-        """Since the last look: on its own account, and on the one of all else of its principal."""
+        """Return the bytes since the last measurement: on its own account, and on its principal's."""
         mine: dict[Traffic, int] = {}
         for traffic, now in own.items():
             before = self._own.get(traffic, 0)
-            # One that runs back is of an account that was closed meanwhile, and opened again.
+            # A smaller value is of an account that was closed and opened again meanwhile.
             mine[traffic] = now - before if now >= before else now
         theirs = {
             traffic: max(0, now - self._others.get(traffic, 0)) if self._others is not None else 0
             for traffic, now in others.items()
         }
-        # An account that is not there now may come again.
+        # A missing account may come again.
         self._own |= own
         self._others = {**(self._others or {}), **others}
         return mine, theirs
 
 
 class TaskTracer:
-    """Makes courses of the tasks of admitted jobs on one node, for its coordinator's knowledge."""
+    """Makes usage profiles of the tasks of admitted jobs on one node."""
 
     def __init__(self, knowledge: KnowledgeBase) -> None:
         self._knowledge = knowledge
         self._rows: dict[int, Occupant] = {}
         self._cpus = 1
         self._crowded: set[str] = set()
-        """Principals of which more than one task runs here, or ran at the last board."""
+        """Principals with more than one task here, now or in the last queue."""
         self._tasks: dict[int, _TracedTask] = {}
         self._done: set[int] = set()
         self._problem = ""
         self.fresh = False
-        """Whether there are courses that nobody has stored yet; whoever stores them says no."""
+        """True if there are profiles that are not stored yet; the storing code sets it to False."""
         self._news = trio.Event()
 
     async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
-        """Look each second while there is anything to look at; until cancelled.
+        """Measure once a second while such tasks run, until cancelled.
 
         Args:
-            node: this one, which is asked for its meters.
-            lock: held while the knowledge is changed.
+            node: the own node, which is asked for its meters.
+            lock: held while the knowledge base is changed.
         """
         while True:
-            # What was on the meters before a task began is known the better the sooner it is looked at.
+            # The sooner after its start a task is measured, the less of the meters belongs to others.
             with trio.move_on_after(_LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
@@ -161,33 +161,33 @@ class TaskTracer:
             try:
                 meters = (await node.govern()).meters
             except DiosError as error:
-                self._tell(f"what tasks move is not known: {error}")
+                self._log_once(f"the traffic of tasks is not known: {error}")
             look = partial(self.look, meters, time.monotonic_ns(), time.time_ns())
             courses = await trio.to_thread.run_sync(look)
             async with lock:
                 self.take_in(courses)
 
     def take_in(self, courses: Iterable[UsageProfile]) -> None:
-        """Add courses to the knowledge; one that makes no sense is left out, and told."""
+        """Add profiles to the knowledge base; skip and report invalid ones."""
         for course in courses:
             try:
                 self._knowledge.add_usage_profile(course)
                 self.fresh = True
             except InvalidError as error:
-                self._tell(f"the course of a task makes no sense: {error}")
+                self._log_once(f"an invalid usage profile of a task was skipped: {error}")
 
-    def _tell(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             sys.stderr.write(f"coordinator: {problem}\n")
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to look at."""
+        """Return True if there is any task to measure."""
         return any(task not in self._done for task in self._rows)
 
     def heard(self, board: QueueRows, now_ns: int) -> None:
-        """Take in the node's own board, as soon as it is there: ages on it are of that moment."""
+        """Use the node's own queue at once, because the ages in it are those of this moment."""
         rows = [row for row in board.tasks if is_followed(row)]
         self._rows = {row.id: row for row in rows}
         self._cpus = max(1, board.cpus)
@@ -206,10 +206,10 @@ class TaskTracer:
                 task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
 
     def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[UsageProfile]:
-        """Look at each task that runs; the courses of those that have ended.
+        """Measure each running task; return the profiles of those that have ended.
 
         Args:
-            meters: the node's own, of this moment; None where it did not tell.
+            meters: the node's own, of this moment; None if it did not answer.
             now_ns: by the same clock as ``heard``.
             wall_ns: the same moment in nanoseconds since 1970.
         """
@@ -220,9 +220,9 @@ class TaskTracer:
                 continue
             if row.state is TaskState.ENDED:
                 self._done.add(number)
-                # An earlier coordinator of this node may have seen it end.
+                # An earlier coordinator of this node may have recorded its end.
                 if not self._is_known(row):
-                    # Of one that nobody saw run, the board alone tells: it has ended just now.
+                    # A task that was never measured is known from the queue alone: it has ended just now.
                     task = self._tasks.pop(number, None) or _TracedTask(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
                     found.append(self._end(row, task, moved, began_ns))
@@ -230,7 +230,7 @@ class TaskTracer:
                 if row.pid:
                     self._sample(running, row, moved, now_ns)
                 elif moved is not None:
-                    # What is on its principal's account now is not its own.
+                    # The bytes on its principal's account are not its own yet.
                     running.moved({}, moved.others.get(row.principal, {}))
         return found
 
@@ -246,7 +246,7 @@ class TaskTracer:
         memory = reading.resident if before is None else max(reading.resident, before.resident)
         values = {
             UsageChannel.CPU_MILLI: self._cpu(_wanted_ns(reading) - _wanted_ns(before), span),
-            # Between two looks it may have had more than at any of them: the kernel keeps the most.
+            # Between two measurements it may have used more: the kernel keeps the peak.
             UsageChannel.MEMORY: max(memory, reading.peak if reading.peak > task.peak else 0),
         }
         task.peak = max(task.peak, reading.peak)
@@ -258,7 +258,7 @@ class TaskTracer:
 
     def _end(self, row: Occupant, task: _TracedTask, moved: _Meters | None, began_ns: int) -> UsageProfile:
         if not task.followed:
-            # Nobody looked: what its principal moved meanwhile is not known.
+            # It was never measured, so its principal's traffic in that time is not known.
             task.alone = None
         begin, span = task.span_to(row.age_ms)
         cpu_ns = task.reading.cpu_ns if task.reading else 0
@@ -294,7 +294,7 @@ class TaskTracer:
         span: tuple[int, int, int],
         values: dict[UsageChannel, int],
     ) -> None:
-        """Take in a span: begin, end, and how long it counts; ``written`` by the task's processes."""
+        """Record a span: begin, end, and its counted length; ``written`` by the task's processes."""
         begin, end, length = span
         if moved is None or row.principal in self._crowded:
             task.alone = None
@@ -304,7 +304,7 @@ class TaskTracer:
         if own:
             values[UsageChannel.SENT] = _rate(mine.get(Traffic.OUT, 0), length)
             values[UsageChannel.RECEIVED] = _rate(received, length)
-        # That nothing was written by a pure task itself says nothing: its node writes for it.
+        # A pure task writes nothing itself, because its node writes for it: 0 says nothing then.
         if written or Traffic.STORE in own:
             values[UsageChannel.DISK_WRITE] = _rate(written + stored, length)
         task.recording.span(begin, end, values)
@@ -316,15 +316,15 @@ class TaskTracer:
             task.alone.span(begin, end, alone)
 
     def _cpu(self, ran_ns: int, span_ms: int) -> int:
-        """Thousandths of a processor; never more than there are."""
+        """Return thousandths of a processor, at most those of the machine."""
         return min(max(0, ran_ns) * 1000 // (span_ms * _MS), self._cpus * 1000)
 
 
 def _wanted_ns(reading: TaskReading | None) -> int:
-    """For how long it was on a processor or waited for one."""
+    """Return the time on a processor or waiting for one."""
     return 0 if reading is None else reading.cpu_ns + reading.wait_ns
 
 
 def _rate(amount: int, span_ms: int) -> int:
-    """In a second; rounded up, as a little is not nothing."""
+    """Return the amount per second, rounded up so that a little is not 0."""
     return -(-max(0, amount) * 1000 // span_ms)

@@ -1,7 +1,4 @@
-"""From what nodes say on their boards to what the scheduler is told.
-
-For: ``coordinator.books``. Not for: keeping anything.
-"""
+"""Translates rows of nodes' queues into the scheduler's descriptions of machines, jobs and tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from dios.wire.messages import Occupant, QueueRows, Submission, Work
 
 
 def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
-    """A node as a machine; its name and rack are labels, too."""
+    """Return a node as a machine. Its name and rack are labels, too."""
     labels = {"node": board.name, "rack": board.rack, **dict(board.labels)}
     return MachineDescriptor(
         board.node,
@@ -37,9 +34,9 @@ def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
 
 
 def job_of(row: Submission | Occupant) -> int:
-    """The number of a task's job: its own, or that of the job whose number its user gave.
+    """Return the number of a task's job: its own, or one made of the user and the number that the user gave.
 
-    Users choose numbers for themselves: the same number of another user is another job.
+    Users choose numbers independently: the same number of another user is another job.
     """
     if not row.work.job:
         return row.id
@@ -48,7 +45,7 @@ def job_of(row: Submission | Occupant) -> int:
 
 
 def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
-    """The job of a task: its own, or the one that several say they belong to."""
+    """Return the job of a task, which other tasks may name as well."""
     work = row.work
     return JobDescriptor(
         job,
@@ -61,7 +58,7 @@ def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
 
 
 def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: float) -> TaskDescriptor:
-    """A task; ``nodes`` gives identifiers of machines by name."""
+    """Return a task; ``nodes`` gives the identifiers of machines by name."""
     work = row.work
     waited = row.waited_ms / 1000 if isinstance(row, Submission) else row.age_ms / 1000
     return TaskDescriptor(
@@ -73,7 +70,7 @@ def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: fl
         Interference(work.interference),
         tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
         tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
-        # What was admitted over time is stopped when its time is over, and for nobody else.
+        # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,
     )
 

@@ -1,10 +1,9 @@
-"""What the desk answers to `dios pack learn`: the courses of a job's tasks, as the knowledge base has them.
+"""The answer to `dios pack learn`: the usage profiles of a job's tasks, from the knowledge base.
 
-For: ``coordinator.desk``. Not for: measuring (``coordinator.tracing``), or the job that is made of the answer
-(``dios.packer.job.learned``).
+``dios.packer.job.learned`` makes a job of the answer.
 
-An answer holds as many members as fit; ``next`` says where the following question has to begin, and is None
-when there are no more. Values stand as steps: instant, and what holds from there on.
+An answer holds as many members as fit. ``next`` is the index for the following question, or None at the end.
+Values are steps: an instant, and the value from there on.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from dios.firmament.knowledge.usage_profiles import ProfiledTask
 from dios.wire.messages import Asked
 
 _NAMED: Final = 20
-"""Jobs that an error names."""
+"""The number of jobs that an error names."""
 _ROOM: Final = limits.ADVICE_BYTES_MAX - limits.KIB
-"""Of an answer, for members."""
+"""The most bytes of an answer that are members."""
 
 
 class _Wanted(msgspec.Struct):
-    """What `dios pack learn` asks for."""
+    """The fields of the question."""
 
     job: str
     principal: str = ""
@@ -38,19 +37,19 @@ class _Wanted(msgspec.Struct):
 
 
 def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, object]) -> dict[str, object]:
-    """The courses of a job's tasks in its last runs.
+    """Return the usage profiles of a job's tasks in its last runs, as JSON.
 
     Raises:
-        InvalidError: no run of such a job is known; the message names those that are.
-        NotPermittedError: the asker may not see another's jobs.
+        InvalidError: no run of such a job is known; the message names the known jobs.
+        NotPermittedError: the job belongs to another user.
     """
     try:
         wanted = msgspec.convert(question, type=_Wanted)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"a question about a job that makes no sense: {error}") from None
+        raise InvalidError(f"invalid question about the profiles of a job: {error}") from None
     whose = wanted.principal or asked.principal
     if whose != asked.principal and not asked.ruler:
-        raise NotPermittedError("only the nodes' own user and root see what jobs of others took")
+        raise NotPermittedError("only the nodes' own user and root may see the usage of other users' jobs")
     courses = None if knowledge is None else knowledge.usage_profiles
     name = wanted.job
     names = [] if courses is None else courses.names(whose, name)
@@ -94,15 +93,15 @@ def _told(member: ProfiledTask) -> dict[str, object]:
 
 
 def steps_of(values: Sequence[int]) -> list[tuple[int, int]]:
-    """Where values change, and to what."""
+    """Return the positions at which values change, and the new values."""
     return [(at, value) for at, value in enumerate(values) if at == 0 or value != values[at - 1]]
 
 
 def _unknown(job: str, known: list[str]) -> str:
     if not known:
         return (
-            f"nothing is known of {job!r}, nor of any other job of yours: `dios run JOB.toml` runs one, and "
-            "what its tasks take is measured"
+            f"nothing is known of {job!r}, nor of any other job of yours. `dios run JOB.toml` runs a job and "
+            "measures its tasks."
         )
     others = f" and {len(known) - _NAMED} others" if len(known) > _NAMED else ""
-    return f"nothing is known of {job!r}; known are {', '.join(known[:_NAMED])}{others}"
+    return f"nothing is known of {job!r}; known jobs: {', '.join(known[:_NAMED])}{others}"

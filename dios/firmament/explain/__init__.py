@@ -1,0 +1,9 @@
+"""Explanations of why a task waits or runs where it does (``dios explain``).
+
+In the order in which to read it:
+
+- ``explanation``: the values of an explanation, and their text;
+- ``explain_task``: follows the task's flow in a trial round, and tries which changes are sufficient;
+- ``excluded``: the machines that the task cannot use, with reasons;
+- ``network_paths``: cheapest paths, and solutions of the network with one change.
+"""

@@ -10,7 +10,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Constraint, Level, Resources
-from dios.firmament.explain.explanation import Excluded
+from dios.firmament.explain.explanation import ExcludedMachines
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
 from dios.wire.types import Affinity, Operator
 
@@ -24,21 +24,21 @@ _APART = {
 
 def excluded_machines(
     state: ClusterState, restrictions: Restrictions, task: int, reachable: Flags
-) -> tuple[list[Excluded], Flags]:
+) -> tuple[list[ExcludedMachines], Flags]:
     """Return the reasons with their numbers of machines, and the machines that remain, by resource row.
 
-    ``task`` is the task's row. ``reachable`` tells by resource row if any path leads there.
+    ``task`` is the task's row. ``reachable`` is True for resource rows to which a path leads.
     """
     tree, tasks = state.resources, state.tasks
     left = np.zeros(len(tree.alive), np.bool_)
     left[tree.at(Level.MACHINE)] = True
-    found: list[Excluded] = []
+    found: list[ExcludedMachines] = []
 
     def out(which: Flags, reason: str) -> None:
         nonlocal left
         count = int(np.count_nonzero(left & which))
         if count:
-            found.append(Excluded(count, reason))
+            found.append(ExcludedMachines(count, reason))
             left = left & ~which
 
     described = tasks.descriptors[task]

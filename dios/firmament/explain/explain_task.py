@@ -14,15 +14,21 @@ from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.explain.excluded import excluded_machines
-from dios.firmament.explain.explanation import Enough, Excluded, Explanation, Place, Step
-from dios.firmament.explain.network_paths import FAR, WhatIf, ways_from
+from dios.firmament.explain.explanation import (
+    CandidateMachine,
+    ExcludedMachines,
+    Explanation,
+    PathStep,
+    SufficientChange,
+)
+from dios.firmament.explain.network_paths import FAR, WhatIf, cheapest_paths
 from dios.firmament.network.export import VertexNames
 from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.task_rows import CONTINUE, UNSCHEDULED
 from dios.firmament.network.vertices import SINK, VertexKind, Vertices
 from dios.firmament.policies.gangs import GangBook, needed
 from dios.firmament.policies.restrictions import Restrictions
-from dios.firmament.rounds.round_maker import Outcome
+from dios.firmament.rounds.round_maker import TrialRound
 
 PLACES = 4
 """The number of best machines that an explanation lists."""
@@ -32,12 +38,12 @@ TRIED = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ExplainedTask:
     """The task to explain, and the trial round."""
 
     state: ClusterState
     restrictions: Restrictions
-    outcome: Outcome
+    outcome: TrialRound
     vertices: Vertices
     names: VertexNames
     task: int
@@ -51,13 +57,13 @@ class Subject:
     algorithm: str
 
 
-def explain_task(subject: Subject) -> Explanation:
+def explain_task(subject: ExplainedTask) -> Explanation:
     """Explain a task that takes part in the trial round."""
     found = _Explainer(subject)
     return found.running() if found.runs else found.waiting()
 
 
-def _spelled(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Return a time in words."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("hours", 3600, 48), ("days", 86400, 1000)):
         if seconds < most * length:
@@ -65,7 +71,7 @@ def _spelled(seconds: float) -> str:
     return "years"
 
 
-def left_out(
+def explain_left_out(
     state: ClusterState, gangs: GangBook, task: int, number: int, model: str, turn: str
 ) -> Explanation:
     """Explain why a task does not take part: its turn, a gang without room, or too many other misfits.
@@ -81,7 +87,9 @@ def left_out(
         reason = f"its gang needs {need} places at once, and the cluster has {slots} slots in all"
         pause = gangs.paused_until(job)
         if need <= slots and pause > state.now:
-            reason = f"no room was found for its gang of {need}; it is tried again in {pause - state.now:.3g} s"
+            reason = (
+                f"no room was found for its gang of {need}; it is tried again in {pause - state.now:.3g} s"
+            )
         elif need <= slots:
             reason = f"other gangs are more urgent than its gang of {need} tasks"
     else:
@@ -92,7 +100,7 @@ def left_out(
 
 
 class _Explainer:
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: ExplainedTask) -> None:
         outcome = subject.outcome
         self.subject, self.outcome = subject, outcome
         self.state, self.network = subject.state, outcome.network
@@ -105,7 +113,7 @@ class _Explainer:
         self.options = mine[rows.kind[mine] != UNSCHEDULED]
         limited = [number for number, one in outcome.plan.filters.items() if one.limit is not None]
         self.try_out = WhatIf(self.network, subject.names, subject.algorithm, limited)
-        self.ways = ways_from(
+        self.ways = cheapest_paths(
             rows.target[self.options],
             rows.cost[self.options],
             self.network.upper,
@@ -144,14 +152,14 @@ class _Explainer:
     def _cost(self) -> int:
         return sum(step.cost for step in self.path())
 
-    def path(self) -> list[Step]:
+    def path(self) -> list[PathStep]:
         """Return the arcs of the task's unit in the trial solution."""
         rows, upper, name = self.network.rows, self.network.upper, self.subject.names
         task = f"task {self.state.tasks.id[self.subject.task]}"
         first = int(rows.target[self.chosen])
-        steps = [Step(task, name(first), int(rows.cost[self.chosen]))]
+        steps = [PathStep(task, name(first), int(rows.cost[self.chosen]))]
         used = self.outcome.solved.flow > 0
-        ways = ways_from(np.array([first]), np.zeros(1, np.int64), upper, self.network.vertices, used)
+        ways = cheapest_paths(np.array([first]), np.zeros(1, np.int64), upper, self.network.vertices, used)
         leaf = int(self.outcome.leaf[self.index])
         end = SINK
         if leaf != ABSENT:
@@ -160,18 +168,19 @@ class _Explainer:
         if end != SINK:
             arcs.append(int(np.flatnonzero((upper.tail == end) & (upper.head == SINK))[0]))
         steps.extend(
-            Step(name(int(upper.tail[arc])), name(int(upper.head[arc])), int(upper.cost[arc])) for arc in arcs
+            PathStep(name(int(upper.tail[arc])), name(int(upper.head[arc])), int(upper.cost[arc]))
+            for arc in arcs
         )
         return steps
 
-    def places(self, open_machines: Flags, other_than: int) -> list[Place]:
+    def places(self, open_machines: Flags, other_than: int) -> list[CandidateMachine]:
         """Return the cheapest machines."""
         tree = self.state.resources
         rows = np.flatnonzero(open_machines & (self.length < FAR))
         rows = rows[rows != other_than]
         rows = rows[np.argsort(self.length[rows], kind="stable")][:PLACES]
         return [
-            Place(
+            CandidateMachine(
                 self.state.machine_ids[row],
                 tree.names[row],
                 int(self.length[row]),
@@ -202,7 +211,7 @@ class _Explainer:
         excluded, open_machines = self._excluded()
         places = self.places(open_machines, ABSENT)
         target = int(self.outcome.leaf[self.index])
-        enough: list[Enough] = []
+        enough: list[SufficientChange] = []
         if not places:
             reason = "there is no machine that it may use"
         elif self.outcome.held[self.index]:
@@ -235,7 +244,7 @@ class _Explainer:
                 reason += f"; the best other place is {places[0].name} at {places[0].cost}"
         return self._explanation(reason, self.state.machine_ids[here], places, excluded, enough)
 
-    def _excluded(self) -> tuple[list[Excluded], Flags]:
+    def _excluded(self) -> tuple[list[ExcludedMachines], Flags]:
         reachable = self.length < FAR
         return excluded_machines(self.state, self.subject.restrictions, self.subject.task, reachable)
 
@@ -243,7 +252,7 @@ class _Explainer:
         tree = self.state.resources
         return tree.names[int(tree.machine[leaf])]
 
-    def _reason(self, places: list[Place], enough: list[Enough]) -> str:
+    def _reason(self, places: list[CandidateMachine], enough: list[SufficientChange]) -> str:
         best = places[0]
         if best.cost > self.cost:
             return f"waiting costs {self.cost}, and the best place, {best.name}, costs {best.cost}"
@@ -259,9 +268,9 @@ class _Explainer:
         self,
         reason: str,
         machine: int | None,
-        places: list[Place],
-        excluded: list[Excluded],
-        enough: list[Enough],
+        places: list[CandidateMachine],
+        excluded: list[ExcludedMachines],
+        enough: list[SufficientChange],
     ) -> Explanation:
         subject, tasks = self.subject, self.state.tasks
         return Explanation(
@@ -281,7 +290,7 @@ class _Explainer:
             enough,
         )
 
-    def _binding(self, places: list[Place], enough: list[Enough]) -> str:
+    def _binding(self, places: list[CandidateMachine], enough: list[SufficientChange]) -> str:
         if self.runs or not places or not places[0].full:
             return ""
         best = places[0]
@@ -293,12 +302,12 @@ class _Explainer:
 
     # Sufficient changes -----------------------------------------------------------------------------
 
-    def _enough(self, places: list[Place]) -> list[Enough]:
+    def _enough(self, places: list[CandidateMachine]) -> list[SufficientChange]:
         found = [one for place in places[:TRIED] if (one := self._slot(place)) is not None]
         raised = self._raised()
         return found if raised is None else [*found, raised]
 
-    def _slot(self, place: Place) -> Enough | None:
+    def _slot(self, place: CandidateMachine) -> SufficientChange | None:
         """Try one more slot at a machine; return it if it alone places the task in every best solution."""
         arc = self.try_out.waiting_arc(self.index)
         row = self.state.machine_row(place.machine)
@@ -314,13 +323,13 @@ class _Explainer:
         if solution.status != "optimal":
             return None
         if solution.flow[arc]:
-            self._note_who_is_ahead(place.machine, solution.flow)
+            self._note_task_ahead(place.machine, solution.flow)
             return None
         worth = self.outcome.solved.cost - solution.cost
         text = f"sufficient: one more slot on {place.name} (worth {worth})"
-        return Enough("slot", place.machine, None, worth, None, text)
+        return SufficientChange("slot", place.machine, None, worth, None, text)
 
-    def _note_who_is_ahead(self, machine: int, flow: Ints) -> None:
+    def _note_task_ahead(self, machine: int, flow: Ints) -> None:
         """Record the task that runs with the slot and waits without it, if there is one."""
         rows = self.network.rows
         waits = rows.kind == UNSCHEDULED
@@ -331,7 +340,7 @@ class _Explainer:
             task = rows.tasks[int(np.searchsorted(rows.start, freed[0], side="right")) - 1]
             self.ahead[machine] = f"task {self.state.tasks.id[task]}"
 
-    def _raised(self) -> Enough | None:
+    def _raised(self) -> SufficientChange | None:
         """Return the cost of waiting above which it is cheapest for the cluster to place the task."""
         arc = self.try_out.waiting_arc(self.index)
         if arc == ABSENT:
@@ -343,9 +352,9 @@ class _Explainer:
         bound = int(self.network.rows.cost[arc]) + gap
         growth = self.subject.growth()
         seconds = gap / growth if growth > 0 else None
-        when = "" if seconds is None else f", in {_spelled(seconds)} as it grows now"
+        when = "" if seconds is None else f", in {_duration_text(seconds)} as it grows now"
         text = f"sufficient: a waiting cost above {bound} (now {bound - gap}){when}"
-        return Enough("waiting cost", None, bound, gap, seconds, text)
+        return SufficientChange("waiting cost", None, bound, gap, seconds, text)
 
     def _returns(self, flow: Ints) -> bool:
         """Return True if the task comes back to its machine by way of an aggregate."""
@@ -363,7 +372,7 @@ class _Explainer:
         tree = self.state.resources
         return place != ABSENT and tree.machine[place] == self.state.tasks.machine[self.subject.task]
 
-    def _leaving(self, name: str) -> list[Enough]:
+    def _leaving(self, name: str) -> list[SufficientChange]:
         rows = self.network.rows
         stay = self.options[rows.kind[self.options] == CONTINUE]
         if not len(stay) or self.chosen != stay[0]:
@@ -374,4 +383,4 @@ class _Explainer:
         gap = solution.cost - self.outcome.solved.cost
         bound = int(rows.cost[stay[0]]) + gap
         text = f"it leaves {name} when the cost of staying exceeds {bound} (now {bound - gap})"
-        return [Enough("staying cost", None, bound, gap, None, text)]
+        return [SufficientChange("staying cost", None, bound, gap, None, text)]

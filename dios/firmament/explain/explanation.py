@@ -14,7 +14,7 @@ Status = Literal["waits", "runs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One arc of the path that a task's unit of flow takes."""
 
     source: str
@@ -23,7 +23,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CandidateMachine:
     """A machine on which the task could run if there were room."""
 
     machine: int
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Excluded:
+class ExcludedMachines:
     """The number of machines that the task cannot use, for one reason."""
 
     machines: int
@@ -48,7 +48,7 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class SufficientChange:
     """A change that was tried and makes the task run (or, if it runs, move or stop)."""
 
     what: Literal["slot", "waiting cost", "staying cost"]
@@ -79,14 +79,14 @@ class Explanation:
     model: str
     cost: int
     """The cost of the task's path in the trial solution."""
-    path: list[Step] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    path: list[PathStep] = field(default_factory=list)
+    places: list[CandidateMachine] = field(default_factory=list)
     """The best machines, cheapest first."""
     total_machines: int = 0
-    excluded: list[Excluded] = field(default_factory=list)
+    excluded: list[ExcludedMachines] = field(default_factory=list)
     binding: str = ""
     """The arc without room on the path to the best machine, and the worth of room on it."""
-    enough: list[Enough] = field(default_factory=list)
+    enough: list[SufficientChange] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
         """Return plain values for ``--json``."""

@@ -19,7 +19,7 @@ FAR = 2**61
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class CheapestPaths:
     """The cheapest paths from a task over the upper network, on arcs with and without room."""
 
     length: Ints
@@ -36,7 +36,9 @@ class Ways:
         return found[::-1]
 
 
-def ways_from(start: Ints, cost: Ints, upper: UpperArcs, vertices: int, open_arcs: Flags) -> Ways:
+def cheapest_paths(
+    start: Ints, cost: Ints, upper: UpperArcs, vertices: int, open_arcs: Flags
+) -> CheapestPaths:
     """Return the paths from the vertices ``start``, which cost ``cost`` to reach.
 
     The network has no cycles, so there are as many passes as it is deep.
@@ -57,7 +59,7 @@ def ways_from(start: Ints, cost: Ints, upper: UpperArcs, vertices: int, open_arc
     begins = np.zeros(vertices, np.bool_)
     begins[start[cost == length[start]]] = True
     last[begins] = ABSENT
-    return Ways(length, last)
+    return CheapestPaths(length, last)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,8 @@
-"""Sums over measured values that forget the single value: moments, and a sketch of the distribution.
+"""Sums over measured values: moments, and a sketch of the distribution.
 
-For: profiles. All values are integers, and all sums exact. So it does not matter in which order values
-come or partial sums are joined, to the last bit: two coordinators that heard the same know the same.
-(Running means in floating point would be smaller, and would depend on the order.)
-Not for: single values, or values that get old; a profile keeps its newest samples beside this.
+All values are integers and all sums are exact, so the order in which values are added or partial sums are
+merged makes no difference. Two coordinators that received the same values give the same answers. Running
+means in floating point would be smaller, but would depend on the order.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BUCKET_MAX: Final = 61 * _SUBS
 
 
 class PackedMoments(msgspec.Struct, array_like=True, frozen=True):
-    """How moments are stored; sums may be longer than 64 bits."""
+    """The stored form of moments. Sums may be longer than 64 bits."""
 
     count: int
     total: bytes
@@ -33,7 +32,7 @@ class PackedMoments(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PackedAggregate(msgspec.Struct, array_like=True, frozen=True):
-    """How an aggregate is stored."""
+    """The stored form of an aggregate."""
 
     moments: PackedMoments
     level: int
@@ -41,7 +40,7 @@ class PackedAggregate(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Moments:
-    """Count, mean, variance, least and most of values from 0 to 2^63 - 1."""
+    """Count, mean, variance, smallest and largest of values from 0 to 2^63 - 1."""
 
     __slots__ = ("count", "least", "most", "squares", "total")
 
@@ -53,7 +52,7 @@ class Moments:
         self.most = 0
 
     def add(self, value: int) -> None:
-        """Take in one value."""
+        """Add one value."""
         self.count += 1
         self.total += value
         self.squares += value * value
@@ -61,7 +60,7 @@ class Moments:
         self.most = max(self.most, value)
 
     def merge(self, other: Moments) -> None:
-        """Take in all that another has seen."""
+        """Add all values of another."""
         self.count += other.count
         self.total += other.total
         self.squares += other.squares
@@ -70,46 +69,46 @@ class Moments:
 
     @property
     def mean(self) -> float:
-        """The mean; 0 of nothing."""
+        """The mean; 0 without values."""
         return self.total / self.count if self.count else 0.0
 
     @property
     def variance(self) -> float:
-        """The unbiased estimate of the variance; 0 of less than two values."""
+        """The unbiased estimate of the variance; 0 with fewer than two values."""
         if self.count < 2:
             return 0.0
         return (self.count * self.squares - self.total**2) / (self.count * (self.count - 1))
 
     def pack(self) -> PackedMoments:
-        """For storing."""
+        """Return the stored form."""
         return PackedMoments(self.count, _bytes(self.total), _bytes(self.squares), self.least, self.most)
 
     @classmethod
     def unpack(cls, packed: PackedMoments) -> Moments:
-        """What was stored.
+        """Return moments from their stored form.
 
         Raises:
-            InvalidError: the numbers do not go together.
+            InvalidError: the numbers contradict each other.
         """
         found = cls()
         if max(len(packed.total), len(packed.squares)) > _SUMS_BYTES_MAX:
-            raise InvalidError("sums of a profile are absurdly large")
+            raise InvalidError("the sums of a profile are too large")
         found.count, found.least, found.most = packed.count, packed.least, packed.most
         found.total = int.from_bytes(packed.total, "little")
         found.squares = int.from_bytes(packed.squares, "little")
-        # In integers: a mean in floating point may be rounded to beyond the greatest value.
+        # In integers: a mean in floating point may be rounded to more than the largest value.
         bounded = 0 <= found.least * found.count <= found.total <= found.most * found.count
         if found.count < 1 or not bounded or found.total**2 > found.count * found.squares:
-            raise InvalidError("count, sums and bounds of a profile do not go together")
+            raise InvalidError("count, sums and bounds of a profile contradict each other")
         return found
 
 
 class Aggregate:
-    """Moments, and a histogram of buckets that widen with the value, of which there are never too many.
+    """Moments, and a histogram whose buckets widen with the value and are bounded in number.
 
-    An octave has sixteen buckets, so a quantile is within 3 % of a value that was seen. When there are
-    more than ``PROFILE_BUCKETS_MAX`` buckets, neighbours become one, everywhere, and the error doubles. That
-    depends on the values alone, and not on their order.
+    An octave has sixteen buckets, so a quantile is within 3 % of a measured value. If there are more than
+    ``PROFILE_BUCKETS_MAX`` buckets, pairs of neighbours are merged everywhere and the error doubles. This
+    depends only on the values, not on their order.
     """
 
     __slots__ = ("buckets", "level", "moments")
@@ -120,14 +119,14 @@ class Aggregate:
         self.buckets: dict[int, int] = {}
 
     def add(self, value: int) -> None:
-        """Take in one value, 0 to 2^63 - 1."""
+        """Add one value from 0 to 2^63 - 1."""
         self.moments.add(value)
         bucket = _bucket(value) >> self.level
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
         self._coarsen()
 
     def merge(self, other: Aggregate) -> None:
-        """Take in all that another has seen."""
+        """Add all values of another."""
         self.moments.merge(other.moments)
         while self.level < other.level:
             self._halve()
@@ -137,7 +136,7 @@ class Aggregate:
         self._coarsen()
 
     def quantile(self, share: float) -> int:
-        """A value that about ``share`` (0 to 1) of all values do not exceed; 0 of nothing."""
+        """Return a value that about ``share`` (0 to 1) of all values do not exceed; 0 without values."""
         wanted = min(max(share, 0.0), 1.0) * self.moments.count
         if wanted <= 1:
             return self.moments.least if self.moments.count else 0
@@ -152,24 +151,24 @@ class Aggregate:
         return self.moments.most
 
     def pack(self) -> PackedAggregate:
-        """For storing."""
+        """Return the stored form."""
         return PackedAggregate(self.moments.pack(), self.level, dict(sorted(self.buckets.items())))
 
     @classmethod
     def unpack(cls, packed: PackedAggregate) -> Aggregate:
-        """What was stored.
+        """Return an aggregate from its stored form.
 
         Raises:
-            InvalidError: the numbers do not go together.
+            InvalidError: the numbers contradict each other.
         """
         found = cls()
         found.moments = Moments.unpack(packed.moments)
         found.level, found.buckets = packed.level, packed.buckets
         fit = 0 <= packed.level <= 10 and len(packed.buckets) <= limits.PROFILE_BUCKETS_MAX
         if not fit or any(not 0 <= bucket < _BUCKET_MAX for bucket in packed.buckets):
-            raise InvalidError("the buckets of a profile are not possible")
+            raise InvalidError("the buckets of a profile are out of range")
         if min(packed.buckets.values(), default=0) < 1 or sum(packed.buckets.values()) != found.moments.count:
-            raise InvalidError("the buckets of a profile do not hold its count")
+            raise InvalidError("the buckets of a profile do not add up to its count")
         return found
 
     def _coarsen(self) -> None:
@@ -185,13 +184,13 @@ class Aggregate:
 
 
 def _bucket(value: int) -> int:
-    """Small values are their own bucket; above, the leading bits and how far they were shifted."""
+    """Return a value's bucket: the value itself if it is small, else its leading bits and their shift."""
     shift = max(value.bit_length() - 1 - _SUB_BITS, 0)
     return shift * _SUBS + (value >> shift)
 
 
 def _lowest(bucket: int) -> int:
-    """The least value of a bucket."""
+    """Return the smallest value of a bucket."""
     shift = max(bucket // _SUBS - 1, 0)
     return (bucket - shift * _SUBS) << shift
 

@@ -1,12 +1,11 @@
-"""The knowledge base: what coordinators have learned about classes of tasks on types of machines (§6.5.3).
+"""The knowledge base: the measurements of classes of tasks on types of machines (§6.5.3).
 
-For: cost models, which ask how a class runs somewhere or beside somebody, and coordinators, which add
-what they measured, forward it to their parents in batches, and keep all in a durable object.
-Not for: measuring (``profiling``), or for the object itself, which the coordinator writes.
+Cost models ask how a class runs on a machine or next to other classes. Coordinators add measurements, forward
+them to their parents in batches, and keep all of it in a durable object.
 
-It is a pure value: no threads, no clock, no files. Everything is bounded, and what was used least lately
-falls out. While nothing has fallen out, two knowledge bases that took in the same entries, in whatever
-order and however often, answer alike to the last bit.
+A knowledge base is plain data: no threads, no clock, no files. Everything is bounded, and the entries used
+longest ago are dropped first. While nothing has been dropped, two knowledge bases that received the same
+entries, in any order and any number of times, give exactly the same answers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.cluster.block_locations import Places
+from dios.firmament.cluster.block_locations import BlockLocations
 from dios.firmament.knowledge.aggregates import Aggregate, Moments
 from dios.firmament.knowledge.profiles import (
     Profile,
@@ -56,41 +55,42 @@ from dios.firmament.knowledge.usage_profile import UsageProfile
 from dios.firmament.knowledge.usage_profiles import UsageProfiles
 
 ALONE: Final = ""
-"""In place of a co-runner's class: nobody else was on the machine."""
+"""In place of a co-runner's class: no other task was on the machine."""
 
 _BEST_SHARE: Final = 0.1
-"""Of a class's scores on a type of machine the best tenth counts as undisturbed: profiling alone is a
-luxury (§7.2.1), and the very best may be a mistake of measuring."""
+"""The best tenth of a class's scores on a type of machine counts as undisturbed. Profiling a class alone is
+too expensive (§7.2.1), and the very best score may be a measuring error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInterference:
-    """How disturbed a class is on one machine, as its latest samples there say."""
+    """How much a class is disturbed on one machine, by its latest samples there."""
 
     metric: Metric
     slow_down: float
-    """Times its best profile on that type of machine; 1 is undisturbed."""
+    """The time divided by that of its best profile on that type of machine; 1 is undisturbed."""
     against_best: float
-    """Times its best profile on any type of machine; the difference is the machine's own slowness."""
+    """The time divided by that of its best profile on any type; this includes the machine's slowness."""
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a batch brought."""
+    """The result of merging a batch."""
 
     new: int
     known: int
-    """Entries that had come before."""
+    """The number of entries that had arrived before."""
 
 
 class KnowledgeBase:
-    """Profiles, co-runners, final reports, courses, places of blocks: of one coordinator and all below it.
+    """What a coordinator and those below it have measured: profiles, co-runners, final reports and places.
 
     Args:
-        node: the coordinator's name.
-        incarnation: larger at every start of it than at any before, such as the node's epoch. What an
-            earlier start forwarded after its last saving would be taken for something else otherwise.
+        node: the coordinator's name. incarnation: larger at every start of the coordinator than at any start
+        before, such as the node's epoch.
+            Otherwise entries that an earlier start forwarded after its last saving would be confused with new
+            ones.
     """
 
     def __init__(self, node: str, incarnation: int) -> None:
@@ -102,54 +102,56 @@ class KnowledgeBase:
         self.pairs: Recent[tuple[str, str, str], dict[Metric, Moments]] = Recent(limits.KNOWLEDGE_PAIRS_MAX)
         self.latest: Recent[tuple[str, str], list[KnowledgeEntry]] = Recent(limits.KNOWLEDGE_MACHINES_MAX)
         self.reports: Recent[int, KnowledgeEntry] = Recent(limits.KNOWLEDGE_REPORTS_MAX)
-        self.places = Places()
+        self.places = BlockLocations()
         self.usage_profiles = UsageProfiles()
         self.heard: Recent[tuple[str, int], ReceivedNumbers] = Recent(limits.KNOWLEDGE_ORIGINS_MAX)
         self.journal: deque[KnowledgeEntry] = deque(maxlen=limits.KNOWLEDGE_JOURNAL_MAX)
         self.position = 0
-        """How many entries the journal has had in all."""
+        """The number of entries that the journal has ever had."""
 
-    # Taking in ----------------------------------------------------------------------------------------
+    # Adding -------------------------------------------------------------------------------------------
 
     def add(self, sample: Sample) -> None:
-        """Take in what this coordinator measured.
+        """Add a measurement of this coordinator.
 
         Raises:
-            BadKnowledgeError: a field of the sample is not possible; nothing is changed.
+            BadKnowledgeError: a field of the sample is invalid; nothing is changed.
         """
         self._own(sample)
 
     def add_usage_profile(self, profile: UsageProfile) -> None:
-        """Take in what a task took from its start to its end, as this coordinator measured it.
+        """Add a usage profile that this coordinator measured.
 
         Raises:
-            BadKnowledgeError: a field is not possible; nothing is changed.
+            BadKnowledgeError: a field is invalid; nothing is changed.
         """
         self._own(profile)
 
     def place(self, block: bytes, machine: str, size: int) -> None:
-        """A machine has ``size`` bytes of a block (the fingerprint of an object's name); -1: none any more.
+        """Record that a machine has ``size`` bytes of a block; -1 for none any more.
+
+        A block is named by the fingerprint of its object's name.
 
         Raises:
-            BadKnowledgeError: a value is not possible; nothing is changed.
+            BadKnowledgeError: a value is invalid; nothing is changed.
         """
         self._own(Placing(block, machine, size))
 
     def merge(self, data: bytes) -> Merged:
-        """Take in a batch of another coordinator; what is known already changes nothing.
+        """Add a batch of another coordinator; entries that are known change nothing.
 
         Raises:
-            BadKnowledgeError: the bytes are no batch; nothing is changed.
+            BadKnowledgeError: the bytes are no valid batch; nothing is changed.
         """
         batch = KnowledgeBatch.from_bytes(data)
         new = sum(self.take(entry) for entry in batch.entries)
         return Merged(new, len(batch.entries) - new)
 
     def take(self, entry: KnowledgeEntry) -> bool:
-        """Take in one checked entry; False when it is known."""
+        """Add one checked entry; return False if it is known."""
         fresh = self.heard.touch((entry.node, entry.incarnation), ReceivedNumbers()).add(entry.sequence)
         if isinstance(entry.what, UsageProfile):
-            # These are told again and again: whether one is known is seen by itself, not by its number.
+            # Usage profiles are sent repeatedly, with other numbers: they are recognised by themselves.
             fresh = self.usage_profiles.add(entry, entry.what)
         if not fresh:
             return False
@@ -179,19 +181,19 @@ class KnowledgeBase:
                 moments.setdefault(metric, Moments()).add(value)
         if sample.final:
             known = self.reports.get(sample.task)
-            # Of two reports of one task, which a race of coordinators may make, the later one stays.
+            # Two coordinators may have made reports of one task; the later one stays.
             if known is None or by_time(known) < by_time(entry):
                 self.reports[sample.task] = entry
             self.reports.touch(sample.task, entry)
 
-    # Asking ---------------------------------------------------------------------------------------------
+    # Questions ------------------------------------------------------------------------------------------
 
     def classes(self) -> list[str]:
-        """The classes that have a profile, sorted."""
+        """Return the classes that have a profile, sorted."""
         return sorted(self.profiles.by_class)
 
     def profile(self, task_class: str, machine_type: str | None = None) -> Profile | None:
-        """A class's profile on a type of machine, or (None) on all types together; None: nothing is known."""
+        """Return a class's profile on a type of machine, or on all types; None if nothing is known."""
         if machine_type is not None:
             return self.profiles.get((task_class, machine_type))
         every = Profile(task_class, "")
@@ -200,23 +202,24 @@ class KnowledgeBase:
         return every if every.samples else None
 
     def profiles_of(self, task_class: str) -> Iterable[Profile]:
-        """A class's profiles, one for each type of machine."""
+        """Return a class's profiles, one for each type of machine."""
         return self.profiles.by_class.get(task_class, {}).values()
 
     def report(self, task: int) -> Sample | None:
-        """What was known of a task when it ended (Table 6.4); None while it runs, or when too long ago."""
+        """Return the final sample of a task (Table 6.4); None while it runs, or if it was dropped since."""
         found = self.reports.get(task)
         return found.what if found is not None and isinstance(found.what, Sample) else None
 
     def score_beside(self, task_class: str, beside: tuple[str, ...], machine_type: str) -> float | None:
-        """Whare-MCs' Xi(c_t, L_m, c_m) (§7.2.2): the score among co-runners, in the metric of ``score``.
+        """Return Whare-MCs' Xi(c_t, L_m, c_m) (§7.2.2): the expected score next to co-runners.
 
-        Sets of co-runners seldom recur, so what each class does to this one is added: alone it takes s,
-        beside a it takes s + x, beside b s + y; beside both s + x + y is expected. Where it was never
-        alone, the best that is known of it here stands for that. Nobody known beside it: Psi.
+        Sets of co-runners seldom recur, so the effects of the single classes are added. If a task takes s
+        alone, s + x next to a and s + y next to b, then s + x + y is expected next to both. If the class
+        never ran alone, the best known score on this type of machine stands for s. If none of the co-runners
+        is known, the result is Psi, the mean of the profile.
 
         Returns:
-            The expected mean in the metric of the profile's ``score``; None when nothing is known.
+            The expected mean in the metric of the profile's ``score``; None if nothing is known.
         """
         profile = self.profiles.get((task_class, machine_type))
         scored = profile.score() if profile else None
@@ -233,21 +236,21 @@ class KnowledgeBase:
         return alone + sum(max(each - alone, 0.0) for each in found)
 
     def slow_down(self, task_class: str, beside: str, machine_type: str) -> float | None:
-        """How many times longer a class takes beside another than without; None when nothing is known."""
+        """Return the factor by which a class takes longer next to another; None if nothing is known."""
         together = self.score_beside(task_class, (beside,), machine_type)
         alone = self.score_beside(task_class, (), machine_type)
         return together / alone if together is not None and alone else None
 
     def interference(self, task_class: str, machine: str, window_ns: int) -> MeasuredInterference | None:
-        """How disturbed a class is on a machine: its latest samples there against its best profile.
+        """Return how much a class is disturbed on a machine: its latest samples against its best profile.
 
         Args:
             task_class: the class.
             machine: the machine's name.
-            window_ns: samples older than the newest there by more than this do not count.
+            window_ns: samples that are older than the newest there by more than this do not count.
 
         Returns:
-            None when nothing was measured there, or nothing that scores.
+            None if nothing was measured there, or nothing that has a score.
         """
         entries = [entry.what for entry in self.latest.get((task_class, machine), ())]
         samples = [what for what in entries if isinstance(what, Sample)]
@@ -268,7 +271,7 @@ class KnowledgeBase:
         return moments.mean if moments else None
 
     def _best(self, task_class: str, metric: Metric, machine_type: str | None) -> int:
-        """The best tenth's bound on one type or on the best; 0: nothing."""
+        """Return the bound of the best tenth on one type of machine, or on the best type; 0 for nothing."""
         profiles = [p for p in self.profiles_of(task_class) if machine_type in {None, p.machine_type}]
         return min((q for p in profiles if (q := p.quantile(metric, _BEST_SHARE))), default=0)
 
@@ -277,19 +280,18 @@ class KnowledgeBase:
     def batch(
         self, since: BatchMark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES
     ) -> KnowledgeBatch:
-        """What came after a mark, this coordinator's own and what its children sent: for its parent.
+        """Return the entries since a mark, the own ones and those from children, for the parent.
 
         Args:
-            since: the ``upto`` of the last batch that the parent has taken; None, or a mark of an earlier
-                start: everything that is still there.
-
-            bytes_max: how large it may be once encoded; one entry it has at least, which may have 32 KiB.
+            since: the ``upto`` of the last batch that the parent has merged. With None, or with a mark of an
+                earlier start, everything that is still there is returned.
+            bytes_max: the largest encoded size. One entry is always included, which may have 32 KiB.
 
         Returns:
-            At most ``KNOWLEDGE_BATCH_MAX`` entries; when nothing is new it has none.
+            At most ``KNOWLEDGE_BATCH_MAX`` entries; none if nothing is new.
 
         Raises:
-            BadKnowledgeError: the mark is of this start, and beyond all that it ever had.
+            BadKnowledgeError: the mark is of this start, and beyond the end of the journal.
         """
         first = self.position - len(self.journal)
         begin = since.position if since is not None and since.incarnation == self.incarnation else 0
@@ -308,10 +310,10 @@ class KnowledgeBase:
             BatchMark(self.incarnation, end), start - begin, end < self.position, tuple(entries)
         )
 
-    # Keeping --------------------------------------------------------------------------------------------
+    # Storing --------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """All of it, for a durable object; see docs/profiling.md for the format."""
+        """Return all of it, for a durable object; docs/profiling.md describes the format."""
         table = EntryTable()
         stored = StoredKnowledge(
             version=STORED_VERSION,
@@ -335,12 +337,12 @@ class KnowledgeBase:
 
     @classmethod
     def from_bytes(cls, data: bytes, node: str, incarnation: int) -> KnowledgeBase:
-        """What was stored, in the hands of a new start.
+        """Return a stored knowledge base, for a new start of the coordinator.
 
         Args:
-            data: from ``to_bytes``.
+            data: the result of ``to_bytes``.
             node: the coordinator's name.
-            incarnation: larger than the one that stored it, when it is the same coordinator.
+            incarnation: larger than the one that stored it, if it is the same coordinator.
 
         Raises:
             BadKnowledgeError: the bytes are damaged or of another version, or the incarnation is too small.

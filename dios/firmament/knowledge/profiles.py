@@ -1,7 +1,4 @@
-"""One class's profile on one type of machine, and the bounded tables in which knowledge is kept.
-
-For: the knowledge base (``knowledge``). Not for: what it answers, or what a sample means (``samples``).
-"""
+"""The profile of one class of tasks on one type of machine, and the bounded tables of the knowledge base."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V], Generic[K, V]):
-    """A table that forgets what was touched longest ago."""
+    """A table with a bounded number of keys, which drops the key that was used longest ago."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
 
     def touch(self, key: K, fresh: V) -> V:
-        """The value at a key, which is ``fresh`` when there was none."""
+        """Return the value of a key; ``fresh`` is stored if there was none."""
         found = self.setdefault(key, fresh)
         self.move_to_end(key)
         if len(self) > self._most:
@@ -34,11 +31,11 @@ class Recent(OrderedDict[K, V], Generic[K, V]):
         return found
 
     def forget(self, key: K) -> None:
-        """Something fell out."""
+        """React to a key that was dropped; does nothing here."""
 
 
 class ReceivedNumbers:
-    """Which numbers of one origin have come: all below one, and some above."""
+    """The sequence numbers received from one origin: all below one number, and some above it."""
 
     __slots__ = ("above", "below")
 
@@ -47,7 +44,10 @@ class ReceivedNumbers:
         self.above = set(above)
 
     def add(self, number: int) -> bool:
-        """Whether it is new. A gap that stays open too long is closed, and what would fill it is lost."""
+        """Add a number; return True if it is new.
+
+        A gap that stays open too long is closed, and numbers that arrive for it later count as known.
+        """
         if number < self.below or number in self.above:
             return False
         self.above.add(number)
@@ -60,21 +60,21 @@ class ReceivedNumbers:
 
 
 class Profile:
-    """What is known of one class on one type of machine, or on all of them."""
+    """What is known of one class on one type of machine, or on all types."""
 
     def __init__(self, task_class: str, machine_type: str) -> None:
         self.task_class = task_class
         self.machine_type = machine_type
         self.samples = 0
-        """How many were taken in."""
+        """The number of samples."""
         self.finished = 0
-        """How many of them were final and of tasks that completed."""
+        """The number of final samples of tasks that completed."""
         self.aggregates: dict[Metric, Aggregate] = {}
         self.recent: list[KnowledgeEntry] = []
         """The newest samples, oldest first."""
 
     def add(self, entry: KnowledgeEntry, sample: Sample) -> None:
-        """Take in a sample; a task that failed says nothing about how well its like run."""
+        """Add a sample; the scores of a failed task do not count."""
         self.samples += 1
         self.finished += sample.final and sample.completed
         for metric, value in sample.metrics.items():
@@ -87,7 +87,7 @@ class Profile:
         keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
 
     def merge(self, other: Profile) -> None:
-        """Take in all that another profile of the class has seen."""
+        """Add all that another profile of the class holds."""
         self.samples += other.samples
         self.finished += other.finished
         for metric, aggregate in other.aggregates.items():
@@ -96,17 +96,17 @@ class Profile:
             keep_newest(self.recent, entry, limits.PROFILE_SAMPLES_MAX, by_time)
 
     def mean(self, metric: Metric) -> float | None:
-        """The mean of a metric, in its unit; None when it was never measured."""
+        """Return the mean of a metric, in its unit; None if it was never measured."""
         found = self.aggregates.get(metric)
         return found.moments.mean if found else None
 
     def quantile(self, metric: Metric, share: float) -> int | None:
-        """The value that ``share`` (0 to 1) of all did not exceed, to 3 %; None when never measured."""
+        """Return the value that ``share`` (0 to 1) of all did not exceed, to 3 %; None if never measured."""
         found = self.aggregates.get(metric)
         return found.quantile(share) if found else None
 
     def score(self) -> tuple[Metric, float] | None:
-        """How well it runs: the first of ``SCORES`` that is known, and its mean; less is better."""
+        """Return the first of ``SCORES`` that is known, and its mean; a smaller mean is better."""
         return next(((m, self.aggregates[m].moments.mean) for m in SCORES if m in self.aggregates), None)
 
 
@@ -118,13 +118,13 @@ class Profiles(Recent[tuple[str, str], Profile]):
         self.by_class: dict[str, dict[str, Profile]] = {}
 
     def at(self, task_class: str, machine_type: str) -> Profile:
-        """The profile there, which is a new one when there was none."""
+        """Return a profile, which is new if there was none."""
         found = self.touch((task_class, machine_type), Profile(task_class, machine_type))
         self.by_class.setdefault(task_class, {})[machine_type] = found
         return found
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Out of both tables."""
+        """Remove a dropped profile from the table by class."""
         types = self.by_class[key[0]]
         del types[key[1]]
         if not types:
@@ -134,7 +134,7 @@ class Profiles(Recent[tuple[str, str], Profile]):
 def keep_newest(
     entries: list[KnowledgeEntry], entry: KnowledgeEntry, most: int, order: Callable[[KnowledgeEntry], Order]
 ) -> None:
-    """Put an entry into its place in the order, and drop the first over ``most``."""
+    """Insert an entry at its place in the order; drop the first if there are more than ``most``."""
     at = len(entries)
     while at and order(entries[at - 1]) > order(entry):
         at -= 1
@@ -144,10 +144,10 @@ def keep_newest(
 
 
 def by_time(entry: KnowledgeEntry) -> Order:
-    """As the clocks of the machines say, and where they say the same, by identity."""
+    """Return a key that sorts by the machines' clocks, then by identity."""
     return (entry.what.at_ns if isinstance(entry.what, Sample) else 0), entry.identity
 
 
 def by_identity(entry: KnowledgeEntry) -> Order:
-    """As one coordinator measured, whatever its clock did meanwhile."""
+    """Return a key that sorts by measurement of one coordinator, whatever its clock showed."""
     return 0, entry.identity

@@ -1,10 +1,7 @@
-"""What is measured of tasks and told about blocks, and in which form coordinators hand it on (§6.5.3).
+"""Measurements of tasks and announcements of blocks, in the form in which coordinators forward them (§6.5.3).
 
-For: who measures, and for the knowledge base. Not for: measuring (``profiling``, ``counters``) or what is
-made of it (``knowledge``).
-
-Every entry has an identity: the coordinator that made it, the start of that coordinator, and a
-number. An entry that comes twice, in another order or over several parents is known by it.
+Every entry has an identity: the coordinator that made it, the start of that coordinator, and a number. An
+entry that arrives twice, in another order or through several parents is recognised by its identity.
 """
 
 from __future__ import annotations
@@ -22,24 +19,24 @@ from dios.firmament.knowledge.aggregates import VALUE_MAX
 from dios.firmament.knowledge.usage_profile import UsageProfile, fault_of
 
 VERSION: Final = 1
-"""Of batches. One with a course is refused as a whole by who does not know courses yet."""
+"""Of batches. A coordinator that does not know usage profiles refuses a batch that holds one."""
 
 BATCH_HEAD_BYTES: Final = 64
-"""At most so much of a batch is not entries."""
+"""The most bytes of a batch that are not entries."""
 
 _NS: Final = 1_000_000_000
 _PS: Final = 1_000_000_000_000
 
 
 class BadKnowledgeError(InvalidError):
-    """A sample, a batch or a stored knowledge base cannot be meant; the message says why."""
+    """A sample, a batch or a stored knowledge base is invalid; the message names the reason."""
 
 
 class Metric(IntEnum):
-    """What a sample may hold; the unit stands in the name, bytes where none does. Numbers never change."""
+    """The values that a sample may hold, in bytes if the name has no unit. Numbers never change."""
 
     RUNTIME_NS = 1
-    """From start to end; in final samples alone."""
+    """From start to end; only in final samples."""
     CPU_NS = 2
     CPU_MILLI = 3
     """Thousandths of a hardware thread in use, over the sample's time."""
@@ -47,9 +44,9 @@ class Metric(IntEnum):
     """Real memory; in a final sample its peak."""
     VIRTUAL = 5
     PROPORTIONAL = 6
-    """Real memory where shared pages count in part."""
+    """Real memory, with shared pages counted in part."""
     WAIT_NS = 7
-    """Runnable, and waiting for a processor."""
+    """Time in which the task was runnable and waited for a processor."""
     READ_S = 8
     """Bytes per second read from disks."""
     WRITTEN_S = 9
@@ -76,16 +73,20 @@ class Metric(IntEnum):
     """Picoseconds per instruction, the cost of Whare-Map (§7.2.2)."""
     INSTRUCTIONS_S = 24
     STRETCH_MILLI = 25
-    """Thousandths of: time runnable, waiting included, over time that really ran; 1000 is undisturbed."""
+    """Thousandths of the time runnable, waiting included, divided by the time on a processor.
+
+    1000 is undisturbed.
+    """
 
 
 SCORES: Final = (Metric.PS_PER_INSTRUCTION, Metric.RUNTIME_NS, Metric.STRETCH_MILLI)
-"""How well a task ran, less is better; the first that was measured counts. The second supposes that
-tasks of one class have about the same work; the last sees waiting for processors alone."""
+"""Metrics that say how well a task ran; a smaller value is better, and the first that was measured counts.
+The second supposes that tasks of one class have about the same work. The last sees only waiting for
+processors."""
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """What one task did, over some time or, when final, from its start to its end."""
+    """The measurements of one task over some time, or, if final, from its start to its end."""
 
     task_class: str
     """The task's equivalence class."""
@@ -93,19 +94,19 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
     machine: str
     """The machine's name; its clock is ``at_ns``."""
     at_ns: int
-    """When the time measured ended: nanoseconds since 1970 by the machine's clock, however wrong that is.
+    """The end of the measured time, in nanoseconds since 1970 by the machine's clock, which may be wrong.
 
-    A clock that begins anew with the machine would make new samples older than stored ones.
+    A clock that began anew with each start of the machine would make new samples older than stored ones.
     """
     values: dict[int, int]
-    """By ``Metric``; what was not measured is not there."""
+    """By ``Metric``; a missing one was not measured."""
     beside: tuple[str, ...] = ()
-    """The classes of the tasks that ran on the machine at the same time, without itself."""
+    """The classes of the other tasks that ran on the machine at the same time."""
     task: int = -1
-    """Its identifier; needed in a final sample."""
+    """Its identifier; required in a final sample."""
     final: bool = False
     completed: bool = True
-    """In a final sample: False when it failed or was stopped."""
+    """In a final sample: False if the task failed or was stopped."""
 
     @classmethod
     def of(
@@ -118,7 +119,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
         *,
         beside: tuple[str, ...] = (),
     ) -> Sample:
-        """A sample of a task that runs on."""
+        """Return a sample of a running task."""
         return cls(task_class, machine_type, machine, at_ns, _plain(values), beside)
 
     @classmethod
@@ -134,7 +135,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
         beside: tuple[str, ...] = (),
         also: Mapping[Metric, int] | None = None,
     ) -> Sample:
-        """The sample of a task that has ended: its report, and what else was measured."""
+        """Return the final sample of a task: its report, and further measurements."""
         values = _plain({**of_report(report), **(also or {})})
         return cls(
             task_class,
@@ -155,17 +156,17 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Placing(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A node has a block, or has it no longer (``size`` -1)."""
+    """An announcement that a node has a block, or has it no longer (``size`` -1)."""
 
     block: bytes
     """The fingerprint of the object's name."""
     machine: str
     size: int
-    """Bytes of it that are there."""
+    """The number of its bytes that are there."""
 
 
 class KnowledgeEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A sample, placing or course with its identity."""
+    """A sample, an announcement of a block or a usage profile, with its identity."""
 
     node: str
     incarnation: int
@@ -174,63 +175,65 @@ class KnowledgeEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def identity(self) -> tuple[int, int, str]:
-        """Unique, and ascending in time for one node."""
+        """A unique key, which ascends in time for one node."""
         return self.incarnation, self.sequence, self.node
 
 
 class BatchMark(msgspec.Struct, frozen=True, array_like=True):
-    """How far a knowledge base has been forwarded: the parent's answer to a batch."""
+    """How far a knowledge base has been forwarded; the parent returns it."""
 
     incarnation: int = -1
     position: int = 0
 
 
 class KnowledgeBatch(msgspec.Struct, frozen=True, array_like=True):
-    """What one coordinator forwards to another at once."""
+    """The entries that one coordinator forwards to another at once."""
 
     upto: BatchMark
-    """What to ask for next time."""
+    """The mark for the next request."""
     lost: int
-    """Entries since the mark asked about that are gone: they were too many."""
+    """The number of requested entries that were dropped because there were too many."""
     more: bool
-    """Whether there is more now."""
+    """True if there are further entries now."""
     entries: tuple[KnowledgeEntry, ...]
     version: int = VERSION
 
     def to_bytes(self) -> bytes:
-        """As MessagePack."""
+        """Return the batch as MessagePack."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KnowledgeBatch:
-        """A batch from another coordinator.
+        """Return a batch of another coordinator.
 
         Raises:
-            BadKnowledgeError: the bytes are no batch of this version, or an entry is not possible.
+            BadKnowledgeError: the bytes are no batch of this version, or an entry is invalid.
         """
         try:
             found = msgspec.msgpack.decode(data, type=cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise BadKnowledgeError(f"not a batch of samples: {error}") from None
         if found.version != VERSION:
-            raise BadKnowledgeError(f"a batch of version {found.version}; this is version {VERSION}")
+            raise BadKnowledgeError(f"a batch of version {found.version}; this coordinator reads {VERSION}")
         if len(found.entries) > limits.KNOWLEDGE_BATCH_MAX:
-            raise BadKnowledgeError(f"a batch of {len(found.entries)}, over {limits.KNOWLEDGE_BATCH_MAX}")
+            raise BadKnowledgeError(
+                f"a batch of {len(found.entries)} entries; at most {limits.KNOWLEDGE_BATCH_MAX} are allowed"
+            )
         for entry in found.entries:
             check_entry(entry)
         return found
 
 
 def encoded_bytes(entry: KnowledgeEntry) -> int:
-    """How large an entry is in a batch."""
+    """Return the size of an entry in a batch, in bytes."""
     return len(msgspec.msgpack.encode(entry))
 
 
 def check_entry(entry: KnowledgeEntry) -> None:
-    """Refuse what cannot be meant.
+    """Check an entry.
 
     Raises:
-        BadKnowledgeError: it names the field and the value.
+        BadKnowledgeError: it names the invalid field and its value.
     """
     _check_text("node", entry.node)
     for name, value in (("incarnation", entry.incarnation), ("sequence", entry.sequence)):
@@ -245,16 +248,19 @@ def check_entry(entry: KnowledgeEntry) -> None:
     else:
         _check_text("machine", entry.what.machine)
         if not 1 <= len(entry.what.block) <= limits.NAME_BYTES:
-            raise BadKnowledgeError(f"a block's fingerprint has {len(entry.what.block)} bytes")
+            raise BadKnowledgeError(
+                f"the fingerprint of a block has {len(entry.what.block)} bytes; 1 to {limits.NAME_BYTES} are "
+                "allowed"
+            )
         if not -1 <= entry.what.size <= VALUE_MAX:
-            raise BadKnowledgeError(f"size of a block is {entry.what.size}")
+            raise BadKnowledgeError(f"the size of a block is {entry.what.size}; it must be -1 or more")
 
 
 def check_sample(sample: Sample) -> None:
-    """Refuse a sample that cannot be meant.
+    """Check a sample.
 
     Raises:
-        BadKnowledgeError: it names the field and the value.
+        BadKnowledgeError: it names the invalid field and its value.
     """
     for name in ("task_class", "machine_type", "machine"):
         _check_text(name, getattr(sample, name))
@@ -262,12 +268,15 @@ def check_sample(sample: Sample) -> None:
         raise BadKnowledgeError(f"at_ns is {sample.at_ns}; it must be 0 or more")
     if len(sample.beside) > limits.PROFILE_NEIGHBOURS_MAX:
         raise BadKnowledgeError(
-            f"{len(sample.beside)} classes beside it, over {limits.PROFILE_NEIGHBOURS_MAX}"
+            f"a sample with {len(sample.beside)} neighbours; at most {limits.PROFILE_NEIGHBOURS_MAX} are "
+            "allowed"
         )
     for each in sample.beside:
         _check_text("beside", each)
     if len(sample.values) > 2 * len(Metric):
-        raise BadKnowledgeError(f"a sample of {len(sample.values)} values")
+        raise BadKnowledgeError(
+            f"a sample of {len(sample.values)} values; at most {2 * len(Metric)} are allowed"
+        )
     for number, value in sample.values.items():
         if not 0 <= value <= VALUE_MAX:
             name = Metric(number).name if number in METRICS else str(number)
@@ -277,15 +286,15 @@ def check_sample(sample: Sample) -> None:
 
 
 def derived(values: Mapping[Metric, int], elapsed_ns: int) -> dict[Metric, int]:
-    """The values, and what Table 6.4 calculates from them, where it can be.
+    """Return the values with those that Table 6.4 calculates from them, as far as possible.
 
-    CPI, MAI and IPMA; the time per instruction and instructions per second; and the stretch. Time is the
-    clock's and not the processor's, as the thesis divides the run time (§7.2.2): a task that waits for
-    memory, disks or processors is slow, whatever it waits for.
+    These are CPI, MAI and IPMA, the time per instruction, instructions per second, and the stretch. The time
+    is that of the clock, not of the processor, because the thesis divides the run time (§7.2.2): a task that
+    waits for memory, disks or processors is slow in either case.
 
     Args:
-        values: totals over ``elapsed_ns`` among them.
-        elapsed_ns: nanoseconds; 0 when not known.
+        values: totals over ``elapsed_ns``.
+        elapsed_ns: nanoseconds; 0 if not known.
     """
     found = dict(values)
     instructions, misses = values.get(Metric.INSTRUCTIONS, 0), values.get(Metric.LLC_MISSES)
@@ -295,7 +304,7 @@ def derived(values: Mapping[Metric, int], elapsed_ns: int) -> dict[Metric, int]:
             found[Metric.CPI_MILLI] = values[Metric.CYCLES] * 1000 // instructions
         if misses is not None:
             found[Metric.MAI_MICRO] = misses * 1_000_000 // instructions
-            # Without one miss all that can be said is: more than so many.
+            # Without a miss the number of instructions is a lower bound.
             found[Metric.IPMA] = instructions // max(misses, 1)
         if elapsed_ns > 0:
             found[Metric.PS_PER_INSTRUCTION] = elapsed_ns * (_PS // _NS) // instructions
@@ -306,7 +315,7 @@ def derived(values: Mapping[Metric, int], elapsed_ns: int) -> dict[Metric, int]:
 
 
 def of_report(report: FinalReport) -> dict[Metric, int]:
-    """A final report's values as metrics, those derived from them included; zeros are not measured."""
+    """Return a final report's values as metrics, with derived ones; a 0 counts as not measured."""
     told = {
         Metric.RUNTIME_NS: round(report.runtime * _NS),
         Metric.CPU_NS: round(report.cpu_seconds * _NS),
@@ -319,7 +328,7 @@ def of_report(report: FinalReport) -> dict[Metric, int]:
 
 
 METRICS: Final = frozenset(int(metric) for metric in Metric)
-"""The numbers that this version knows; a newer coordinator may send others, which are handed on."""
+"""The numbers that this version knows. A newer coordinator may send others, which are forwarded."""
 
 
 def _plain(values: Mapping[Metric, int]) -> dict[int, int]:

@@ -1,7 +1,4 @@
-"""How a knowledge base lies in its durable object: one MessagePack value with a version.
-
-For: ``KnowledgeBase.to_bytes`` and ``from_bytes``. Not for: what the parts mean (``knowledge``).
-"""
+"""The stored form of a knowledge base in its durable object: one MessagePack value with a version."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from dios.firmament.knowledge.samples import BadKnowledgeError, KnowledgeEntry, 
 
 STORED_VERSION: Final = 2
 _READ: Final = (1, STORED_VERSION)
-"""The first had no courses."""
+"""Version 1 had no usage profiles."""
 
 
 class StoredProfile(msgspec.Struct, array_like=True, frozen=True):
@@ -31,7 +28,7 @@ class StoredProfile(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredKnowledge(msgspec.Struct, array_like=True, frozen=True):
-    """A knowledge base at rest; entries stand once, and are named by their index elsewhere."""
+    """A stored knowledge base. Each entry occurs once in ``entries``; other fields hold its index."""
 
     version: int
     node: str
@@ -49,28 +46,28 @@ class StoredKnowledge(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EntryTable:
-    """Entries by index, each one once."""
+    """Entries by index, each of them once."""
 
     def __init__(self, entries: list[KnowledgeEntry] | None = None) -> None:
         self.entries: list[KnowledgeEntry] = entries or []
         self._index: dict[tuple[int, int, str], int] = {}
 
     def index(self, entry: KnowledgeEntry) -> int:
-        """Where the entry stands, after it was put there if need be."""
+        """Return the index of an entry, which is added if it is new."""
         found = self._index.setdefault(entry.identity, len(self.entries))
         if found == len(self.entries):
             self.entries.append(entry)
         return found
 
     def at(self, indexes: list[int]) -> list[KnowledgeEntry]:
-        """The entries there; IndexError where there is none."""
+        """Return the entries at these indexes; raise IndexError for an index out of range."""
         if min(indexes, default=0) < 0:
-            raise IndexError("an entry before the first")
+            raise IndexError("an index of an entry is below 0")
         return [self.entries[index] for index in indexes]
 
 
 def pack_profile(profile: Profile, table: EntryTable) -> StoredProfile:
-    """A profile for storing, its samples put into the table."""
+    """Return a profile's stored form, and add its samples to the table."""
     return StoredProfile(
         profile.task_class,
         profile.machine_type,
@@ -82,24 +79,28 @@ def pack_profile(profile: Profile, table: EntryTable) -> StoredProfile:
 
 
 def encode(stored: StoredKnowledge) -> bytes:
-    """As MessagePack."""
+    """Return the knowledge as MessagePack."""
     return msgspec.msgpack.encode(stored)
 
 
 def decode(data: bytes) -> StoredKnowledge:
-    """What was stored, its entries checked.
+    """Return the stored knowledge, with its entries checked.
 
     Raises:
         BadKnowledgeError: the bytes are damaged, too many, or of another version.
     """
     if len(data) > limits.KNOWLEDGE_BYTES_MAX:
-        raise BadKnowledgeError(f"{len(data)} bytes of knowledge, over {limits.KNOWLEDGE_BYTES_MAX}")
+        raise BadKnowledgeError(
+            f"the stored knowledge has {len(data)} bytes; at most {limits.KNOWLEDGE_BYTES_MAX} are allowed"
+        )
     try:
         stored = msgspec.msgpack.decode(data, type=StoredKnowledge)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BadKnowledgeError(f"damaged knowledge: {error}; begin with an empty one") from None
     if stored.version not in _READ:
-        raise BadKnowledgeError(f"knowledge of version {stored.version}; this is version {STORED_VERSION}")
+        raise BadKnowledgeError(
+            f"knowledge of version {stored.version} cannot be read; this is version {STORED_VERSION}"
+        )
     for entry in stored.entries:
         check_entry(entry)
     return stored

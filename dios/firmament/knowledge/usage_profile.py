@@ -1,11 +1,11 @@
-"""The profile of a task: what it took in each second of one run, measured (Packer paper, III-A, profiling).
+"""The usage profile of a task: its measured use in each second of one run (Packer paper, III-A, profiling).
 
-For: the coordinator, which makes one of each task of an admitted job that ends, and the knowledge base,
-which keeps and forwards them. Not for: looking at tasks (``coordinator.tracing``), or jobs made of profiles
-(``dios.packer.job.learned``).
+The coordinator makes one for each task of an admitted job that ends. The knowledge base keeps and forwards
+them, and ``dios.packer.job.learned`` makes jobs of them.
 
-A profile has at most ``USAGE_PROFILE_INSTANTS_MAX`` instants. They are of one second each, of two where that is not
-enough, of four, and so on; what stands in an instant is the highest of what was seen in any part of it.
+A profile has at most ``USAGE_PROFILE_INSTANTS_MAX`` instants of one second each. For a longer run the
+instants have two seconds, or four, and so on. The value of an instant is the highest that was measured in any
+part of it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MS: Final = 1000
 
 
 class UsageChannel(IntEnum):
-    """What a profile may hold. Numbers never change; one that is not there was not measured."""
+    """The values that a profile may hold. Numbers never change; a missing one was not measured."""
 
     CPU_MILLI = 1
-    """Thousandths of a hardware thread in use, or waited for: what others had is no less needed."""
+    """Thousandths of a hardware thread in use or waited for: a task also needs the time that others had."""
     MEMORY = 2
     """Bytes of real memory."""
     DISK_WRITE = 3
     """Bytes per second: written by the task's processes, and stored durably for it by its node."""
     DISK_READ = 4
-    """Bytes per second that the task's processes had to wait for a disk for."""
+    """Bytes per second for which the task's processes waited for a disk."""
     SENT = 5
     """Bytes per second that the task moved from its node to others."""
     RECEIVED = 6
@@ -41,31 +41,31 @@ class UsageChannel(IntEnum):
 
 
 CHANNELS: Final = frozenset(int(channel) for channel in UsageChannel)
-"""The numbers that this version knows; a newer coordinator may send others, which are handed on."""
+"""The numbers that this version knows. A newer coordinator may send others, which are forwarded."""
 
 
 class UsageProfile(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """What one task took from its start to its end, instant by instant."""
+    """The use of one task from its start to its end, instant by instant."""
 
     principal: str
     job: str
     """The job's name, the same in each of its runs."""
     member: str
-    """Which of the job's tasks it is, as the job calls it."""
+    """The task's name in its job."""
     machine: str
     """The machine's name; its clock is ``began_ns``."""
     run: int
     """The number of the admitted job: equal for all tasks of one run."""
     task: int
     began_ns: int
-    """Nanoseconds since 1970 by the machine's clock, however wrong that is."""
+    """Nanoseconds since 1970 by the machine's clock, which may be wrong."""
     length_ms: int
     instant_s: int
     """A power of two."""
     values: dict[int, tuple[int, ...]]
     """By ``UsageChannel``, of each instant."""
     completed: bool = True
-    """False when it failed or was stopped: then it is the profile of a part."""
+    """False if the task failed or was stopped; the profile covers a part of its work then."""
 
     @property
     def channels(self) -> dict[UsageChannel, tuple[int, ...]]:
@@ -74,7 +74,7 @@ class UsageProfile(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 def fault_of(profile: UsageProfile) -> str:
-    """Why a profile cannot be meant; empty where it can."""
+    """Return why a profile is invalid; empty if it is valid."""
     for name in ("principal", "job", "member", "machine"):
         text: str = getattr(profile, name)
         if not text or len(text.encode()) > limits.PROFILE_TEXT_BYTES_MAX:
@@ -101,26 +101,26 @@ def fault_of(profile: UsageProfile) -> str:
 
 
 def instants_of(length_ms: int, instant_s: int) -> int:
-    """How many instants a task of such a length has; one at least."""
+    """Return the number of instants of a task of this length, at least one."""
     return max(1, -(-length_ms // (instant_s * _MS)))
 
 
 def coarsened(values: Sequence[int], factor: int) -> list[int]:
-    """The values in instants that are so many times as long: the highest of each."""
+    """Return the values for instants that are ``factor`` times as long: the highest of each."""
     return [max(values[at : at + factor]) for at in range(0, len(values), factor)]
 
 
 @dataclass(frozen=True, slots=True)
 class HighestUsage:
-    """The most that any of some profiles took at each instant since its start."""
+    """The highest use of several profiles at each instant since the start."""
 
     instant_s: int
     values: dict[UsageChannel, list[int]]
-    """What was measured in any of them."""
+    """The channels that were measured in any of the profiles."""
 
 
 def highest(profiles: Iterable[UsageProfile]) -> HighestUsage:
-    """The highest of each instant; in instants as long as the longest of any of the profiles."""
+    """Return the highest value of each instant, in instants as long as the longest of any profile."""
     all_of = list(profiles)
     instant_s = max((profile.instant_s for profile in all_of), default=1)
     found: dict[UsageChannel, list[int]] = {}
@@ -138,17 +138,17 @@ def _raise_to(kept: list[int], told: Sequence[int]) -> None:
 
 
 class UsageRecording:
-    """A profile in the making: values of spans of time, each of them as soon as it is over."""
+    """A usage profile that is being recorded: values of spans of time, added when each span is over."""
 
     def __init__(self) -> None:
         self._instant_s = 1
         self._values: dict[UsageChannel, list[int]] = {}
 
     def span(self, begin_ms: int, end_ms: int, values: Mapping[UsageChannel, int]) -> None:
-        """From ``begin_ms`` to ``end_ms`` after its start the task took so much; spans may overlap.
+        """Record the use from ``begin_ms`` to ``end_ms`` after the start; spans may overlap.
 
-        Each instant that the span touches has at least these values afterwards. What was never heard of is
-        no part of the profile.
+        Each instant that the span touches has at least these values afterwards. A channel that is never
+        recorded is missing in the profile.
         """
         while end_ms > limits.USAGE_PROFILE_INSTANTS_MAX * self._instant_s * _MS:
             self._instant_s *= 2
@@ -162,7 +162,7 @@ class UsageRecording:
                 kept[at] = max(kept[at], value)
 
     def values(self, length_ms: int) -> tuple[int, dict[int, tuple[int, ...]]]:
-        """The length of an instant, and what was taken in each until the end; what came after, at the end."""
+        """Return the seconds of an instant, and the values of each; later ones count at the end."""
         self.span(max(0, length_ms - 1), length_ms, {})
         instants = instants_of(length_ms, self._instant_s)
         found: dict[int, tuple[int, ...]] = {}

@@ -1,10 +1,10 @@
-"""Which profiles a knowledge base keeps, and what it answers of a job's earlier runs.
+"""The usage profiles that a knowledge base keeps, and its answers about earlier runs of a job.
 
-For: ``knowledge``, and through it `dios pack learn`. Not for: what a profile is (``profile``), or the job that
-is made of it (``dios.packer.job.learned``).
+`dios pack learn` reads them. ``dios.packer.job.learned`` makes a job of the answers.
 
-Of each task of a job the last ``USAGE_PROFILE_RUNS_MAX`` profiles are kept. All of them are bounded in number and
-in bytes; what was touched longest ago falls out first, all profiles of one task at once.
+The last ``USAGE_PROFILE_RUNS_MAX`` profiles of each task of a job are kept. All profiles are bounded in
+number and in bytes. The profiles of the task that was used longest ago are dropped first, all of them at
+once.
 """
 
 from __future__ import annotations
@@ -23,45 +23,46 @@ _BETWEEN_NODES: Final = frozenset({int(UsageChannel.SENT), int(UsageChannel.RECE
 
 
 class ProfileKey(NamedTuple):
-    """A task of a job, whatever the run."""
+    """A task of a job, for all runs."""
 
     principal: str
     job: str
     member: str
     whole: bool = True
-    """False for what went between nodes alone, as who governs told it."""
+    """False for traffic between nodes alone, as the coordinator that governs measured it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledTask:
-    """What is known of one task of a job."""
+    """All that is known of one task of a job."""
 
     name: str
     runs: int
-    """In how many runs it was measured."""
+    """The number of runs in which it was measured."""
     completed: int
-    """How many profiles there are of tasks that did not fail."""
+    """The number of profiles of tasks that did not fail."""
     start_s: float
-    """After the job's first task, at the latest in any run."""
+    """Seconds after the start of the job's first task, the largest of all runs."""
     length_s: float
-    """At the longest."""
+    """The longest."""
     machines: tuple[str, ...]
     highest: HighestUsage
 
 
 class UsageProfiles:
-    """Courses by principal, job and member."""
+    """Usage profiles by principal, job and member."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[ProfileKey, list[KnowledgeEntry]] = OrderedDict()
         self.bytes = 0
-        """How many all of them have when they are stored."""
+
+    """The stored size of all profiles together."""
 
     def add(self, entry: KnowledgeEntry, profile: UsageProfile) -> bool:
-        """Take in one profile; whichever of its task began first falls out when there are too many.
+        """Add one profile; if its task has too many then, the one that began first is dropped.
 
         Returns:
-            False when it is here already, or would be the one to fall out.
+            False if the profile is known already, or would be the one to be dropped.
         """
         key = ProfileKey(profile.principal, profile.job, profile.member, _is_whole(profile))
         entries = self.kept.get(key, [])
@@ -86,34 +87,34 @@ class UsageProfiles:
         return True
 
     def entries(self) -> list[KnowledgeEntry]:
-        """All profiles, those touched last at the end."""
+        """Return all profiles, those used last at the end."""
         return [entry for entries in self.kept.values() for entry in entries]
 
     def knows(self, principal: str, job: str, member: str, task: int) -> bool:
-        """Whether this task's profile is here."""
+        """Return True if this task's profile is known."""
         return any(profile.task == task for profile in self._of(ProfileKey(principal, job, member)))
 
     def jobs(self, principal: str) -> list[str]:
-        """The jobs of a principal of which anything is known, the one touched last first."""
+        """Return the jobs of a principal with any profile, the one used last first."""
         found = (key.job for key in reversed(self.kept) if key.whole and key.principal == principal)
         return list(dict.fromkeys(found))
 
     def runs(self, principal: str, job: str) -> int:
-        """In how many runs any task of a job was measured."""
+        """Return the number of runs in which any task of a job was measured."""
         return len({profile.run for profile in self._of_job(principal, job)})
 
     def names(self, principal: str, job: str) -> list[str]:
-        """The tasks of a job of which anything is known, sorted."""
+        """Return the tasks of a job with any profile, sorted."""
         return sorted(
             key.member for key in self.kept if key.whole and (key.principal, key.job) == (principal, job)
         )
 
     def members(self, principal: str, job: str) -> list[ProfiledTask]:
-        """All that is known of a job's tasks, by name."""
+        """Return all that is known of a job's tasks, by name."""
         return list(self.each(principal, job, self.names(principal, job)))
 
     def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
-        """What is known of these tasks, one after the other: each takes milliseconds."""
+        """Yield what is known of these tasks, one after the other; each takes milliseconds."""
         began: dict[int, int] = {}
         for profile in self._of_job(principal, job):
             began[profile.run] = min(began.get(profile.run, profile.began_ns), profile.began_ns)
@@ -139,7 +140,7 @@ def _member(
 ) -> ProfiledTask:
     first: dict[int, int] = {}
     for profile in profiles:
-        # One that was started again in the same run is as late as its first try.
+        # A task that was started again in the same run counts from its first start.
         first[profile.run] = min(first.get(profile.run, profile.began_ns), profile.began_ns)
     return ProfiledTask(
         name,
@@ -153,5 +154,5 @@ def _member(
 
 
 def _order(entry: KnowledgeEntry) -> tuple[int, tuple[int, int, str]]:
-    """By start, as the machines' clocks say."""
+    """Return a key that sorts by start, according to the machines' clocks."""
     return (entry.what.began_ns if isinstance(entry.what, UsageProfile) else 0), entry.identity

@@ -1,8 +1,8 @@
 """The change log: the differences between two rounds, in bulk, for a solver that keeps its solution (§6.4.3).
 
-There are the three kinds of change of the thesis: tasks that come and go (supply); rows and arcs that come, go
-or get another capacity; and costs. They are found by comparing columns, never by looking at single tasks. The
-network is made in ``flow_network``, and solved by ``solvers.warm_solver``.
+There are the three kinds of change of the thesis: tasks that come and go (supply); rows and arcs that come,
+go or get another capacity; and costs. They are found by comparing columns, never by looking at single
+tasks. The network is made in ``flow_network``, and solved by ``solvers.warm_solver``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RowCache:
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
+class SolverInput:
     """The input of the solver for one round."""
 
     identity: Ints
@@ -94,7 +94,7 @@ class WarmNetwork:
         self._supply: Ints = np.zeros(1, np.int64)
 
     @property
-    def worn_out(self) -> bool:
+    def is_sparse(self) -> bool:
         """Return True if a new network would be much smaller: more than half of the arcs have no room."""
         dead = int(np.count_nonzero(self._capacity == 0))
         return dead > 1024 and 2 * dead > len(self._capacity)
@@ -102,7 +102,8 @@ class WarmNetwork:
     def stale(self, identity: Ints, rules: RowRules, touched: Flags, narrowed: Flags) -> Flags:
         """Return the rows that have to be written again, (n,).
 
-        ``touched`` (by task row) marks tasks with other options, ``narrowed`` (n,) tasks whose filter changed.
+        ``touched`` (by task row) marks tasks with other options, ``narrowed`` (n,) tasks whose filter
+        changed.
         """
         size = int(rules.tasks.max(initial=0)) + 1
         if size > len(self._cache.identity):
@@ -119,32 +120,32 @@ class WarmNetwork:
         )
         return found
 
-    def solve(self, feed: Feed) -> tuple[WarmSolution, Ints, Ints]:
+    def solve(self, solver_input: SolverInput) -> tuple[WarmSolution, Ints, Ints]:
         """Return the solution, the solver's numbers of the rules' tasks (n,), and those of the upper arcs."""
         self.changes = 0
-        self._give_vertices(feed)
-        arcs = self._give_arcs(feed.upper)
-        self._give_tasks(feed)
-        return self.solver.solve(), self._cache.warm[feed.rules.tasks], arcs
+        self._send_vertices(solver_input)
+        arcs = self._send_arcs(solver_input.upper)
+        self._send_tasks(solver_input)
+        return self.solver.solve(), self._cache.warm[solver_input.rules.tasks], arcs
 
     # Aggregates -------------------------------------------------------------------------------------
 
-    def _give_vertices(self, feed: Feed) -> None:
+    def _send_vertices(self, solver_input: SolverInput) -> None:
         known = len(self._supply)
-        if feed.vertices > known:
+        if solver_input.vertices > known:
             # Several are added at once, because the solver's columns are copied each time.
-            more = max(feed.vertices - known, known // 8)
+            more = max(solver_input.vertices - known, known // 8)
             self.solver.add_vertices(more)
             self._supply = np.concatenate([self._supply, np.zeros(more, np.int64)])
         wanted = np.zeros(len(self._supply), np.int64)
-        wanted[: len(feed.upper.supply)] = feed.upper.supply
+        wanted[: len(solver_input.upper.supply)] = solver_input.upper.supply
         changed = np.flatnonzero(wanted != self._supply)
         if len(changed):
             self.solver.set_supply(changed, wanted[changed])
             self._supply = wanted
         self.changes += len(changed)
 
-    def _give_arcs(self, upper: UpperArcs) -> Ints:
+    def _send_arcs(self, upper: UpperArcs) -> Ints:
         key = ((upper.tail << _VERTEX_BITS) | upper.head) << _PARALLEL_BITS
         order = np.argsort(key, kind="stable")
         first = np.ones(len(key), np.bool_)
@@ -182,9 +183,9 @@ class WarmNetwork:
 
     # Tasks ------------------------------------------------------------------------------------------
 
-    def _give_tasks(self, feed: Feed) -> None:
-        cache, rules = self._cache, feed.rules
-        tasks, dirty = rules.tasks, feed.dirty
+    def _send_tasks(self, solver_input: SolverInput) -> None:
+        cache, rules = self._cache, solver_input.rules
+        tasks, dirty = rules.tasks, solver_input.dirty
         there = np.zeros(len(cache.identity), np.bool_)
         there[tasks] = True
         gone = np.flatnonzero((cache.identity != ABSENT) & ~there)
@@ -200,13 +201,13 @@ class WarmNetwork:
             some = np.flatnonzero(known == which)
             if not len(some):
                 continue
-            rows = feed.rows.pick(some)
+            rows = solver_input.rows.select(some)
             if which:
                 self.solver.replace_tasks(cache.warm[given[some]], rows.start, rows.target, rows.cost)
             else:
                 cache.warm[given[some]] = self.solver.add_tasks(rows.start, rows.target, rows.cost)
-        cache.identity[given] = feed.identity[dirty]
-        cache.length[given] = np.diff(feed.rows.start)
+        cache.identity[given] = solver_input.identity[dirty]
+        cache.length[given] = np.diff(solver_input.rows.start)
         cache.leaf[given], cache.movable[given] = rules.leaf[dirty], rules.movable[dirty]
         cache.may_wait[given], cache.filters[given] = rules.may_wait[dirty], rules.filters[dirty]
         cache.stay_cost[given], cache.wait_cost[given] = rules.stay_cost[dirty], rules.waiting_cost[dirty]

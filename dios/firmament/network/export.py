@@ -76,7 +76,7 @@ class NamedProblem:
         problem = self.problem
         if problem.arcs > SCHED_EXPORT_ARCS_MAX:
             raise TooLargeError(
-                f"{problem.arcs} arcs are too many for a picture (at most {SCHED_EXPORT_ARCS_MAX}): export DIMACS"
+                f"{problem.arcs} arcs do not fit a picture (at most {SCHED_EXPORT_ARCS_MAX}): export DIMACS"
             )
         touched = np.unique(np.concatenate([problem.tail, problem.head]))
         lines = ["digraph network {", "  rankdir=LR;"]

@@ -1,8 +1,8 @@
 """The flow network of a cluster, kept from round to round (thesis §6.2): vertices, options, arcs, capacities.
 
-A round gives it the model's checked answers and a plan of policies. It returns task rows and upper arcs, which
-a solver takes in bulk, or as one ``FlowProblem``. The model is asked in ``model_answers``; the solution is read
-in ``flow_trace``.
+A round gives it the model's checked answers and a plan of policies. It returns task rows and upper arcs,
+which a solver takes in bulk, or as one ``FlowProblem``. The model is asked in ``model_answers``; the
+solution is read in ``flow_trace``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.models.protocol import Options
-from dios.firmament.network.change_log import Feed, WarmNetwork
-from dios.firmament.network.model_answers import Answers, Questions
+from dios.firmament.network.change_log import SolverInput, WarmNetwork
+from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions
 from dios.firmament.network.option_pool import OptionPool
 from dios.firmament.network.task_rows import RowRules, TaskRows, make_rows
 from dios.firmament.network.upper_arcs import (
-    Bounds,
+    JobBounds,
     UpperArcs,
     class_columns,
     closed_vertices,
@@ -35,7 +35,7 @@ from dios.firmament.solvers import FlowProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class RoundPlan:
     """The decisions of policies before a round is solved."""
 
     tasks: Ints
@@ -47,7 +47,7 @@ class Plan:
     filter_of: Ints
     """(n,): the number of the filter that applies to each task; 0: none."""
     filters: Mapping[int, PlacementFilter]
-    bounds: Bounds
+    bounds: JobBounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class RoundNetwork:
     upper: UpperArcs
     vertices: int
     """The number of upper vertices; the tasks' vertices follow them in :meth:`problem`."""
-    feed: Feed | None = None
+    solver_input: SolverInput | None = None
     """The differences from the last round, for a solver that continues from there."""
 
     @cached_property
@@ -121,21 +121,21 @@ class FlowNetwork:
             if vertex != ABSENT:
                 gone[vertex] = True
         if gone.any():
-            self._touch(self.pool.remove_targets(gone))
+            self._mark_touched(self.pool.remove_targets(gone))
 
     def forget_options(self) -> None:
         """Drop all options, because another model has others."""
         self.pool = OptionPool()
         self.forget_warm()
 
-    def _touch(self, tasks: Ints) -> None:
+    def _mark_touched(self, tasks: Ints) -> None:
         size = max(int(tasks.max(initial=0)) + 1, len(self._state.tasks.alive))
         if size > len(self._touched):
             self._touched = np.concatenate([self._touched, np.zeros(size - len(self._touched), np.bool_)])
         self._touched[tasks] = True
 
     def classes(self, asked: Ints, named: Ints) -> Ints:
-        """Return the model's classes that tasks lead to: ``named`` for ``asked``, the known ones for others."""
+        """Return the classes that tasks lead to: ``named`` for ``asked``, the known ones for others."""
         if not len(self.vertices.all_of(VertexKind.CLASS)):
             return np.unique(named)
         others = np.ones(len(self.pool.count), np.bool_)
@@ -145,10 +145,12 @@ class FlowNetwork:
         known = np.unique(target[self.vertices.kind[target] == VertexKind.CLASS])
         return np.union1d(self.vertices.row[known], named)
 
-    def build(self, questions: Questions, answers: Answers, plan: Plan, *, warm: bool) -> RoundNetwork:
-        """Return this round's network and keep the model's new options; with ``warm``, include the changes."""
+    def build(
+        self, questions: ModelQuestions, answers: ModelAnswers, plan: RoundPlan, *, warm: bool
+    ) -> RoundNetwork:
+        """Keep the model's new options and return the round's network, with the changes if ``warm``."""
         self._keep_options(answers)
-        if self.warm is not None and self.warm.worn_out:
+        if self.warm is not None and self.warm.is_sparse:
             self.forget_warm()
         state, vertices = self._state, self.vertices
         vertices.resources(np.concatenate([questions.children, [state.cluster]]))
@@ -156,20 +158,24 @@ class FlowNetwork:
         classes = class_columns(answers, vertices, closed_vertices(state, vertices))
         narrowing = Narrowing(state.resources, vertices, dict(plan.filters))
         rules = self._rules(answers, plan)
-        told = self._changed_rows(rules, narrowing) if warm and self.warm is not None else None
+        changed_rows = self._changed_rows(rules, narrowing) if warm and self.warm is not None else None
 
         def make() -> TaskRows:
             return make_rows(self.pool, rules, narrowing.options)
 
         # Narrowed vertices are found while rows are made; those with a filter are always among them.
-        rows = None if told else make()
+        rows = None if changed_rows else make()
         held = np.zeros(len(state.resources.alive), np.int64)
         np.add.at(held, state.tasks.leaf[plan.tasks[plan.fixed]], 1)
         upper = upper_arcs(state, vertices, questions, answers, narrowing, classes, plan.bounds, held)
         vertices.keep_classes(VertexKind.ONLY, narrowing.vertices_in_use())
         self._keep_classes(classes)
-        feed = None if told is None else Feed(state.tasks.id[plan.tasks], rules, *told, upper, vertices.used)
-        network = RoundNetwork(make, upper, vertices.used, feed)
+        solver_input = (
+            None
+            if changed_rows is None
+            else SolverInput(state.tasks.id[plan.tasks], rules, *changed_rows, upper, vertices.used)
+        )
+        network = RoundNetwork(make, upper, vertices.used, solver_input)
         if rows is not None:
             vars(network)["rows"] = rows
         return network
@@ -178,14 +184,14 @@ class FlowNetwork:
         """Return the number of arcs that the model gave to tasks."""
         return int(self.pool.count.sum())
 
-    def fed(self) -> None:
+    def changes_sent(self) -> None:
         """Record that the solver has received all changes."""
         self._touched[:] = False
 
     def _changed_rows(self, rules: RowRules, narrowing: Narrowing) -> tuple[Flags, TaskRows]:
         """Return the rows that differ from what the solver knows, as flags and as rows."""
         assert self.warm is not None  # noqa: S101 - for the type checker; the caller has checked
-        self._touch(np.zeros(0, np.int64))
+        self._mark_touched(np.zeros(0, np.int64))
         if not np.array_equal(np.flatnonzero(rules.closed), np.flatnonzero(self._closed)):
             self._closed = rules.closed
             self._touched[:] = True
@@ -194,7 +200,7 @@ class FlowNetwork:
         # Rows that are not written again lead to vertices of filters that have not changed.
         narrowing.keep(np.unique(rules.filters))
         dirty = self.warm.stale(self._state.tasks.id[rules.tasks], rules, self._touched, narrowed)
-        return dirty, make_rows(self.pool, rules.pick(dirty), narrowing.options)
+        return dirty, make_rows(self.pool, rules.select(dirty), narrowing.options)
 
     def _keep_classes(self, classes: tuple[Ints, Ints, Ints, Ints]) -> None:
         if len(self.vertices.all_of(VertexKind.CLASS)):
@@ -202,7 +208,7 @@ class FlowNetwork:
             wanted = heads[self.vertices.kind[heads] == VertexKind.CLASS]
             self.vertices.keep_classes(VertexKind.CLASS, wanted)
 
-    def _keep_options(self, answers: Answers) -> None:
+    def _keep_options(self, answers: ModelAnswers) -> None:
         options = self._possible(answers)
         count = np.zeros(len(answers.asked), np.int64)
         for part in (options, answers.classes):
@@ -217,9 +223,9 @@ class FlowNetwork:
         cost = np.concatenate([options.cost, answers.classes.cost])
         order = np.argsort(owner, kind="stable")
         self.pool.replace(answers.asked, count, target[order], cost[order])
-        self._touch(answers.asked)
+        self._mark_touched(answers.asked)
 
-    def _possible(self, answers: Answers) -> Options:
+    def _possible(self, answers: ModelAnswers) -> Options:
         """Return the model's options without those on machines that are too small even when empty."""
         tree, options = self._state.resources, answers.options
         machine = tree.machine[options.target]
@@ -228,7 +234,7 @@ class FlowNetwork:
         fits = (machine == ABSENT) | np.all((demand <= capacity) | (capacity == 0), axis=1)
         return options if fits.all() else Options(*(column[fits] for column in options))
 
-    def _rules(self, answers: Answers, plan: Plan) -> RowRules:
+    def _rules(self, answers: ModelAnswers, plan: RoundPlan) -> RowRules:
         state, settings, vertices = self._state, self._settings, self.vertices
         tasks = plan.tasks
         running = state.tasks.status[tasks] == RUNNING

@@ -1,6 +1,6 @@
 """Reads a flow: the leaf that each task's unit reaches (thesis §6.2.1).
 
-Units that meet at an aggregate are interchangeable, so many assignments have the same cost. This one keeps
+Units that meet at an aggregate are interchangeable: many assignments have the same cost. This one keeps
 running tasks on their machines wherever the flow allows it.
 """
 

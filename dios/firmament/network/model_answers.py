@@ -1,6 +1,6 @@
 """The questions to a cost model in one round, and the check of its answers before they are used.
 
-The scheduler calls :func:`ask` through the guard. The arcs are made of the answers in ``task_rows`` and
+The scheduler calls :func:`ask_model` through the guard. The arcs are made of the answers in ``task_rows`` and
 ``upper_arcs``.
 """
 
@@ -20,11 +20,11 @@ from dios.limits import SCHED_CLASS_DEPTH_MAX
 
 
 @dataclass(frozen=True, eq=False)
-class Questions:
+class ModelQuestions:
     """The rows that exist in this round: rows of the state's tables, ascending."""
 
     fresh: Ints
-    """Tasks for whose options the model was never asked."""
+    """Tasks of which the model has not given the options yet."""
     waiting: Ints
     running: Ints
     jobs: Ints
@@ -38,8 +38,8 @@ class Questions:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """The checked answers of the model; their columns match the rows of :class:`Questions`."""
+class ModelAnswers:
+    """The checked answers of the model; their columns match the rows of :class:`ModelQuestions`."""
 
     asked: Ints
     """The task rows to which options and classes belong: the fresh and the stale ones."""
@@ -56,7 +56,7 @@ class Answers:
     class_classes: ClassArcs
 
 
-def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
+def ask_model(model: CostModel, state: ClusterState, questions: ModelQuestions) -> ModelAnswers:
     """Ask every question, in the order of ``models.protocol``.
 
     Raises:
@@ -78,7 +78,7 @@ def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
     waiting, running = questions.waiting, questions.running
     capacity = model.resource_capacity(state, parents, children)
     _column("resource_capacity", capacity, len(children), 0, 2**31)
-    return Answers(
+    return ModelAnswers(
         asked,
         options,
         classes,
@@ -95,7 +95,7 @@ def ask(model: CostModel, state: ClusterState, questions: Questions) -> Answers:
 
 
 def _class_arcs(model: CostModel, state: ClusterState, classes: Ints) -> tuple[ClassArcs, ClassArcs]:
-    """Return the arcs of all classes in use and of those behind them; raise ModelError if they form a cycle."""
+    """Return the arcs of all classes in use and of those behind them; a cycle is a ModelError."""
     resources: list[ClassArcs] = []
     onward: list[ClassArcs] = []
     known, front = classes, classes
@@ -113,12 +113,12 @@ def _class_arcs(model: CostModel, state: ClusterState, classes: Ints) -> tuple[C
     else:
         raise ModelError(f"class_to_classes: chains of more than {SCHED_CLASS_DEPTH_MAX} classes")
     to_classes = _joined(onward)
-    _no_circle(to_classes)
+    _check_no_cycle(to_classes)
     return _joined(resources), to_classes
 
 
-def _no_circle(arcs: ClassArcs) -> None:
-    """Raise ModelError if the arcs form a cycle, by removing classes that no arc leads to until none is left."""
+def _check_no_cycle(arcs: ClassArcs) -> None:
+    """Raise ModelError if the arcs form a cycle: remove classes that no arc leads to until none is left."""
     source, target = arcs.source, arcs.target
     while len(source):
         inner = np.isin(source, target)
@@ -142,7 +142,7 @@ def _levels(depth: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _column(name: str, column: Ints, count: int | None, least: int, most: int) -> Ints:
-    """Return ``column`` if it is an int64 vector within bounds; else raise ModelError with the first bad value."""
+    """Return ``column`` if it is an int64 vector within bounds; else raise ModelError."""
     if not isinstance(column, np.ndarray):
         raise ModelError(f"{name}: answered {type(column).__name__}, not an array")
     if column.dtype != np.int64:
@@ -179,7 +179,7 @@ def _options(name: str, options: object, asked: int) -> Options:
     _costs(f"{name}, cost", options[2], len(task))
     if np.any(np.diff(task) < 0):
         raise ModelError(f"{name}: tasks do not ascend")
-    _distinct(name, task, options[1])
+    _check_distinct(name, task, options[1])
     return Options(*options)
 
 
@@ -192,11 +192,11 @@ def _checked_arcs(name: str, arcs: object, asked: Ints) -> ClassArcs:
     _column(f"{name}, capacity", arcs[3], len(source), 0, 2**31)
     if not np.isin(source, asked).all():
         raise ModelError(f"{name}: class {source[~np.isin(source, asked)][0]} was not asked about")
-    _distinct(name, source, arcs[1])
+    _check_distinct(name, source, arcs[1])
     return ClassArcs(*arcs)
 
 
-def _distinct(name: str, source: Ints, target: Ints) -> None:
+def _check_distinct(name: str, source: Ints, target: Ints) -> None:
     """Raise ModelError if there is more than one arc between two ends."""
     if len(source) < 2:
         return

@@ -1,6 +1,7 @@
 """The options of tasks by the cost model's last answers, as rows in one pool.
 
-``task_rows`` makes the rows of a round from them, with constraints, hysteresis and the arcs that every task has.
+``task_rows`` makes the rows of a round from them, with constraints, hysteresis and the arcs that every task
+has.
 """
 
 from __future__ import annotations

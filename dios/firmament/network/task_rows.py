@@ -1,8 +1,8 @@
 """Tasks as rows of options: the model's options, narrowed by policy, and the arcs that every task has.
 
 A row has in this order: the model's options, the arc to where the task runs, and the arc to its job's
-unscheduled aggregator (thesis §6.2.1; all have capacity 1, Table C.1). The arcs between aggregates are made in
-``upper_arcs``.
+unscheduled aggregator (thesis §6.2.1; all have capacity 1, Table C.1). The arcs between aggregates are made
+in ``upper_arcs``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TaskRows:
         """Return for each arc the index of its task."""
         return np.repeat(np.arange(len(self.tasks)), np.diff(self.start))
 
-    def pick(self, index: Ints) -> TaskRows:
+    def select(self, index: Ints) -> TaskRows:
         """Return the rows of some of the tasks, given by index."""
         count = np.diff(self.start)[index]
         at = ranges(self.start[index], count)
@@ -71,7 +71,7 @@ class RowRules:
     """(vertices,): True where no new task may go, as at a drained machine."""
     migration_hysteresis: int
 
-    def pick(self, which: Flags) -> RowRules:
+    def select(self, which: Flags) -> RowRules:
         """Return the rules of some of the tasks, given by flags."""
         return replace(
             self,

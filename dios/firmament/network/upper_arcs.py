@@ -12,7 +12,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.network.model_answers import Answers, Questions
+from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions
 from dios.firmament.network.vertices import SINK, VertexKind, Vertices
 from dios.firmament.policies.filters import FilterColumns, Narrowing, TreeArcs
 
@@ -21,7 +21,7 @@ SHORTFALL_COST = 2**40 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class JobBounds:
     """The bounds of the running tasks of each job, by job row (Table C.1: E_j and F_j)."""
 
     least: Ints
@@ -31,7 +31,7 @@ class Bounds:
     may_miss: Ints
     """The part of ``least`` that may be missed if there is no other way; each missing task is expensive."""
 
-    def allowing(self, which: Flags) -> Bounds:
+    def allowing(self, which: Flags) -> JobBounds:
         """Return the same bounds, where flagged jobs may miss all of ``least``."""
         return replace(self, may_miss=np.where(which, self.least, 0))
 
@@ -47,7 +47,7 @@ class UpperArcs:
     supply: Ints
 
 
-def tree_arcs(state: ClusterState, questions: Questions, answers: Answers) -> TreeArcs:
+def tree_arcs(state: ClusterState, questions: ModelQuestions, answers: ModelAnswers) -> TreeArcs:
     """Return costs and capacities down the tree, by the child's row; a drained machine takes no new tasks."""
     tree = state.resources
     cost = np.zeros(len(tree.alive), np.int64)
@@ -73,7 +73,7 @@ def closed_vertices(state: ClusterState, vertices: Vertices) -> Flags:
     return closed
 
 
-def class_columns(answers: Answers, vertices: Vertices, closed: Flags) -> tuple[Ints, Ints, Ints, Ints]:
+def class_columns(answers: ModelAnswers, vertices: Vertices, closed: Flags) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the arcs out of the model's classes: tail, head, capacity, cost."""
     to, on = answers.class_resources, answers.class_classes
     tail = vertices.classes(np.concatenate([to.source, on.source]))
@@ -87,14 +87,14 @@ def class_columns(answers: Answers, vertices: Vertices, closed: Flags) -> tuple[
 def upper_arcs(
     state: ClusterState,
     vertices: Vertices,
-    questions: Questions,
-    answers: Answers,
+    questions: ModelQuestions,
+    answers: ModelAnswers,
     narrowing: Narrowing,
     classes: tuple[Ints, Ints, Ints, Ints],
-    bounds: Bounds,
+    bounds: JobBounds,
     held: Ints,
 ) -> UpperArcs:
-    """Return all arcs above the tasks. ``held`` (by resource row) counts the tasks that cannot leave a leaf."""
+    """Return all arcs above the tasks; ``held`` (by resource row) counts tasks that cannot leave."""
     found = FilterColumns()
     tree, children, leaves = state.resources, questions.children, questions.leaves
     arcs = tree_arcs(state, questions, answers)

@@ -3,8 +3,8 @@
 Vertices keep their numbers from round to round, so that a solver can continue from the last solution. Tasks
 are rows of options (``task_rows``).
 
-A class has a key: ``("class", number, ABSENT)`` for a class of the cost model, and ``("only", filter, vertex)``
-for the part of a vertex's subtree that a constraint admits (``policies.filters``).
+A class has a key: ``("class", number, ABSENT)`` for a class of the cost model, and ``("only", filter,
+vertex)`` for the part of a vertex's subtree that a constraint admits (``policies.filters``).
 """
 
 from __future__ import annotations

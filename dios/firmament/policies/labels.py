@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.cluster.columns import ABSENT, Flags, Ints, Names
+from dios.firmament.cluster.columns import ABSENT, Flags, Ints, NameTable
 from dios.firmament.descriptors import Constraint
 from dios.wire.types import Operator
 
@@ -17,7 +17,7 @@ class LabelIndex:
     """One column of value numbers for each label key, over the rows of the table of resources."""
 
     def __init__(self) -> None:
-        self._values = Names()
+        self._values = NameTable()
         self._columns: dict[str, Ints] = {}
 
     def add(self, row: int, labels: dict[str, str]) -> None:

@@ -14,10 +14,10 @@ from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.models.protocol import CostModel
-from dios.firmament.network.flow_network import FlowNetwork, Plan, RoundNetwork
+from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork, RoundPlan
 from dios.firmament.network.flow_trace import trace
-from dios.firmament.network.model_answers import Answers, Questions, ask, children_of
-from dios.firmament.network.upper_arcs import Bounds
+from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions, ask_model, children_of
+from dios.firmament.network.upper_arcs import JobBounds
 from dios.firmament.policies.evict import make_room, spare
 from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
@@ -26,21 +26,21 @@ from dios.firmament.policies.gangs import GangBook, GangChoice, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Delta, Fault, Round
-from dios.firmament.rounds.solver_chain import NoSolverError, Solved, SolverChain
+from dios.firmament.rounds.solver_chain import NoSolverError, SolverChain, SolverResult
 from dios.firmament.settings import Fairness, SchedulerSettings
 from dios.wire.types import Affinity
 
-_NOTHING, _NOT_GANGS, _ANYBODY = 0, 1, 2
-"""Which jobs may miss E_j: none, all except gangs (which run whole or not at all), or all."""
+_NO_JOBS, _ALL_BUT_GANGS, _ALL_JOBS = 0, 1, 2
+"""The jobs that may miss E_j: none, all except gangs (which run whole or not at all), or all."""
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class TrialRound:
     """The result of a trial round, for explanations and export."""
 
-    plan: Plan
+    plan: RoundPlan
     network: RoundNetwork
-    solved: Solved
+    solved: SolverResult
     leaf: Ints
     """(n,): the leaf to which the solution moves each of the plan's tasks."""
     held: Flags
@@ -59,32 +59,32 @@ class RoundMaker:
         network: FlowNetwork,
         restrictions: Restrictions,
         gangs: GangBook,
-        turns: TaskFairQueue | None,
+        fair_queue: TaskFairQueue | None,
     ) -> None:
         self._state = state
         self._settings = settings
         self._network = network
         self._restrictions = restrictions
         self._gangs = gangs
-        self._turns = turns
+        self._fair_queue = fair_queue
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
         """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
 
-    def rehearse(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> Outcome:
-        """Return the result of a trial round; the schedule stays. Errors of models and solvers pass through."""
-        choice, admission = self._let_in(record=False)
+    def try_round(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> TrialRound:
+        """Return the result of a trial round; the schedule stays. ModelError and NoSolverError pass."""
+        choice, admission = self._admit(record=False)
         plan = self._plan(choice, admission)
         questions, answers = self._ask(model, guard, plan, fresh)
         tried = Round(0, self._state.now, model.name, "")
         plan, network, solved = self._solve(choice, admission, plan, questions, answers, tried, record=False)
         leaf, held = self._places(plan, network, solved, record=False)
-        return Outcome(plan, network, solved, leaf, held, admission)
+        return TrialRound(plan, network, solved, leaf, held, admission)
 
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Solve a round and fill ``found``; the state changes only if the round succeeds."""
         began = time.perf_counter()
-        choice, admission = self._let_in(record=True)
+        choice, admission = self._admit(record=True)
         plan = self._plan(choice, admission)
         try:
             questions, answers = self._ask(model, guard, plan, fresh)
@@ -107,25 +107,25 @@ class RoundMaker:
         found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
         found.update_s = time.perf_counter() - began - found.solve_s
         self._apply(plan, network, solved, found)
-        if self._turns is not None:
+        if self._fair_queue is not None:
             # From now on commitments grow by the tasks that run now.
-            self._turns.ledger.sync(self._state)
+            self._fair_queue.ledger.sync(self._state)
         self._count(found)
 
     # Before -----------------------------------------------------------------------------------------
 
-    def _let_in(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
+    def _admit(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
         """Select the gangs that take part, and the waiting tasks if principals take turns."""
         state = self._state
         choice = self._gangs.choose(state, state.now)
-        if self._turns is None:
+        if self._fair_queue is None:
             return choice, None
-        admission = self._turns.choose(state, record=record)
+        admission = self._fair_queue.choose(state, record=record)
         its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
         left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
         return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
 
-    def _plan(self, choice: GangChoice, admission: Admission | None) -> Plan:
+    def _plan(self, choice: GangChoice, admission: Admission | None) -> RoundPlan:
         state = self._state
         table = state.tasks
         out = np.zeros(len(state.jobs.alive), np.bool_)
@@ -143,13 +143,13 @@ class RoundMaker:
         running = table.status[tasks] == RUNNING
         fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
         weak = np.flatnonzero(running & ~fixed)
-        if self._turns is not None and len(weak):
-            fixed[weak] = self._turns.protected(state, tasks[weak])
+        if self._fair_queue is not None and len(weak):
+            fixed[weak] = self._fair_queue.protected(state, tasks[weak])
         together = np.isin(state.jobs.affinity[table.job[tasks]], (Affinity.SAME_NODE, Affinity.SAME_RACK))
         rooted = running & together
-        return Plan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
+        return RoundPlan(tasks, fixed, rooted, filter_of, filters, self._bounds(choice, tasks, fixed))
 
-    def _bounds(self, choice: GangChoice, tasks: Ints, fixed: Flags) -> Bounds:
+    def _bounds(self, choice: GangChoice, tasks: Ints, fixed: Flags) -> JobBounds:
         state = self._state
         jobs, size = state.jobs, len(state.jobs.alive)
         there = np.bincount(state.tasks.job[tasks], minlength=size)
@@ -166,13 +166,13 @@ class RoundMaker:
         least[choice.left_out] = most[choice.left_out] = 0
         most = np.where(jobs.alive, np.maximum(most, stuck), 0)
         least = np.minimum(least, most)
-        return Bounds(least, most, there, np.zeros(size, np.int64))
+        return JobBounds(least, most, there, np.zeros(size, np.int64))
 
-    def _questions(self, plan: Plan, fresh: set[int]) -> Questions:
+    def _questions(self, plan: RoundPlan, fresh: set[int]) -> ModelQuestions:
         state = self._state
         children, depth = children_of(state)
         running = state.tasks.status[plan.tasks] == RUNNING
-        return Questions(
+        return ModelQuestions(
             np.array(sorted(fresh), np.int64),
             plan.tasks[~running],
             plan.tasks[running],
@@ -184,12 +184,12 @@ class RoundMaker:
         )
 
     def _ask(
-        self, model: CostModel, guard: ModelGuard, plan: Plan, fresh: set[int]
-    ) -> tuple[Questions, Answers]:
+        self, model: CostModel, guard: ModelGuard, plan: RoundPlan, fresh: set[int]
+    ) -> tuple[ModelQuestions, ModelAnswers]:
         """Ask the model everything that a round needs; :class:`ModelError` passes through."""
         questions = self._questions(plan, fresh)
         try:
-            return questions, guard.call(lambda: ask(model, self._state, questions))
+            return questions, guard.call(lambda: ask_model(model, self._state, questions))
         except ModelError:
             # Before it failed, the model may have reported its stale tasks, and forgotten them.
             fresh.update(self._state.tasks.all().tolist())
@@ -201,13 +201,13 @@ class RoundMaker:
         self,
         choice: GangChoice,
         admission: Admission | None,
-        plan: Plan,
-        questions: Questions,
-        answers: Answers,
+        plan: RoundPlan,
+        questions: ModelQuestions,
+        answers: ModelAnswers,
         found: Round,
         *,
         record: bool = True,
-    ) -> tuple[Plan, RoundNetwork, Solved]:
+    ) -> tuple[RoundPlan, RoundNetwork, SolverResult]:
         """Solve; while that is infeasible, leave out gangs, then let jobs miss E_j, at last gangs too."""
         reason = ""
         for gangs, missing in self._attempts(choice):
@@ -216,14 +216,16 @@ class RoundMaker:
                 left = np.concatenate([choice.left_out, choice.tried[gangs:]])
                 tried = self._plan(GangChoice(choice.complete, choice.tried[:gangs], left), admission)
             tried = replace(tried, bounds=tried.bounds.allowing(self._may_miss(missing)))
-            network = self._network.build(questions, _only(answers, questions, tried), tried, warm=True)
+            network = self._network.build(
+                questions, _answers_about(answers, questions, tried), tried, warm=True
+            )
             solved = self._chain.solve(network, self._network, found.faults)
             found.solve_s += solved.seconds
             if not solved.optimal:
                 reason = solved.reason
                 continue
             # If E_j is relaxed for the first time, that and not the gang may have been without room.
-            if record and (missing == _NOTHING or self._short_of_room):
+            if record and (missing == _NO_JOBS or self._short_of_room):
                 for job in choice.tried[gangs:].tolist():
                     self._gangs.failed(job, self._state.now)
             return tried, network, solved
@@ -231,17 +233,17 @@ class RoundMaker:
 
     def _attempts(self, choice: GangChoice) -> list[tuple[int, int]]:
         """Return the attempts in order: the number of gangs that are admitted, and who may miss E_j."""
-        first = _NOT_GANGS if self._short_of_room else _NOTHING
+        first = _ALL_BUT_GANGS if self._short_of_room else _NO_JOBS
         counts = sorted({len(choice.tried), min(1, len(choice.tried)), 0}, reverse=True)
-        return [*((count, first) for count in counts), (0, _NOT_GANGS), (0, _ANYBODY)]
+        return [*((count, first) for count in counts), (0, _ALL_BUT_GANGS), (0, _ALL_JOBS)]
 
     def _may_miss(self, missing: int) -> Flags:
         gang = self._state.jobs.gang > 0
-        return np.full(len(gang), missing != _NOTHING) & ((missing == _ANYBODY) | ~gang)
+        return np.full(len(gang), missing != _NO_JOBS) & ((missing == _ALL_JOBS) | ~gang)
 
     # After ------------------------------------------------------------------------------------------
 
-    def _apply(self, plan: Plan, network: RoundNetwork, solved: Solved, found: Round) -> None:
+    def _apply(self, plan: RoundPlan, network: RoundNetwork, solved: SolverResult, found: Round) -> None:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
@@ -250,7 +252,7 @@ class RoundMaker:
         found.faults.extend(shortfalls)
 
     def _places(
-        self, plan: Plan, network: RoundNetwork, solved: Solved, *, record: bool
+        self, plan: RoundPlan, network: RoundNetwork, solved: SolverResult, *, record: bool
     ) -> tuple[Ints, Flags]:
         """Return the leaf of each task, and the arrivals that are held back."""
         state, tasks = self._state, plan.tasks
@@ -274,8 +276,8 @@ class RoundMaker:
         leaf[stopped] = ABSENT
         return leaf, held
 
-    def _short_gangs(self, plan: Plan, leaf: Ints, held: Flags, *, record: bool) -> Flags:
-        """Return the tasks of gangs that would be too small after tasks were held back; none of them may run."""
+    def _short_gangs(self, plan: RoundPlan, leaf: Ints, held: Flags, *, record: bool) -> Flags:
+        """Return the tasks of gangs that are too small without the held-back tasks; none may run."""
         state, tasks = self._state, plan.tasks
         gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
         if not len(gangs):
@@ -300,7 +302,7 @@ class RoundMaker:
         source = table.machine[tasks].copy()
         target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
         changed = (source != target) & ~held
-        leaf = tables.settle(
+        leaf = tables.assign_leaves(
             state, np.where(changed, target, source), np.where(held, table.leaf[tasks], leaf)
         )
         shifted = ~changed & (source != ABSENT) & (leaf != table.leaf[tasks])
@@ -330,8 +332,8 @@ class RoundMaker:
         found.waiting = len(table) - found.running
 
 
-def _only(answers: Answers, questions: Questions, plan: Plan) -> Answers:
-    """Return the answers about tasks that take part in a plan; it may leave out some that were asked about."""
+def _answers_about(answers: ModelAnswers, questions: ModelQuestions, plan: RoundPlan) -> ModelAnswers:
+    """Return the answers about the tasks of a plan, which may leave out some that were asked about."""
     return replace(
         answers,
         unscheduled=answers.unscheduled[np.isin(questions.waiting, plan.tasks)],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dios.firmament.cluster.columns import Ints
-from dios.firmament.network.change_log import Feed
+from dios.firmament.network.change_log import SolverInput
 from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork
 from dios.firmament.rounds.results import Fault
 from dios.firmament.solvers import FlowSolution, OutOfRangeError, algorithms, certificate, solve
@@ -16,7 +16,7 @@ from dios.firmament.solvers.warm_solver import WarmSolution
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class SolverResult:
     """An optimal solution, or the reason why there is none."""
 
     optimal: bool
@@ -46,17 +46,17 @@ class SolverChain:
         self._certify_every = certify_every
         self._solved = 0
 
-    def solve(self, network: RoundNetwork, kept: FlowNetwork, faults: list[Fault]) -> Solved:
-        """Return the cheapest flow, or that there is none.
+    def solve(self, network: RoundNetwork, kept: FlowNetwork, faults: list[Fault]) -> SolverResult:
+        """Return the cheapest flow, or a result that says why no flow exists.
 
         Raises:
             NoSolverError: every solver failed.
         """
         check = self._certify_every > 0 and self._solved % self._certify_every == 0
         self._solved += 1
-        if network.feed is not None and kept.warm is not None:
+        if network.solver_input is not None and kept.warm is not None:
             try:
-                return self._go_on(network, network.feed, kept, check=check or bool(faults))
+                return self._solve_warm(network, network.solver_input, kept, check=check or bool(faults))
             except OutOfRangeError:
                 kept.forget_warm(for_good=True)
             except Exception as error:  # noqa: BLE001 - whatever one solver's defect, another may succeed
@@ -64,7 +64,7 @@ class SolverChain:
                 kept.forget_warm()
         return self.from_scratch(network, faults, check=check)
 
-    def from_scratch(self, network: RoundNetwork, faults: list[Fault], *, check: bool) -> Solved:
+    def from_scratch(self, network: RoundNetwork, faults: list[Fault], *, check: bool) -> SolverResult:
         """Return the cheapest flow without the last round's solution; errors as in :meth:`solve`."""
         problem = network.problem()
         last = "no algorithm is left"
@@ -74,28 +74,30 @@ class SolverChain:
                 solution = solve(problem, name)
                 if check or faults:
                     certificate(problem, solution)
-                return _solved(network, solution, started, certified=check or bool(faults))
+                return _result(network, solution, started, certified=check or bool(faults))
             except Exception as error:  # noqa: BLE001 - whatever one solver's defect, another may succeed
                 last = f"{type(error).__name__}: {error}"
                 faults.append(Fault(f"solver {name}", last))
         raise NoSolverError(last)
 
     @staticmethod
-    def _go_on(network: RoundNetwork, feed: Feed, kept: FlowNetwork, *, check: bool) -> Solved:
+    def _solve_warm(
+        network: RoundNetwork, solver_input: SolverInput, kept: FlowNetwork, *, check: bool
+    ) -> SolverResult:
         started = time.perf_counter()
         assert kept.warm is not None  # noqa: S101 - for the type checker; the caller has checked
-        warm, numbers, arcs = kept.warm.solve(feed)
-        kept.fed()
+        warm, numbers, arcs = kept.warm.solve(solver_input)
+        kept.changes_sent()
         seconds = time.perf_counter() - started
         optimal = warm.status == "optimal"
         target, flow = warm.target[numbers], warm.flow[arcs]
         if check and optimal:
             prices = warm.prices[: network.vertices]
-            certificate(network.problem(), _whole(network, warm, numbers, flow, prices))
-        return Solved(optimal, "warm", target, flow, warm.cost, seconds, check, warm.reason)
+            certificate(network.problem(), _full_solution(network, warm, numbers, flow, prices))
+        return SolverResult(optimal, "warm", target, flow, warm.cost, seconds, check, warm.reason)
 
 
-def _whole(
+def _full_solution(
     network: RoundNetwork, warm: WarmSolution, numbers: Ints, upper_flow: Ints, prices: Ints
 ) -> FlowSolution:
     """Return a warm solution as a solution of the whole problem, for its certificate."""
@@ -109,13 +111,15 @@ def _whole(
     )
 
 
-def _solved(network: RoundNetwork, solution: FlowSolution, started: float, *, certified: bool) -> Solved:
+def _result(
+    network: RoundNetwork, solution: FlowSolution, started: float, *, certified: bool
+) -> SolverResult:
     arcs = len(network.rows.target)
     chosen = np.flatnonzero(solution.flow[:arcs])
     optimal = solution.status == "optimal"
     if optimal and len(chosen) != len(network.rows.tasks):
         raise AssertionError(f"{len(chosen)} arcs carry {len(network.rows.tasks)} tasks")
-    return Solved(
+    return SolverResult(
         optimal,
         solution.algorithm,
         network.rows.target[chosen],

@@ -1,6 +1,17 @@
-"""Minimum-cost flow as a library: problems, solvers and the check of their answers.
+"""Minimum-cost flow as a library: problems, solvers and certificates. It knows no tasks or machines.
 
-Not for: scheduling. Nothing here knows a task or a machine.
+In the order in which to read it:
+
+- ``problem``: a problem and its solution; ``dimacs``: the text format; ``columns``: columns of numbers;
+- ``certificate``: the independent check of a solution; ``errors``: the errors;
+- ``registry``: the algorithms by name, and the choice among them;
+- general algorithms: ``standard`` (their common part), ``successive_shortest``, ``cost_scaling``,
+  ``relaxation``, ``ortools_solver``, and ``portfolio``, a race of several;
+- their parts: ``half_arcs`` (the residual network), ``heap``, ``potentials`` (prices by label correction);
+- the fast algorithm for networks of scheduling shape: ``contraction`` to a small network, ``auction`` for
+  good prices, ``repair`` to the exact optimum;
+- networks that change: ``warm_solver`` for the scheduler's rounds; ``changing_network`` and
+  ``incremental`` for networks of any shape. Both solve by ``repair``.
 """
 
 from dios.firmament.solvers.certificate import certificate

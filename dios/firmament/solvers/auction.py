@@ -1,13 +1,14 @@
 """The fast solver from scratch for networks of scheduling shape: contraction, auction, exact repair.
 
-The auction (Bertsekas, for similar objects) finds prices that are nearly right; they are rounded and repaired.
-Each vertex with slots keeps the prices of its taken slots in a heap. Each aggregate keeps its arcs in a heap by
-the cost of a unit there; only the top is refreshed, because prices only rise. A task bids for its best slot up
-to the price of the next best outside the same vertex, and displaces the task that had it.
+The auction (Bertsekas, for similar objects) finds prices that are nearly right; they are rounded and
+repaired. Each vertex with slots keeps the prices of its taken slots in a heap. Each aggregate keeps its
+arcs in a heap by the cost of a unit there; only the top is refreshed, because prices only rise. A task bids
+for its best slot up to the price of the next best outside the same vertex, and displaces the task that had
+it.
 
 Where tasks want more slots than there are, the first prices are not the slots' costs but close to the price
-that clears the market, which bids would reach only in small steps. First prices that were too high are lowered
-together at the end.
+that clears the auction, which bids would reach only in small steps. First prices that were too high are
+lowered together at the end.
 
 Networks of other shapes are left to the general algorithms, networks that change to ``warm_solver``.
 """
@@ -40,35 +41,36 @@ from dios.kernels import kernel, no_refcount_kernel
 
 AGGREGATE = 0
 SLOTS = 1
-ENDLESS = 2
+UNLIMITED = 2
 """The kinds of vertices: others below them, slots at rising prices, or room for all at one price."""
 
 DEPTH = 3
 """The largest number of arcs on a path from an option's vertex to a vertex with slots."""
 
 
-class Market(NamedTuple):
-    """The state of an auction. All prices are scaled, by ``scale``.
+class AuctionState(NamedTuple):
+    """The state of an auction. All prices are scaled by ``scale``.
 
-    Bids rise by ``step`` above the next best at least, those by way of an aggregate by ``war_step``.
+    A bid exceeds the next best price by ``step`` at least, by ``coarse_step`` if it goes through an
+    aggregate.
 
-    ``askers`` (how many options name it), ``kind``, ``value`` (what a unit pays from here), ``leaf`` (the
-    vertex with slots that is best from here) and ``size`` (of the heap) are (V,). An aggregate's heap of arcs
-    is ``arc_heap`` and ``arc_key`` (A,) from its ``out_start``. A vertex' heap of taken slots is
-    ``slot_price``, ``slot_task`` (H,) from ``slot_start``.
-    ``piece`` (V,) is the place of the piece (an arc to the sink, cheapest first, in ``arc_heap``) that the
-    next free slot belongs to, ``left`` (V,) how many it has left; ``floor`` (V,) is the least slot price.
-    ``chosen`` (T,) is a task's option and ``way`` (T, DEPTH) the arcs from there. ``stack`` is for tasks that
-    wait, ``climb`` for vertices whose price rose.
+    By vertex: ``option_count`` is the number of options that lead to it, ``kind`` its kind, ``value`` the
+    cost of a unit from it, ``best_vertex`` the best vertex with slots below it, and ``size`` the size of
+    its heap. The heap of an aggregate's arcs is ``arc_heap`` and ``arc_key`` (A,) from its ``out_start``
+    on. The heap of a vertex' taken slots is ``slot_price`` and ``slot_task`` (H,) from its ``slot_start``
+    on. ``piece`` (V,) is the place in ``arc_heap`` of the piece (an arc to the sink, cheapest first) to
+    which the next free slot belongs, ``piece_left`` (V,) the number of its free slots, and ``price_floor``
+    (V,) the least price of a slot. By task: ``chosen`` is its option and ``chosen_path`` (T, DEPTH) the
+    arcs from there. ``stack`` holds waiting tasks, ``rising`` vertices whose price rose.
     """
 
     scale: int
     step: int
-    war_step: int
-    askers: Ints
+    coarse_step: int
+    option_count: Ints
     kind: Ints
     value: Ints
-    leaf: Ints
+    best_vertex: Ints
     size: Ints
     arc_heap: Ints
     arc_key: Ints
@@ -76,16 +78,16 @@ class Market(NamedTuple):
     slot_price: Ints
     slot_task: Indices
     piece: Ints
-    left: Ints
-    floor: Ints
+    piece_left: Ints
+    price_floor: Ints
     chosen: Ints
-    way: Indices
+    chosen_path: Indices
     stack: Indices
-    climb: Ints
+    rising: Ints
 
 
 @no_refcount_kernel
-def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
+def _sift_down(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entry: int) -> None:
     """Replace the top of a heap, which begins at ``base``, and sift it down."""
     place = 0
     while True:
@@ -104,172 +106,174 @@ def _sink(keys: Ints, kept: Ints | Indices, base: int, size: int, key: int, entr
 
 
 @no_refcount_kernel
-def refresh(net: Net, market: Market, vertex: int) -> int:
+def refresh(net: Net, auction: AuctionState, vertex: int) -> int:
     """Refresh the top of an aggregate's heap; return the cost of a unit from the aggregate."""
-    base, size = net.out_start[vertex], market.size[vertex]
+    base, size = net.out_start[vertex], auction.size[vertex]
     while True:
-        arc = market.arc_heap[base]
-        key = net.cost[arc] * market.scale + market.value[net.head[arc]]
-        if key <= market.arc_key[base]:
+        arc = auction.arc_heap[base]
+        key = net.cost[arc] * auction.scale + auction.value[net.head[arc]]
+        if key <= auction.arc_key[base]:
             return int(key)
-        _sink(market.arc_key, market.arc_heap, base, size, key, arc)
+        _sift_down(auction.arc_key, auction.arc_heap, base, size, key, arc)
 
 
 @no_refcount_kernel
-def _climb(net: Net, market: Market, vertex: int) -> None:
+def _update_aggregates(net: Net, auction: AuctionState, vertex: int) -> None:
     """Update the aggregates above a vertex whose price rose, where the vertex was their best."""
-    market.climb[0] = vertex
+    auction.rising[0] = vertex
     count = 1
     while count:
         count -= 1
-        below = market.climb[count]
+        below = auction.rising[count]
         for place in range(net.in_start[below], net.in_start[below + 1]):
             arc = net.in_arcs[place]
             above = net.tail[arc]
-            if market.arc_heap[net.out_start[above]] != arc:
+            if auction.arc_heap[net.out_start[above]] != arc:
                 continue
-            value = refresh(net, market, above)
-            leaf = market.leaf[net.head[market.arc_heap[net.out_start[above]]]]
-            if value != market.value[above] or leaf != market.leaf[above]:
-                market.value[above] = value
-                market.leaf[above] = leaf
-                market.climb[count] = above
+            value = refresh(net, auction, above)
+            leaf = auction.best_vertex[net.head[auction.arc_heap[net.out_start[above]]]]
+            if value != auction.value[above] or leaf != auction.best_vertex[above]:
+                auction.value[above] = value
+                auction.best_vertex[above] = leaf
+                auction.rising[count] = above
                 count += 1
 
 
 @no_refcount_kernel
-def _second(net: Net, market: Market, vertex: int) -> int:
+def _second_best(net: Net, auction: AuctionState, vertex: int) -> int:
     """Return a lower bound of the cost from an aggregate to any vertex but its best one."""
     passed, best = 0, FAR
-    while market.kind[vertex] == AGGREGATE:
+    while auction.kind[vertex] == AGGREGATE:
         base = net.out_start[vertex]
-        for place in range(1, min(3, market.size[vertex])):
-            best = min(best, passed + market.arc_key[base + place])
-        arc = market.arc_heap[base]
-        passed += net.cost[arc] * market.scale
+        for place in range(1, min(3, auction.size[vertex])):
+            best = min(best, passed + auction.arc_key[base + place])
+        arc = auction.arc_heap[base]
+        passed += net.cost[arc] * auction.scale
         vertex = net.head[arc]
     return best
 
 
 @no_refcount_kernel
-def _best(net: Net, market: Market, task: int) -> tuple[int, int, int]:
+def _best(net: Net, auction: AuctionState, task: int) -> tuple[int, int, int]:
     """Return a task's best option, its cost, and the cost of the next best outside the same slots."""
     option, least = -1, FAR
     for other in range(net.row_start[task], net.row_end[task]):
-        pays = net.option_cost[other] * market.scale + market.value[net.target[other]]
+        pays = net.option_cost[other] * auction.scale + auction.value[net.target[other]]
         if pays < least:
             option, least = other, pays
     if option < 0:
         return option, least, least
-    leaf = market.leaf[net.target[option]]
+    leaf = auction.best_vertex[net.target[option]]
     second = FAR
     for other in range(net.row_start[task], net.row_end[task]):
         target = net.target[other]
-        pays = net.option_cost[other] * market.scale + market.value[target]
+        pays = net.option_cost[other] * auction.scale + auction.value[target]
         if pays < second:
-            if market.leaf[target] != leaf:
+            if auction.best_vertex[target] != leaf:
                 second = pays
-            elif market.kind[target] == AGGREGATE:
-                again = net.option_cost[other] * market.scale + _second(net, market, target)
+            elif auction.kind[target] == AGGREGATE:
+                again = net.option_cost[other] * auction.scale + _second_best(net, auction, target)
                 second = min(second, again)
     return option, least, second
 
 
 @no_refcount_kernel
-def _place(market: Market, vertex: int, price: int, task: int) -> None:
+def _add_slot(auction: AuctionState, vertex: int, price: int, task: int) -> None:
     """Add a taken slot to a vertex' heap."""
-    base, place = market.slot_start[vertex], market.size[vertex]
-    market.size[vertex] += 1
+    base, place = auction.slot_start[vertex], auction.size[vertex]
+    auction.size[vertex] += 1
     while place:
         above = (place - 1) >> 1
-        if market.slot_price[base + above] <= price:
+        if auction.slot_price[base + above] <= price:
             break
-        market.slot_price[base + place] = market.slot_price[base + above]
-        market.slot_task[base + place] = market.slot_task[base + above]
+        auction.slot_price[base + place] = auction.slot_price[base + above]
+        auction.slot_task[base + place] = auction.slot_task[base + above]
         place = above
-    market.slot_price[base + place] = price
-    market.slot_task[base + place] = task
+    auction.slot_price[base + place] = price
+    auction.slot_task[base + place] = task
 
 
 @no_refcount_kernel
-def _outbid(market: Market, vertex: int, price: int, task: int) -> int:
+def _outbid(auction: AuctionState, vertex: int, price: int, task: int) -> int:
     """Give the cheapest taken slot to a task at a higher price; return the task that had it."""
-    base, size = market.slot_start[vertex], market.size[vertex]
-    loser = market.slot_task[base]
-    _sink(market.slot_price, market.slot_task, base, size, price, task)
+    base, size = auction.slot_start[vertex], auction.size[vertex]
+    loser = auction.slot_task[base]
+    _sift_down(auction.slot_price, auction.slot_task, base, size, price, task)
     return int(loser)
 
 
 @no_refcount_kernel
-def _free_price(net: Net, market: Market, vertex: int) -> int:
+def _free_price(net: Net, auction: AuctionState, vertex: int) -> int:
     """Return the price of a vertex' next free slot, or FAR."""
-    if market.piece[vertex] == net.out_start[vertex + 1]:
+    if auction.piece[vertex] == net.out_start[vertex + 1]:
         return FAR
-    arc = market.arc_heap[market.piece[vertex]]
-    return int(max(market.floor[vertex], net.cost[arc] * market.scale))
+    arc = auction.arc_heap[auction.piece[vertex]]
+    return int(max(auction.price_floor[vertex], net.cost[arc] * auction.scale))
 
 
 @no_refcount_kernel
-def skip_full_pieces(net: Net, market: Market, vertex: int) -> None:
+def skip_full_pieces(net: Net, auction: AuctionState, vertex: int) -> None:
     """Continue with the next piece that has a free slot, if there is one."""
-    while not market.left[vertex] and market.piece[vertex] < net.out_start[vertex + 1]:
-        market.piece[vertex] += 1
-        if market.piece[vertex] < net.out_start[vertex + 1]:
-            market.left[vertex] = net.capacity[market.arc_heap[market.piece[vertex]]]
+    while not auction.piece_left[vertex] and auction.piece[vertex] < net.out_start[vertex + 1]:
+        auction.piece[vertex] += 1
+        if auction.piece[vertex] < net.out_start[vertex + 1]:
+            auction.piece_left[vertex] = net.capacity[auction.arc_heap[auction.piece[vertex]]]
 
 
 @no_refcount_kernel
-def slot_value(net: Net, market: Market, vertex: int) -> int:
+def slot_value(net: Net, auction: AuctionState, vertex: int) -> int:
     """Return the price of the cheapest slot, free or taken."""
-    free = _free_price(net, market, vertex)
-    return int(min(free, market.slot_price[market.slot_start[vertex]])) if market.size[vertex] else int(free)
+    free = _free_price(net, auction, vertex)
+    return (
+        int(min(free, auction.slot_price[auction.slot_start[vertex]])) if auction.size[vertex] else int(free)
+    )
 
 
 @no_refcount_kernel
-def _take(net: Net, market: Market, task: int, vertex: int, price: int) -> int:
+def _take_slot(net: Net, auction: AuctionState, task: int, vertex: int, price: int) -> int:
     """Give a task the cheapest slot of a vertex at a price; return the task that lost it, or -1."""
     loser = -1
-    if market.value[vertex] == _free_price(net, market, vertex):
-        market.left[vertex] -= 1
-        _place(market, vertex, price, task)
-        skip_full_pieces(net, market, vertex)
+    if auction.value[vertex] == _free_price(net, auction, vertex):
+        auction.piece_left[vertex] -= 1
+        _add_slot(auction, vertex, price, task)
+        skip_full_pieces(net, auction, vertex)
     else:
-        loser = _outbid(market, vertex, price, task)
-    value = slot_value(net, market, vertex)
-    if value != market.value[vertex]:
-        market.value[vertex] = value
-        _climb(net, market, vertex)
+        loser = _outbid(auction, vertex, price, task)
+    value = slot_value(net, auction, vertex)
+    if value != auction.value[vertex]:
+        auction.value[vertex] = value
+        _update_aggregates(net, auction, vertex)
     return loser
 
 
 @no_refcount_kernel
-def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
+def run_bids(net: Net, auction: AuctionState, waiting: int, bids_max: int) -> int:
     """Let the tasks on the stack bid until all have a slot or ``bids_max`` is reached; return the bids."""
     bids = 0
     while waiting and bids < bids_max:
         bids += 1
         waiting -= 1
-        task = market.stack[waiting]
-        option, least, second = _best(net, market, task)
+        task = auction.stack[waiting]
+        option, least, second = _best(net, auction, task)
         if option < 0:
             continue
-        market.chosen[task] = option
+        auction.chosen[task] = option
         vertex, depth = net.target[option], 0
-        while market.kind[vertex] == AGGREGATE:
-            arc = market.arc_heap[net.out_start[vertex]]
-            market.way[task, depth] = arc
+        while auction.kind[vertex] == AGGREGATE:
+            arc = auction.arc_heap[net.out_start[vertex]]
+            auction.chosen_path[task, depth] = arc
             depth += 1
             vertex = net.head[arc]
         if depth < DEPTH:
-            market.way[task, depth] = -1
-        if market.kind[vertex] == ENDLESS or market.value[vertex] == FAR:
+            auction.chosen_path[task, depth] = -1
+        if auction.kind[vertex] == UNLIMITED or auction.value[vertex] == FAR:
             continue
-        step = market.war_step if depth else market.step
-        rise = min(second - least, market.scale << 20) + step
-        loser = _take(net, market, task, vertex, market.value[vertex] + rise)
+        step = auction.coarse_step if depth else auction.step
+        rise = min(second - least, auction.scale << 20) + step
+        loser = _take_slot(net, auction, task, vertex, auction.value[vertex] + rise)
         if loser >= 0:
-            market.chosen[loser] = -1
-            market.stack[waiting] = loser
+            auction.chosen[loser] = -1
+            auction.stack[waiting] = loser
             waiting += 1
     return bids
 
@@ -277,10 +281,10 @@ def bid_all(net: Net, market: Market, waiting: int, bids_max: int) -> int:
 SCALE: Final = 8
 """The number of price steps in a cost unit, so that the smallest step is lost in rounding."""
 
-WAR_STEPS: Final = 2
-"""The steps in a cost unit where the aggregates' arcs have different costs. Many slots below them then come to
-the same value, and small steps would make a long bidding war. A step of a whole unit is too much for the
-rounding. Where the arcs cost the same, first prices are so good that the small step is better."""
+COARSE_STEPS: Final = 2
+"""The steps in a cost unit where the aggregates' arcs have different costs. Many slots below them then
+come to the same value, and small steps would make a long bidding war. A step of a whole unit is too much
+for the rounding. Where the arcs cost the same, first prices are so good that the small step is better."""
 
 STEPS_MAX: Final = 2**17
 """The largest cost in steps; with smaller steps, bidding wars over large costs would take too long."""
@@ -288,15 +292,15 @@ STEPS_MAX: Final = 2**17
 SCALED_MAX: Final = 2**57
 """The limit of scaled costs, so that sums along a path fit 64 bits."""
 
-SAMPLE: Final = 2048
+SAMPLE_TASKS: Final = 2048
 """The approximate number of tasks from which the first prices are estimated."""
 
-NEVER: Final = -(2**58)
+NO_PRICE: Final = -(2**58)
 """A price below that of every slot."""
 
 
 @kernel
-def _askers(net: Net) -> Ints:
+def _option_counts(net: Net) -> Ints:
     """Return the number of options that lead to each vertex, (V,); unused options do not count."""
     count = np.zeros(len(net.price), np.int64)
     for option in range(len(net.target)):
@@ -310,7 +314,7 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
     """Return the kind and the number of slots of each vertex, (V,) each."""
     vertices = len(net.price)
     kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
-    kind[SINK] = ENDLESS
+    kind[SINK] = UNLIMITED
     for arc in range(len(net.tail)):
         if net.head[arc] != SINK:
             kind[net.tail[arc]] = AGGREGATE
@@ -323,7 +327,7 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
                 and net.out_start[vertex + 1] - net.out_start[vertex] == 1
                 and net.capacity[arc] >= askers[vertex]
             ):
-                kind[vertex] = ENDLESS
+                kind[vertex] = UNLIMITED
                 slots[vertex] = 0
     return kind, slots
 
@@ -359,7 +363,7 @@ def _demand(net: Net, kind: Ints, path: Ints, every: int, price: int) -> int:
             target = net.target[option]
             pays = net.option_cost[option] + net.price[target]
             cheap = 0
-            if kind[target] != ENDLESS and net.price[target] < price - path[target]:
+            if kind[target] != UNLIMITED and net.price[target] < price - path[target]:
                 pays = net.option_cost[option] + price - path[target]
                 cheap = 1
             if pays < best or (pays == best and cheap):
@@ -378,8 +382,8 @@ def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
     units = net.capacity[pieces]
     tasks = len(net.choice)
     if not len(pieces) or units[base == base.min()].sum() >= tasks:
-        return NEVER
-    every = max(1, tasks // SAMPLE)
+        return NO_PRICE
+    every = max(1, tasks // SAMPLE_TASKS)
     low, high = int(base.min()), int(base.max() + np.abs(net.option_cost).max(initial=0) * 2) + 2
     while high - low > 1:
         middle = (low + high) // 2
@@ -391,41 +395,41 @@ def _clearing_price(net: Net, kind: Ints, path: Ints) -> int:
 
 
 @kernel
-def _open(net: Net, market: Market, order: Ints) -> None:
+def _set_first_prices(net: Net, auction: AuctionState, order: Ints) -> None:
     """Set the first prices from the bottom up, and the heap or the order of pieces of each vertex."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
-        market.leaf[vertex] = vertex
+        auction.best_vertex[vertex] = vertex
         if vertex == SINK:
             continue
         first, last = net.out_start[vertex], net.out_start[vertex + 1]
         arcs = net.out_arcs[first:last]
-        if market.kind[vertex] != AGGREGATE:
+        if auction.kind[vertex] != AGGREGATE:
             ranked = np.argsort(net.cost[arcs], kind="mergesort")
-            market.arc_heap[first:last] = arcs[ranked]
-            market.piece[vertex] = first
-            if market.kind[vertex] == ENDLESS:
-                market.value[vertex] = net.cost[arcs[0]] * market.scale
+            auction.arc_heap[first:last] = arcs[ranked]
+            auction.piece[vertex] = first
+            if auction.kind[vertex] == UNLIMITED:
+                auction.value[vertex] = net.cost[arcs[0]] * auction.scale
             else:
-                market.left[vertex] = net.capacity[market.arc_heap[first]] if first < last else 0
-                skip_full_pieces(net, market, vertex)
-                market.value[vertex] = slot_value(net, market, vertex)
+                auction.piece_left[vertex] = net.capacity[auction.arc_heap[first]] if first < last else 0
+                skip_full_pieces(net, auction, vertex)
+                auction.value[vertex] = slot_value(net, auction, vertex)
             continue
-        keys = net.cost[arcs] * market.scale + market.value[net.head[arcs]]
+        keys = net.cost[arcs] * auction.scale + auction.value[net.head[arcs]]
         keys = np.where(net.capacity[arcs] > net.lower[arcs], keys, FAR)
         ranked = np.argsort(keys, kind="mergesort")
-        market.arc_heap[first:last] = arcs[ranked]
-        market.arc_key[first:last] = keys[ranked]
-        market.size[vertex] = last - first
-        market.value[vertex] = min(FAR, market.arc_key[first])
-        market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+        auction.arc_heap[first:last] = arcs[ranked]
+        auction.arc_key[first:last] = keys[ranked]
+        auction.size[vertex] = last - first
+        auction.value[vertex] = min(FAR, auction.arc_key[first])
+        auction.best_vertex[vertex] = auction.best_vertex[net.head[auction.arc_heap[first]]]
 
 
-def open_market(net: Net, order: Ints) -> Market | None:
+def new_auction(net: Net, order: Ints) -> AuctionState | None:
     """Return a new auction; ``order`` is topological. Return None if an auction does not fit the network."""
     vertices, tasks = len(net.price), len(net.choice)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
-    askers = _askers(net)
+    askers = _option_counts(net)
     kind, slots = _kinds(net, askers)
     path, depth = _paths(net, kind, order)
     if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
@@ -434,16 +438,16 @@ def open_market(net: Net, order: Ints) -> Market | None:
     entered = net.in_start[1:] > net.in_start[:-1]
     price = _clearing_price(net, kind, path)
     step, passed = 1 + most * SCALE // STEPS_MAX, net.cost[kind[net.tail] == AGGREGATE]
-    war_step = max(step, SCALE // WAR_STEPS) if len(passed) and passed.min() < passed.max() else step
-    floor = np.where(entered & (price > NEVER), (price - path) * SCALE, NEVER * SCALE)
-    market = Market(
+    war_step = max(step, SCALE // COARSE_STEPS) if len(passed) and passed.min() < passed.max() else step
+    floor = np.where(entered & (price > NO_PRICE), (price - path) * SCALE, NO_PRICE * SCALE)
+    auction = AuctionState(
         scale=SCALE,
-        askers=askers,
+        option_count=askers,
         step=step,
-        war_step=war_step,
+        coarse_step=war_step,
         kind=kind,
         value=np.zeros(vertices, np.int64),
-        leaf=np.zeros(vertices, np.int64),
+        best_vertex=np.zeros(vertices, np.int64),
         size=np.zeros(vertices, np.int64),
         arc_heap=np.zeros(len(net.tail), np.int64),
         arc_key=np.zeros(len(net.tail), np.int64),
@@ -451,25 +455,25 @@ def open_market(net: Net, order: Ints) -> Market | None:
         slot_price=np.empty(int(slots.sum()) + 1, np.int64),
         slot_task=np.empty(int(slots.sum()) + 1, np.int32),
         piece=np.zeros(vertices, np.int64),
-        left=np.zeros(vertices, np.int64),
-        floor=floor,
+        piece_left=np.zeros(vertices, np.int64),
+        price_floor=floor,
         chosen=np.full(tasks, -1, np.int64),
-        way=np.full((tasks, DEPTH), -1, np.int32),
+        chosen_path=np.full((tasks, DEPTH), -1, np.int32),
         stack=np.arange(tasks - 1, -1, -1, dtype=np.int32),
-        climb=np.empty(2 * (vertices + len(net.tail)), np.int64),
+        rising=np.empty(2 * (vertices + len(net.tail)), np.int64),
     )
-    _open(net, market, order)
-    return market
+    _set_first_prices(net, auction, order)
+    return auction
 
 
 @no_refcount_kernel
-def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) -> None:
+def adopt_prices(net: Net, auction: AuctionState, order: Ints, offset: int, dead: int) -> None:
     """Round the prices of vertices with slots down, after adding ``offset``; compute those of aggregates."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
-        if market.kind[vertex] != AGGREGATE:
-            value = market.value[vertex]
-            net.price[vertex] = dead if value >= FAR else (value + offset) // market.scale
+        if auction.kind[vertex] != AGGREGATE:
+            value = auction.value[vertex]
+            net.price[vertex] = dead if value >= FAR else (value + offset) // auction.scale
             continue
         best = dead
         for arc in net.out_arcs[net.out_start[vertex] : net.out_start[vertex + 1]]:
@@ -479,10 +483,10 @@ def adopt_prices(net: Net, market: Market, order: Ints, offset: int, dead: int) 
 
 
 @no_refcount_kernel
-def adopt_seats(net: Net, market: Market) -> None:
+def adopt_choices(net: Net, auction: AuctionState) -> None:
     """Give tasks the options that they won, if these are best at the rounded prices, and set their flow."""
     for task in range(len(net.choice)):
-        option = market.chosen[task]
+        option = auction.chosen[task]
         if option < 0:
             continue
         least = net.option_cost[option] + net.price[net.target[option]]
@@ -494,16 +498,16 @@ def adopt_seats(net: Net, market: Market) -> None:
         if fits:
             choose(net, task, option)
             for step in range(DEPTH):
-                if market.way[task, step] < 0:
+                if auction.chosen_path[task, step] < 0:
                     break
-                net.flow[market.way[task, step]] += 1
+                net.flow[auction.chosen_path[task, step]] += 1
 
 
 @no_refcount_kernel
-def fill_pieces(net: Net, market: Market) -> None:
+def fill_pieces(net: Net, auction: AuctionState) -> None:
     """Set the flow of the arcs to the sink from the flow into the vertices with slots, cheapest first."""
     for vertex in range(len(net.price)):
-        if vertex == SINK or market.kind[vertex] == AGGREGATE:
+        if vertex == SINK or auction.kind[vertex] == AGGREGATE:
             continue
         here = 0
         task = net.first_task[vertex]
@@ -512,7 +516,7 @@ def fill_pieces(net: Net, market: Market) -> None:
             task = net.next_task[task]
         for arc in net.in_arcs[net.in_start[vertex] : net.in_start[vertex + 1]]:
             here += net.flow[arc]
-        for arc in market.arc_heap[net.out_start[vertex] : net.out_start[vertex + 1]]:
+        for arc in auction.arc_heap[net.out_start[vertex] : net.out_start[vertex + 1]]:
             net.flow[arc] = max(net.lower[arc], min(here, net.capacity[arc]))
             here -= net.flow[arc]
 
@@ -529,148 +533,148 @@ ROUNDS_MAX: Final = 12
 
 
 @no_refcount_kernel
-def _margin(net: Net, market: Market, vertex: int) -> int:
+def _slot_cost(net: Net, auction: AuctionState, vertex: int) -> int:
     """Return the cost of a vertex' next slot, or of the last if all are taken; FAR if it has none."""
     first, last = net.out_start[vertex], net.out_start[vertex + 1]
     if first == last:
         return FAR
-    return int(net.cost[market.arc_heap[min(market.piece[vertex], last - 1)]] * market.scale)
+    return int(net.cost[auction.arc_heap[min(auction.piece[vertex], last - 1)]] * auction.scale)
 
 
 @no_refcount_kernel
-def _bound(net: Net, market: Market, vertex: int) -> int:
+def _is_above_cost(net: Net, auction: AuctionState, vertex: int) -> int:
     """Return 1 if a vertex' slots are above their cost, so that they could become cheaper."""
-    return int(market.kind[vertex] == SLOTS and market.value[vertex] > _margin(net, market, vertex))
+    return int(auction.kind[vertex] == SLOTS and auction.value[vertex] > _slot_cost(net, auction, vertex))
 
 
 @no_refcount_kernel
-def _left_over(net: Net, market: Market) -> int:
+def _left_over(net: Net, auction: AuctionState) -> int:
     """Return the number of slots that are free and above their cost."""
     count = 0
     for vertex in range(len(net.price)):
-        if vertex != SINK and _bound(net, market, vertex):
-            for place in range(market.piece[vertex], net.out_start[vertex + 1]):
-                arc = market.arc_heap[place]
-                if net.cost[arc] * market.scale < market.floor[vertex]:
+        if vertex != SINK and _is_above_cost(net, auction, vertex):
+            for place in range(auction.piece[vertex], net.out_start[vertex + 1]):
+                arc = auction.arc_heap[place]
+                if net.cost[arc] * auction.scale < auction.price_floor[vertex]:
                     room = net.capacity[arc]
-                    count += market.left[vertex] if place == market.piece[vertex] else room
+                    count += auction.piece_left[vertex] if place == auction.piece[vertex] else room
     return count
 
 
 @no_refcount_kernel
-def _gaps(net: Net, market: Market, tasks: Ints, room: Ints, gaps: Ints) -> None:
+def _gaps(net: Net, auction: AuctionState, tasks: Ints, room: Ints, gaps: Ints) -> None:
     """Compute by how much prices must fall until each of ``tasks`` would move to them; FAR where it cannot.
 
     The result is in ``gaps``. ``room`` (V,) receives the amount by which each vertex' price exceeds its cost.
     """
     for vertex in range(len(room)):
         room[vertex] = 0
-        if _bound(net, market, vertex):
-            room[vertex] = market.value[vertex] - _margin(net, market, vertex)
+        if _is_above_cost(net, auction, vertex):
+            room[vertex] = auction.value[vertex] - _slot_cost(net, auction, vertex)
     for place in range(len(tasks)):
         task = tasks[place]
         gaps[place] = FAR
-        option = market.chosen[task]
+        option = auction.chosen[task]
         if option < 0:
             continue
         vertex = net.target[option]
-        pays = net.option_cost[option] * market.scale
+        pays = net.option_cost[option] * auction.scale
         for step in range(DEPTH):
-            arc = market.way[task, step]
+            arc = auction.chosen_path[task, step]
             if arc < 0:
                 break
-            pays += net.cost[arc] * market.scale
+            pays += net.cost[arc] * auction.scale
             vertex = net.head[arc]
         # The price of its own slot falls too, but not below its cost.
-        pays += market.value[vertex] - room[vertex]
+        pays += auction.value[vertex] - room[vertex]
         gap = FAR
         for other in range(net.row_start[task], net.row_end[task]):
             target = net.target[other]
-            if room[market.leaf[target]]:
-                gap = min(gap, net.option_cost[other] * market.scale + market.value[target] - pays)
+            if room[auction.best_vertex[target]]:
+                gap = min(gap, net.option_cost[other] * auction.scale + auction.value[target] - pays)
         gaps[place] = gap
 
 
 @no_refcount_kernel
-def _lower(net: Net, market: Market, order: Ints, fall: int) -> None:
+def _lower(net: Net, auction: AuctionState, order: Ints, fall: int) -> None:
     """Lower all prices that are above their costs by ``fall``, and those of the aggregates above."""
     for place in range(len(order) - 1, -1, -1):
         vertex = order[place]
         first, last = net.out_start[vertex], net.out_start[vertex + 1]
-        if _bound(net, market, vertex):
-            least = _margin(net, market, vertex)
-            base = market.slot_start[vertex]
-            for slot in range(base, base + market.size[vertex]):
-                market.slot_price[slot] = max(least, market.slot_price[slot] - fall)
-            market.floor[vertex] -= fall
-            market.value[vertex] = slot_value(net, market, vertex)
-        elif market.kind[vertex] == AGGREGATE:
+        if _is_above_cost(net, auction, vertex):
+            least = _slot_cost(net, auction, vertex)
+            base = auction.slot_start[vertex]
+            for slot in range(base, base + auction.size[vertex]):
+                auction.slot_price[slot] = max(least, auction.slot_price[slot] - fall)
+            auction.price_floor[vertex] -= fall
+            auction.value[vertex] = slot_value(net, auction, vertex)
+        elif auction.kind[vertex] == AGGREGATE:
             # Insertion sort: keys keep most of their order when all fall by the same amount.
             for at in range(first, last):
-                arc = market.arc_heap[at]
+                arc = auction.arc_heap[at]
                 key = FAR
                 if net.capacity[arc] > net.lower[arc]:
-                    key = net.cost[arc] * market.scale + market.value[net.head[arc]]
+                    key = net.cost[arc] * auction.scale + auction.value[net.head[arc]]
                 slot = at
-                while slot > first and market.arc_key[slot - 1] > key:
-                    market.arc_key[slot] = market.arc_key[slot - 1]
-                    market.arc_heap[slot] = market.arc_heap[slot - 1]
+                while slot > first and auction.arc_key[slot - 1] > key:
+                    auction.arc_key[slot] = auction.arc_key[slot - 1]
+                    auction.arc_heap[slot] = auction.arc_heap[slot - 1]
                     slot -= 1
-                market.arc_key[slot] = key
-                market.arc_heap[slot] = arc
-            market.value[vertex] = min(FAR, market.arc_key[first])
-            market.leaf[vertex] = market.leaf[net.head[market.arc_heap[first]]]
+                auction.arc_key[slot] = key
+                auction.arc_heap[slot] = arc
+            auction.value[vertex] = min(FAR, auction.arc_key[first])
+            auction.best_vertex[vertex] = auction.best_vertex[net.head[auction.arc_heap[first]]]
 
 
 @no_refcount_kernel
-def _release(net: Net, market: Market, task: int) -> None:
+def _release(net: Net, auction: AuctionState, task: int) -> None:
     """Take the slot from a task; the slot is then free at the price of the other free ones."""
-    vertex = net.target[market.chosen[task]]
+    vertex = net.target[auction.chosen[task]]
     for step in range(DEPTH):
-        if market.way[task, step] < 0:
+        if auction.chosen_path[task, step] < 0:
             break
-        vertex = net.head[market.way[task, step]]
-    market.chosen[task] = -1
-    if market.kind[vertex] != SLOTS:
+        vertex = net.head[auction.chosen_path[task, step]]
+    auction.chosen[task] = -1
+    if auction.kind[vertex] != SLOTS:
         return
-    base, size = market.slot_start[vertex], market.size[vertex]
+    base, size = auction.slot_start[vertex], auction.size[vertex]
     # A sorted array is also a heap, and these arrays are short.
     for at in range(base + 1, base + size):
-        price, who, slot = market.slot_price[at], market.slot_task[at], at
-        while slot > base and market.slot_price[slot - 1] > price:
-            market.slot_price[slot] = market.slot_price[slot - 1]
-            market.slot_task[slot] = market.slot_task[slot - 1]
+        price, who, slot = auction.slot_price[at], auction.slot_task[at], at
+        while slot > base and auction.slot_price[slot - 1] > price:
+            auction.slot_price[slot] = auction.slot_price[slot - 1]
+            auction.slot_task[slot] = auction.slot_task[slot - 1]
             slot -= 1
-        market.slot_price[slot] = price
-        market.slot_task[slot] = who
+        auction.slot_price[slot] = price
+        auction.slot_task[slot] = who
     found = base
-    while market.slot_task[found] != task:
+    while auction.slot_task[found] != task:
         found += 1
     for at in range(found, base + size - 1):
-        market.slot_price[at] = market.slot_price[at + 1]
-        market.slot_task[at] = market.slot_task[at + 1]
-    market.size[vertex] = size - 1
-    if market.piece[vertex] == net.out_start[vertex + 1]:
-        market.piece[vertex] -= 1
-    market.left[vertex] += 1
+        auction.slot_price[at] = auction.slot_price[at + 1]
+        auction.slot_task[at] = auction.slot_task[at + 1]
+    auction.size[vertex] = size - 1
+    if auction.piece[vertex] == net.out_start[vertex + 1]:
+        auction.piece[vertex] -= 1
+    auction.piece_left[vertex] += 1
 
 
 @no_refcount_kernel
-def _release_all(net: Net, market: Market, tasks: Ints) -> None:
+def _release_all(net: Net, auction: AuctionState, tasks: Ints) -> None:
     """Take the slots from tasks."""
     for task in tasks:
-        _release(net, market, task)
+        _release(net, auction, task)
 
 
-def ease(net: Net, market: Market, order: Ints) -> None:
+def reduce_prices(net: Net, auction: AuctionState, order: Ints) -> None:
     """Lower prices until no slot above its cost is free, or the remaining gain is small."""
     room, near = np.empty(len(net.price), np.int64), np.arange(len(net.choice))
     for _ in range(ROUNDS_MAX):
-        free = _left_over(net, market)
+        free = _left_over(net, auction)
         if not free:
             return
         gaps = np.empty(len(near), np.int64)
-        _gaps(net, market, near, room, gaps)
+        _gaps(net, auction, near, room, gaps)
         wanted = min(free, int(np.count_nonzero(gaps < FAR)))
         if not wanted:
             return
@@ -681,47 +685,47 @@ def ease(net: Net, market: Market, order: Ints) -> None:
         ranked = np.argsort(gaps, kind="stable")[:wanted]
         fall = max(0, int(gaps[ranked[-1]]))
         if fall:
-            _lower(net, market, order, fall)
+            _lower(net, auction, order, fall)
         moving = near[ranked]
-        _release_all(net, market, moving)
-        market.stack[: len(moving)] = moving[::-1]
-        bid_all(net, market, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
+        _release_all(net, auction, moving)
+        auction.stack[: len(moving)] = moving[::-1]
+        run_bids(net, auction, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
 
 
 ALGORITHM: Final = "auction"
 
-BIDS_SHARE_MAX: Final = 40
+BIDS_PER_TASK_MAX: Final = 40
 """The number of bids for each task after which the rest is left to the repair: it is a bidding war."""
 
 ROUNDING_STEPS: Final = 2
 """The largest difference in steps between prices that may belong together."""
 
 
-def start(net: Net, order: Ints, dead: int) -> None:
+def start_by_auction(net: Net, order: Ints, dead: int) -> None:
     """Find good prices and options by an auction, if one fits; no task may have an option, no arc flow.
 
-    ``order`` is topological; ``dead`` is the price of vertices without a path to the sink. Slackness holds for
-    the tasks that have an option afterwards; the other tasks and the arcs have to be settled.
+    ``order`` is topological; ``dead`` is the price of vertices without a path to the sink. Slackness holds
+    for the tasks that have an option afterwards; the other tasks and the arcs have to be settled.
     """
-    market = open_market(net, order)
-    if market is None:
+    auction = new_auction(net, order)
+    if auction is None:
         return
     tasks = len(net.choice)
-    bid_all(net, market, tasks, BIDS_SHARE_MAX * tasks)
-    ease(net, market, order)
-    askers = market.askers * (market.kind == AGGREGATE)
-    part = int(market.value[int(np.argmax(askers))] % market.scale) if askers.any() else 0
+    run_bids(net, auction, tasks, BIDS_PER_TASK_MAX * tasks)
+    reduce_prices(net, auction, order)
+    askers = auction.option_count * (auction.kind == AGGREGATE)
+    part = int(auction.value[int(np.argmax(askers))] % auction.scale) if askers.any() else 0
     # Tasks in the largest aggregate pay its price or one step more; rounding must not separate them.
-    offset = market.scale - part if part + ROUNDING_STEPS >= market.scale else 0
-    adopt_prices(net, market, order, offset, dead)
-    adopt_seats(net, market)
-    fill_pieces(net, market)
+    offset = auction.scale - part if part + ROUNDING_STEPS >= auction.scale else 0
+    adopt_prices(net, auction, order, offset, dead)
+    adopt_choices(net, auction)
+    fill_pieces(net, auction)
 
 
 def solve_contracted(small: Contracted) -> bool:
     """Solve the contracted network in place; return False if it is infeasible."""
     net = small.net
-    start(net, small.order, small.dead)
+    start_by_auction(net, small.order, small.dead)
     if choose_best(net, np.flatnonzero(net.choice < 0)):
         return False
     settle_arcs(net)
@@ -741,7 +745,7 @@ def run(problem: FlowProblem) -> FlowSolution:
     return replace(general, algorithm=ALGORITHM, seconds=seconds, reason=reason)
 
 
-def fast(problem: FlowProblem) -> FlowSolution | None:
+def solve_or_none(problem: FlowProblem) -> FlowSolution | None:
     """Return the solution if the problem has scheduling shape and is feasible, else None."""
     found = _solved(problem)
     return None if isinstance(found, str) else found

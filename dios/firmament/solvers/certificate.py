@@ -1,7 +1,6 @@
-"""The independent check of a solution: one pass over the arcs, and no trust in who found it.
+"""The independent check of a solution, in one pass over the arcs.
 
-Not for: finding solutions, and not for repairing them. It shares nothing with
-the solvers but exact sums (``columns.py``).
+It shares nothing with the solvers except exact sums (``columns``).
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from dios.limits import FLOW_PRICE_MAX
 
 
 def certificate(problem: FlowProblem, solution: FlowSolution) -> None:
-    """Raise :class:`CertificateError`, which names the arc or vertex at fault, unless the solution is right.
+    """Raise :class:`CertificateError` unless the solution is right; the error names the arc or vertex.
 
-    Optimal: within the bounds, conserved at every vertex, the cost as told, and the reduced costs right on
-    every residual arc (thesis §C.1.2). Infeasible: the witness' vertices have more to send than can leave.
-    Unbounded: the flow is feasible, and the witness is a negative cycle of arcs without end. O(V + E).
+    Optimal: within the bounds, conserved at every vertex, the stated cost, and the reduced costs right on
+    every residual arc (thesis §C.1.2). Infeasible: the witness' vertices have more to send than can leave
+    them. Unbounded: the flow is feasible, and the witness is a negative cycle of arcs without capacities.
+    O(V + E).
     """
     for name, column, count in (
         ("flow", solution.flow, problem.arcs),

@@ -30,7 +30,7 @@ Amounts = int | ArrayLike
 _FIRST_ROWS: Final = 16
 
 
-class Columns:
+class NetworkColumns:
     """The columns of a network, int64, with room for more rows than are in use.
 
     By vertex: ``supply``, ``price``, and ``vertex_exists`` (0 or 1). By arc: ``tail``, ``head``, ``lower``,
@@ -90,7 +90,7 @@ class ChangingNetwork:
     """A network to which vertices and arcs are added, changed and removed. An id is never used twice."""
 
     def __init__(self, problem: FlowProblem) -> None:
-        self._columns = Columns()
+        self._columns = NetworkColumns()
         self._vertices = 0
         self._arcs = 0
         self._cost_max = 0
@@ -256,14 +256,14 @@ class ChangingNetwork:
     def _known_vertices(self, name: str, values: ArrayLike) -> Ints:
         ids = whole_numbers(name, values)
         _refuse(
-            name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex: {self._vertices} were added"
+            name, ids, (ids < 0) | (ids >= self._vertices), f"which is no vertex; {self._vertices} were added"
         )
         _refuse(name, ids, self._columns.vertex_exists[ids] == 0, "a vertex that was removed")
         return ids
 
     def _known_arcs(self, values: ArrayLike) -> Ints:
         ids = whole_numbers("arcs", values)
-        _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc: {self._arcs} were added")
+        _refuse("arcs", ids, (ids < 0) | (ids >= self._arcs), f"which is no arc; {self._arcs} were added")
         _refuse("arcs", ids, self._columns.arc_exists[ids] == 0, "an arc that was removed")
         return ids
 

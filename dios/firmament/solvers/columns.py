@@ -1,6 +1,6 @@
-"""Columns of whole numbers: taken from a caller safely, summed exactly, grouped.
+"""Columns of whole numbers: checked, summed exactly, grouped.
 
-Not for: floats. A cost in seconds or bytes is scaled and rounded by who knows its unit.
+Floating-point costs are not accepted: the caller knows their unit, and scales and rounds them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dios.kernels import kernel
 Ints: TypeAlias = NDArray[np.int64]
 
 Indices: TypeAlias = NDArray[np.int32]
-"""Half the bytes of int64, for columns that are read out of order: the cache decides the speed."""
+"""Half the size of int64, for columns that are read out of order, where the cache decides the speed."""
 
 HALF_BITS: Final = 31
-"""Sums are carried in two parts of this many low bits, so that adding 2**28 of them cannot overflow."""
+"""The number of low bits in the second part of a sum, so that adding 2**28 numbers cannot overflow."""
 
 EXACT_PRODUCTS: Final = 2.0**61
-"""Below this a sum of products fits 64 bits, with a wide margin for the rounding of its estimate."""
+"""A sum of products below this fits 64 bits, with a wide margin for the rounding of its estimate."""
 
 
 def whole_numbers(name: str, values: ArrayLike) -> Ints:
-    """A frozen int64 copy of ``values``; :class:`InvalidProblemError` names the field and the index."""
+    """Return a frozen int64 copy; :class:`InvalidProblemError` names the field and the index."""
     found = np.asarray(values)
     if found.ndim != 1:
         raise InvalidProblemError(f"{name} has {found.ndim} dimensions; it must be a column of whole numbers")
@@ -45,14 +45,14 @@ def whole_numbers(name: str, values: ArrayLike) -> Ints:
 
 
 def exact_sum(values: Ints) -> int:
-    """The sum of a column of up to 2**28 numbers, as a Python int: it cannot overflow."""
+    """Return the sum of a column of up to 2**28 numbers as a Python int, which cannot overflow."""
     low = int(np.sum(values & ((1 << HALF_BITS) - 1), dtype=np.int64))
     return (int(np.sum(values >> HALF_BITS, dtype=np.int64)) << HALF_BITS) + low
 
 
 def exact_product(left: Ints, right: Ints) -> int:
-    """The sum of ``left[i] * right[i]``, as a Python int: it cannot overflow."""
-    # No product of matrices: the library behind those keeps a thread of each processor spinning for a while.
+    """Return the sum of ``left[i] * right[i]`` as a Python int, which cannot overflow."""
+    # Not a matrix product: the library behind those keeps a thread of each processor spinning for a while.
     if float((np.abs(left.astype(np.float64)) * np.abs(right.astype(np.float64))).sum()) < EXACT_PRODUCTS:
         return int(np.dot(left, right))
     used = np.flatnonzero(left)
@@ -60,9 +60,9 @@ def exact_product(left: Ints, right: Ints) -> int:
 
 
 def balances(vertices: int, tail: Ints, head: Ints, flow: Ints) -> tuple[Ints, Ints]:
-    """What leaves each vertex less what enters it, in two parts (high, low): high * 2**31 + low.
+    """Return the flow out of each vertex minus that into it, as parts (high, low): high * 2**31 + low.
 
-    Exact for any int64 flow; low is within [0, 2**31), so two such pairs are equal when their parts are.
+    Exact for any int64 flow. low is in [0, 2**31), so two such pairs are equal if their parts are.
     """
     low_mask = (1 << HALF_BITS) - 1
     high = np.zeros(vertices, np.int64)
@@ -75,7 +75,7 @@ def balances(vertices: int, tail: Ints, head: Ints, flow: Ints) -> tuple[Ints, I
 
 @kernel
 def grouped(ends: Ints, groups: int) -> tuple[Ints, Ints]:
-    """Arcs by one of their ends: where each group starts (groups + 1,), and the arcs in that order."""
+    """Group arcs by one of their ends: return the start of each group (groups + 1,), and the ordered arcs."""
     start = np.zeros(groups + 1, np.int64)
     for end in ends:
         start[end + 1] += 1
@@ -90,6 +90,6 @@ def grouped(ends: Ints, groups: int) -> tuple[Ints, Ints]:
 
 
 def spans(begin: Ints, length: Ints) -> Ints:
-    """The numbers of all spans, one after the other: ``length[i]`` numbers from ``begin[i]`` on."""
+    """Return the numbers of all spans, one after the other: ``length[i]`` numbers from ``begin[i]`` on."""
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(ends[-1] if len(ends) else 0)

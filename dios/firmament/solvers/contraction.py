@@ -1,7 +1,8 @@
 """Recognises networks of scheduling shape and contracts them: tasks to rows of options, closed trees to arcs.
 
 Tasks are vertices of supply 1 that no arc enters. All others are upper vertices; their arcs must be free of
-cycles, and one of them must be a sink. ``expand`` computes the solution of the original network (thesis §6.2).
+cycles, and one of them must be a sink. ``expand`` computes the solution of the original network (thesis
+§6.2).
 
 A closed vertex leads only to the sink and to closed vertices of which it is the only parent. The cost of
 sending x units through it is convex, so it is given by a list of pieces (cost of a unit, units), cheapest
@@ -35,7 +36,7 @@ class Pieces(NamedTuple):
 NO_PIECES: Final = Pieces(*(np.zeros(0, np.int64) for _ in Pieces._fields))
 
 
-class Upper(NamedTuple):
+class UpperNetwork(NamedTuple):
     """The columns of the network without its tasks, arcs by their tails; ``order`` is topological.
 
     ``closed`` (U,) is 1 for the tops of closed trees, 2 for the vertices below them. ``sink`` is a vertex.
@@ -52,8 +53,8 @@ class Upper(NamedTuple):
 
 
 @no_refcount_kernel
-def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints) -> int:
-    """Copy all children's pieces, each cut to its arc's capacity, to ``cost`` and ``units``; return the count."""
+def _gather_pieces(upper: UpperNetwork, pieces: Pieces, vertex: int, cost: Ints, units: Ints) -> int:
+    """Copy all children's pieces, cut to their arcs' capacities, and return their number."""
     count = 0
     for place in range(upper.start[vertex], upper.start[vertex + 1]):
         arc = upper.arcs[place]
@@ -74,7 +75,7 @@ def _gathered(upper: Upper, pieces: Pieces, vertex: int, cost: Ints, units: Ints
 
 
 @kernel
-def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
+def _sort_pieces(cost: Ints, units: Ints, count: int) -> int:
     """Sort ``count`` pieces by cost and join those of equal cost, in place; return the new count."""
     order = np.argsort(cost[:count], kind="mergesort")
     costs, amounts = cost[:count][order], units[:count][order]
@@ -89,7 +90,7 @@ def _sorted_pieces(cost: Ints, units: Ints, count: int) -> int:
 
 
 @no_refcount_kernel
-def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
+def _pieces_max(upper: UpperNetwork, pieces: Pieces, vertex: int) -> int:
     """Return the largest number of pieces that a vertex can gather."""
     need = 0
     for place in range(upper.start[vertex], upper.start[vertex + 1]):
@@ -99,7 +100,7 @@ def _need(upper: Upper, pieces: Pieces, vertex: int) -> int:
 
 
 @no_refcount_kernel
-def _uniform(cost: Ints, units: Ints, count: int) -> bool:
+def _join_if_uniform(cost: Ints, units: Ints, count: int) -> bool:
     """Return True if all pieces have one cost; then add the units of all to the first piece."""
     for piece in range(1, count):
         if cost[piece] != cost[0]:
@@ -110,7 +111,7 @@ def _uniform(cost: Ints, units: Ints, count: int) -> bool:
 
 
 @kernel
-def convex_costs(upper: Upper) -> Pieces:
+def convex_costs(upper: UpperNetwork) -> Pieces:
     """Return the convex costs of all closed vertices in trees, (U,) pieces."""
     vertices = len(upper.start) - 1
     start, end = np.zeros(vertices, np.int64), np.zeros(vertices, np.int64)
@@ -121,14 +122,14 @@ def convex_costs(upper: Upper) -> Pieces:
         vertex = upper.order[place]
         if not upper.closed[vertex]:
             continue
-        need = _need(upper, pieces, vertex)
+        need = _pieces_max(upper, pieces, vertex)
         if need > len(cost):
             cost, units = np.empty(2 * need, np.int64), np.empty(2 * need, np.int64)
-        count = _gathered(upper, pieces, vertex, cost, units)
-        if _uniform(cost, units, count):
+        count = _gather_pieces(upper, pieces, vertex, cost, units)
+        if _join_if_uniform(cost, units, count):
             count = 1
         else:
-            count = _sorted_pieces(cost, units, count)
+            count = _sort_pieces(cost, units, count)
         if used + count > len(pieces.cost):
             room = 2 * (used + count)
             wider, longer = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -158,7 +159,7 @@ def _margins(pieces: Pieces, vertex: int, through: int) -> tuple[int, int]:
 
 
 @no_refcount_kernel
-def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
+def _units_below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
     """Return the number of units that a child takes, within its arc's room, for less than ``bound`` each."""
     if child == sink:
         return room if bound > 0 else 0
@@ -170,7 +171,7 @@ def _below(pieces: Pieces, child: int, room: int, bound: int, sink: int) -> int:
 
 
 @no_refcount_kernel
-def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints) -> None:
+def expand_closed(upper: UpperNetwork, pieces: Pieces, through: Ints, price: Ints, flow: Ints) -> None:
     """Fill in the flow of the arcs below closed vertices, and the prices there, from the top down.
 
     ``through`` (U,) is the flow into closed vertices and ``price`` (U,) the cost of a unit from there to the
@@ -183,13 +184,15 @@ def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints
         left = through[vertex]
         first, last = upper.start[vertex], upper.start[vertex + 1]
         for arc in upper.arcs[first:last]:
-            taken = _below(pieces, upper.head[arc], upper.capacity[arc], margin - upper.cost[arc], upper.sink)
+            taken = _units_below(
+                pieces, upper.head[arc], upper.capacity[arc], margin - upper.cost[arc], upper.sink
+            )
             flow[arc] = taken
             left -= taken
         for arc in upper.arcs[first:last]:
             child = upper.head[arc]
             bound = margin - upper.cost[arc] + 1
-            more = _below(pieces, child, upper.capacity[arc], bound, upper.sink) - flow[arc]
+            more = _units_below(pieces, child, upper.capacity[arc], bound, upper.sink) - flow[arc]
             flow[arc] += min(left, more)
             left -= min(left, more)
             if child != upper.sink:
@@ -199,7 +202,7 @@ def fill_in(upper: Upper, pieces: Pieces, through: Ints, price: Ints, flow: Ints
 
 
 @kernel
-def classified(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints, Ints, Ints]:
+def classify(supply: Ints, tail: Ints, head: Ints, lower: Ints) -> tuple[Ints, Ints, Ints]:
     """Return each vertex' number, the number of arcs that leave it, and of those that enter it.
 
     A task's number is its row, from 0. The others get -1 minus their number among the upper vertices.
@@ -255,7 +258,7 @@ def topological(head: Ints, start: Ints, arcs: Ints) -> Ints:
 def closed_vertices(
     head: Ints, lower: Ints, start: Ints, arcs: Ints, order: Ints, lonely: Ints, sink: int
 ) -> Ints:
-    """Return 2 for closed vertices below a closed parent, 1 for the tops of such trees, and 0 for others, (U,).
+    """Return 2 for closed vertices below a closed parent, 1 for the tops of such trees, else 0, (U,).
 
     ``lonely`` (U,) is 1 for vertices without supply that exactly one arc enters.
     """
@@ -341,18 +344,19 @@ PRICE_ROOM: Final = 2**60
 class Contracted:
     """A contracted network of scheduling shape, and the data to expand its solution.
 
-    ``net`` has prices that are right without flow, and no task has an option. ``supply`` is by its vertices.
-    ``number`` (V,): a task's row, or -1 minus the upper vertex. ``option_arc`` (O,) and ``upper_arc`` are arcs
-    of the problem. ``order`` is a topological order of ``net``'s vertices, ``dead`` the price of those without
-    a path to the sink. ``vertex_of`` (U,): the vertex in ``net`` of an upper vertex, -1 inside closed trees.
-    ``kept`` (K,): the upper arcs that are the first K arcs of ``net``; the rest are pieces, of ``pieces_of``.
+    ``net`` has prices that are right without flow, and no task has an option. ``supply`` is by its
+    vertices. ``number`` (V,): a task's row, or -1 minus the upper vertex. ``option_arc`` (O,) and
+    ``upper_arc`` are arcs of the problem. ``order`` is a topological order of ``net``'s vertices, ``dead``
+    the price of those without a path to the sink. ``vertex_of`` (U,): the vertex in ``net`` of an upper
+    vertex, -1 inside closed trees. ``kept`` (K,): the upper arcs that are the first K arcs of ``net``; the
+    rest are pieces, of ``pieces_of``.
     """
 
     net: Net
     supply: Ints
     number: Ints
     option_arc: Indices
-    upper: Upper
+    upper: UpperNetwork
     upper_arc: Ints
     vertex_of: Ints
     kept: Ints
@@ -371,7 +375,7 @@ def _sink(problem: FlowProblem, leaves: Ints) -> int:
 
 def _upper(
     problem: FlowProblem, number: Ints, enters: Ints, sink: int, volume: int
-) -> tuple[Upper, Ints, Ints] | str:
+) -> tuple[UpperNetwork, Ints, Ints] | str:
     """Return the network without tasks, its arcs in the problem, and lower bounds; or why it does not fit."""
     arcs = np.flatnonzero(number[problem.tail] < 0)
     head = -1 - number[problem.head[arcs]]
@@ -385,14 +389,18 @@ def _upper(
     upper_sink = int(-1 - number[sink])
     lonely = ((enters[vertices] == 1) & (problem.supply[vertices] == 0)).astype(np.int64)
     closed = closed_vertices(head, lower, start, order, topology, lonely, upper_sink)
-    return Upper(head, capacity, problem.cost[arcs], start, order, topology, closed, upper_sink), arcs, lower
+    return (
+        UpperNetwork(head, capacity, problem.cost[arcs], start, order, topology, closed, upper_sink),
+        arcs,
+        lower,
+    )
 
 
 def contract(problem: FlowProblem) -> Contracted | str:
     """Return the contracted problem, or a sentence that says why it has not the shape of scheduling."""
     if exact_sum(problem.supply):
         return "the supplies do not add up to 0"
-    number, leaves, enters = classified(problem.supply, problem.tail, problem.head, problem.lower)
+    number, leaves, enters = classify(problem.supply, problem.tail, problem.head, problem.lower)
     tasks = int((number >= 0).sum())
     sink = _sink(problem, leaves)
     if sink < 0:
@@ -413,7 +421,7 @@ def contract(problem: FlowProblem) -> Contracted | str:
 
 
 def _contracted(
-    problem: FlowProblem, number: Ints, upper: Upper, upper_arc: Ints, lower: Ints, most: int
+    problem: FlowProblem, number: Ints, upper: UpperNetwork, upper_arc: Ints, lower: Ints, most: int
 ) -> Contracted:
     vertex_of = np.full(len(upper.closed), -1, np.int64)
     stays = upper.closed != 2
@@ -463,7 +471,7 @@ def expand(problem: FlowProblem, small: Contracted) -> tuple[Ints, Ints]:
     if len(small.pieces.start):
         through = np.zeros(len(price), np.int64)
         np.add.at(through, small.pieces_of, net.flow[len(small.kept) :])
-        fill_in(small.upper, small.pieces, through, price, upper_flow)
+        expand_closed(small.upper, small.pieces, through, price, upper_flow)
     flow[small.upper_arc] = upper_flow
     prices = np.empty(problem.vertices, np.int64)
     task = small.number >= 0

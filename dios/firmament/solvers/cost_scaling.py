@@ -1,14 +1,14 @@
 """Cost scaling with push and relabel (thesis §C.1.2, Algorithm C.1), after Goldberg's work of 1997.
 
-For every shape of network; it does not care how contended a network is, which makes it the general choice.
+It serves networks of every shape, and its time depends little on how contended they are, so it is the
+default. Problems whose scaled costs do not fit 64 bits are handed over to successive shortest paths, and
+the solution's ``reason`` says so.
 
-Not for: costs so large that they fit 64 bits only unscaled. Those are handed over to successive shortest
-paths, and the solution's ``reason`` says so.
-
-Costs are multiplied by V + 1, and prices kept so that no residual arc's reduced cost is below -epsilon. Each
-refinement divides epsilon by ALPHA, and at 1 the flow is optimal. Beyond the outline in the thesis:
-look-ahead (a vertex is relabelled before it receives what it could not send on), global price updates
-(``price_update.py``), and an early end where prices are near that prove the flow (``price_refine.py``).
+Costs are multiplied by V + 1, and prices are kept so that no residual arc's reduced cost is below -epsilon.
+Each refinement divides epsilon by ALPHA, and at 1 the flow is optimal. There are three additions to the
+outline in the thesis: look-ahead (a vertex is relabelled before it receives flow that it could not send
+on), global price updates (``lower_by_rank``), and an early end where prices that prove the flow are near
+(``refine_prices``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.heap import bring, take
+from dios.firmament.solvers.heap import pop, push_or_raise
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import kernel
 
 LOWERED_MAX: Final = 6
@@ -35,7 +35,7 @@ REFINE_PRICE_LOW: Final = -(2**62)
 
 
 @kernel
-def whole_prices(graph: Halves, price: Ints, factor: int) -> bool:
+def refine_prices(graph: Halves, price: Ints, factor: int) -> bool:
     """Make ``price`` (V,) right for every residual arc, in multiples of ``factor``; False if that is far.
 
     Costs are multiples of ``factor`` too. After False, ``price`` is not usable.
@@ -82,8 +82,9 @@ DONE, STUCK, OVERFLOWED = 0, 1, 2
 class Ranks(NamedTuple):
     """The columns of a price update, each (V,), made once for all updates.
 
-    ``rank`` is a vertex' distance to the nearest deficit in epsilons. Vertices of rank below V are in the list
-    of their bucket (``front``, ``after``, ``before``), the others in a heap. ``order`` lists the settled ones.
+    ``rank`` is a vertex' distance to the nearest deficit in epsilons. Vertices of rank below V are in the
+    list of their bucket (``front``, ``after``, ``before``), the others in a heap. ``order`` lists the
+    settled ones.
     """
 
     rank: Ints
@@ -163,7 +164,7 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
             _into_bucket(ranks, other)
         if rank >= window or ranks.where[other] >= 0:
             # One that left the heap for a bucket stays in both: the heap needs its keys in order.
-            size = bring(ranks.heap, ranks.where, size, ranks.rank, other)
+            size = push_or_raise(ranks.heap, ranks.where, size, ranks.rank, other)
     return size
 
 
@@ -178,11 +179,11 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
             vertex = ranks.front[bucket]
             _out_of_bucket(ranks, vertex)
         else:
-            # What came nearer after it entered the heap was settled out of its bucket.
+            # A vertex whose rank fell after it entered the heap was settled from its bucket.
             if size == 0:
                 return -1
             vertex = ranks.heap[0]
-            size = take(ranks.heap, ranks.where, size, ranks.rank)
+            size = pop(ranks.heap, ranks.where, size, ranks.rank)
             if ranks.settled[vertex]:
                 continue
         ranks.settled[vertex] = 1
@@ -199,7 +200,8 @@ def lower_by_rank(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, curren
     """Lower each price by its rank in epsilons, up to a common shift; return DONE, STUCK or OVERFLOWED.
 
     After STUCK, ``ranks.settled`` is 0 for vertices that have more to send than can leave them. Prices stay
-    right up to ``epsilon``, and ``current`` is reset. Distances are whole epsilons; near vertices are in buckets.
+    right up to ``epsilon``, and ``current`` is reset. Distances are whole epsilons; near vertices are in
+    buckets.
     """
     wanted = _start(ranks, excess)
     settled = _settle(graph, price, excess, ranks, wanted, epsilon)
@@ -237,7 +239,7 @@ BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
 @kernel
-def _wait(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
+def _enqueue(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     """Append a vertex to the queue, unless it is in the queue."""
     if queued[vertex]:
         return
@@ -311,7 +313,7 @@ def _discharge(
         excess[vertex] -= pushed
         excess[other] += pushed
         if excess[other] > 0:
-            _wait(queue, queued, counts, other)
+            _enqueue(queue, queued, counts, other)
     return True
 
 
@@ -326,7 +328,7 @@ def _refine(
     for vertex in range(vertices):
         current[vertex] = graph.first[vertex]
         if excess[vertex] > 0:
-            _wait(queue, queued, counts, vertex)
+            _enqueue(queue, queued, counts, vertex)
     ended = lower_by_rank(graph, price, excess, ranks, current, epsilon)
     while counts[WAITING] and ended == DONE:
         if stop[0]:
@@ -339,7 +341,7 @@ def _refine(
         if counts[OVERFLOWS]:
             return OVERFLOWED
         if not on:
-            _wait(queue, queued, counts, vertex)
+            _enqueue(queue, queued, counts, vertex)
             counts[RELABELS] = 0
             ended = lower_by_rank(graph, price, excess, ranks, current, epsilon)
     return ended
@@ -364,17 +366,17 @@ def _proof(graph: Halves, price: Ints, factor: int, epsilon: int) -> Ints | None
         return _rounded(price, factor)
     # From half a unit of cost on, a flow is often optimal, and more refinements would only move it.
     near = price.copy()
-    if 2 * epsilon > factor or not whole_prices(graph, near, factor):
+    if 2 * epsilon > factor or not refine_prices(graph, near, factor):
         return None
     return near // factor
 
 
-def _handed_over(standard: Standard) -> Outcome:
+def _handed_over(standard: StandardProblem) -> StandardResult:
     why = "costs too large to be scaled: handed over to successive_shortest"
     return replace(successive_shortest.core(standard), note=why)
 
 
-def core(standard: Standard) -> Outcome:
+def core(standard: StandardProblem) -> StandardResult:
     """Run the algorithm on a standard problem."""
     vertices = len(standard.supply)
     factor = vertices + 1
@@ -396,9 +398,9 @@ def core(standard: Standard) -> Outcome:
             return _handed_over(standard)
         proof = _proof(graph, price, factor, epsilon)
         if proof is not None:
-            return Outcome(standard.room - graph.room[place], proof, NO_VERTICES)
+            return StandardResult(standard.room - graph.room[place], proof, NO_VERTICES)
 
 
-def run(problem: FlowProblem, stop: Ints = NEVER) -> FlowSolution:
+def run(problem: FlowProblem, stop: Ints = NO_STOP) -> FlowSolution:
     """Return the solution by cost scaling; ``stop`` (1,) ends it early."""
     return solve_by(core, problem, "cost_scaling", stop)

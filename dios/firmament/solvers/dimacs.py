@@ -1,9 +1,8 @@
-"""DIMACS' text format of minimum-cost flow problems: columns out of a file, and into one.
+"""DIMACS' text format of minimum-cost flow problems: reading and writing columns.
 
 ``c`` begins a comment, ``p min V E`` comes first, ``n vertex supply`` names a source or sink, and
-``a tail head lower capacity cost`` an arc. Vertices count from 1 in the file and from 0 in the columns.
-
-Not for: judging the numbers (``problem.py`` does), or solutions.
+``a tail head lower capacity cost`` an arc. Vertices count from 1 in the file and from 0 in the columns. The
+numbers are checked by ``problem``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dios.firmament.solvers.errors import InvalidProblemError
 from dios.limits import FLOW_ARCS_MAX, FLOW_LINE_CHARS_MAX, FLOW_VERTICES_MAX
 
 
-class Columns(NamedTuple):
+class DimacsColumns(NamedTuple):
     """The six columns of a problem, vertices counted from 0."""
 
     supply: Ints
@@ -29,8 +28,8 @@ class Columns(NamedTuple):
     cost: Ints
 
 
-class _Reader:
-    """The lines of one file, taken one by one."""
+class _DimacsParser:
+    """A parser that is given the lines of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,7 +71,7 @@ class _Reader:
         self._vertices, self._arcs_told = vertices, arcs
 
     def take(self, line: str) -> None:
-        """Read one line."""
+        """Parse one line."""
         self._line += 1
         if len(line) > FLOW_LINE_CHARS_MAX:
             raise self._bad(f"a line of more than {FLOW_LINE_CHARS_MAX} characters")
@@ -99,8 +98,8 @@ class _Reader:
         else:
             raise self._bad(f"a line that begins with '{words[0][:20]}'; known are c, p, n and a")
 
-    def columns(self) -> Columns:
-        """What was read, when the file has ended."""
+    def columns(self) -> DimacsColumns:
+        """Return the columns after the last line."""
         if self._vertices < 0:
             raise self._bad("the file ends without a 'p min VERTICES ARCS' line")
         if len(self._arcs) != self._arcs_told:
@@ -109,12 +108,12 @@ class _Reader:
         for vertex, amount in self._supply.items():
             supply[vertex] = amount
         arcs = np.array(self._arcs, np.int64).reshape(len(self._arcs), 5)
-        return Columns(supply, *(arcs[:, field] for field in range(5)))
+        return DimacsColumns(supply, *(arcs[:, field] for field in range(5)))
 
 
-def read(path: Path) -> Columns:
-    """The columns of a file; :class:`InvalidProblemError` names the file and the line at fault."""
-    reader = _Reader(path)
+def read(path: Path) -> DimacsColumns:
+    """Return the columns of a file; :class:`InvalidProblemError` names the file and the wrong line."""
+    reader = _DimacsParser(path)
     try:
         with path.open(encoding="ascii") as lines:
             while line := lines.readline(FLOW_LINE_CHARS_MAX + 1):
@@ -124,8 +123,8 @@ def read(path: Path) -> Columns:
     return reader.columns()
 
 
-def write(path: Path, columns: Columns) -> None:
-    """Write the columns; reading them back gives the same ones."""
+def write(path: Path, columns: DimacsColumns) -> None:
+    """Write the columns in the form in which :func:`read` reads them."""
     with path.open("w", encoding="ascii") as out:
         out.write(f"p min {len(columns.supply)} {len(columns.tail)}\n")
         for vertex in np.flatnonzero(columns.supply):

@@ -1,7 +1,4 @@
-"""What the solvers refuse, and how they say it.
-
-Not for: infeasible or unbounded problems. Those are answers, with a status and a witness.
-"""
+"""The errors of the solvers. Infeasible and unbounded problems are results with a status, not errors."""
 
 from __future__ import annotations
 
@@ -9,27 +6,27 @@ from dios.errors import DiosError, InvalidError, NotSupportedError
 
 
 class InvalidProblemError(InvalidError):
-    """The columns or the file are no flow problem; the message names the field and index, or the line."""
+    """The columns or the file are not a flow problem; the message names the field and index, or the line."""
 
 
 class UnknownAlgorithmError(InvalidError):
-    """No algorithm has this name; the message lists those there are."""
+    """No algorithm has this name; the message lists the names."""
 
 
 class MissingSolverError(NotSupportedError):
-    """The algorithm needs a package that is not installed; the message says which extra brings it."""
+    """The algorithm needs a package that is not installed; the message names the extra to install."""
 
 
 class OutOfRangeError(NotSupportedError):
-    """The numbers are too large for this algorithm; the message names one that can."""
+    """The numbers are too large for this algorithm; the message says what to do."""
 
 
 class StoppedError(DiosError):
-    """The answer is not wanted any more: another algorithm was first."""
+    """The solution is no longer wanted, because another algorithm was faster."""
 
 
 class CertificateError(DiosError):
-    """The solution is none: the message names the arc or the vertex at fault, and so do the attributes."""
+    """The solution is wrong; the message and the attributes name the arc or the vertex."""
 
     def __init__(self, message: str, *, arc: int | None = None, vertex: int | None = None) -> None:
         self.arc = arc

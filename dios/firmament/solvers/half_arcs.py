@@ -1,7 +1,7 @@
 """The residual network of a standard problem: each arc as two halves, grouped by the vertex they leave.
 
-``Open`` keeps the halves with room apart from those without. In a scheduling network an aggregator is the
-target of thousands of arcs and has flow on few of them, so a search for room looks only at those few.
+``OpenHalves`` keeps the halves with room apart from those without. In a scheduling network an aggregator is
+the target of thousands of arcs and has flow on few of them, so a search for room looks only at those few.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dios.firmament.solvers.columns import Indices, Ints
-from dios.firmament.solvers.standard import Standard
+from dios.firmament.solvers.standard import StandardProblem
 from dios.kernels import kernel
 
 
@@ -60,7 +60,7 @@ def _halves(
     return first, target, mate, left, price, place
 
 
-def halves(standard: Standard) -> tuple[Halves, Ints]:
+def halves(standard: StandardProblem) -> tuple[Halves, Ints]:
     """Return the residual network without flow, and the place of each arc's forward half (K,)."""
     first, target, mate, room, cost, place = _halves(
         len(standard.supply), standard.tail, standard.head, standard.room, standard.cost
@@ -82,7 +82,7 @@ def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
                 excess[other] += pushed
 
 
-class Open(NamedTuple):
+class OpenHalves(NamedTuple):
     """The half arcs of v with room are ``order[first[v] : end[v]]``; ``slot`` is the place of each half."""
 
     order: Indices
@@ -92,7 +92,7 @@ class Open(NamedTuple):
 
 @kernel
 def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
-    """Return the columns of an :class:`Open` for the present network."""
+    """Return the columns of an :class:`OpenHalves` for the present network."""
     order = np.empty(len(graph.target), np.int32)
     slot = np.empty(len(graph.target), np.int32)
     end = graph.first[:-1].copy()
@@ -111,7 +111,7 @@ def open_halves(graph: Halves) -> tuple[Indices, Indices, Ints]:
 
 
 @kernel
-def _swap(opened: Open, half: int, place: int) -> None:
+def _swap(opened: OpenHalves, half: int, place: int) -> None:
     """Exchange the places of a half arc and of the one at ``place``."""
     other, own = opened.order[place], opened.slot[half]
     opened.order[own], opened.order[place] = other, half
@@ -119,7 +119,7 @@ def _swap(opened: Open, half: int, place: int) -> None:
 
 
 @kernel
-def push(graph: Halves, opened: Open, half: int, amount: int) -> None:
+def push(graph: Halves, opened: OpenHalves, half: int, amount: int) -> None:
     """Send an amount above 0 along a half arc that has room for it, in place."""
     mate = graph.mate[half]
     vertex, other = graph.target[mate], graph.target[half]

@@ -1,7 +1,4 @@
-"""A binary heap of vertices by distance, for kernels: each vertex stands in it once and may come nearer.
-
-Not for: Python code, which has ``heapq``.
-"""
+"""A binary heap of vertices by distance, for kernels. A vertex is in it once and may come nearer."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from dios.kernels import kernel
 
 
 @kernel
-def bring(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
-    """Put ``vertex`` in, or move it up after its distance fell; returns the new size.
+def push_or_raise(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
+    """Insert ``vertex``, or move it up after its distance fell; return the new size.
 
-    ``where`` (V,) is a vertex' place in the heap, or -1.
+    ``where`` (V,) is the place of each vertex in the heap, or -1.
     """
     place = where[vertex]
     if place < 0:
@@ -34,8 +31,8 @@ def bring(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> in
 
 
 @kernel
-def take(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
-    """Take out ``heap[0]``, the nearest vertex, which the caller has read; returns the new size."""
+def pop(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
+    """Remove ``heap[0]``, the nearest vertex, which the caller has read; return the new size."""
     where[heap[0]] = -1
     size -= 1
     if size == 0:

@@ -1,7 +1,6 @@
-"""OR-Tools' solver as one of ours: the oracle of the tests, and an algorithm to choose.
+"""OR-Tools' solver as one of the algorithms, and the reference of the tests (``dios[ortools]``).
 
-Not for: what a cluster runs; the extra ``ortools`` is large. Its solver knows no lower bounds, no prices and
-no reasons, so these are ours.
+It has no lower bounds, prices or reasons; these are added here. Clusters do not use it, because it is large.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import MissingSolverError, OutOfRangeError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
 
 
 class _Status(Protocol):
@@ -23,7 +22,7 @@ class _Status(Protocol):
 
 
 class _Solver(Protocol):
-    """What we call of OR-Tools' SimpleMinCostFlow."""
+    """The methods of OR-Tools' SimpleMinCostFlow that are used here."""
 
     def add_arcs_with_capacity_and_unit_cost(
         self, tail: Ints, head: Ints, room: Ints, cost: Ints
@@ -43,7 +42,7 @@ def _new_solver() -> _Solver:
     return cast("_Solver", module.SimpleMinCostFlow())
 
 
-def _core(standard: Standard) -> Outcome:
+def _core(standard: StandardProblem) -> StandardResult:
     solver = _new_solver()
     vertices = np.arange(len(standard.supply), dtype=np.int64)
     arcs = solver.add_arcs_with_capacity_and_unit_cost(
@@ -52,12 +51,12 @@ def _core(standard: Standard) -> Outcome:
     solver.set_nodes_supplies(vertices, standard.supply)
     status = solver.solve().name
     if status == "OPTIMAL":
-        return Outcome(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
+        return StandardResult(solver.flows(arcs).astype(np.int64), None, NO_VERTICES)
     if status == "INFEASIBLE":
         return successive_shortest.shortage(standard)
     raise OutOfRangeError(f"OR-Tools says {status}: its numbers are narrower; choose 'successive_shortest'")
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """The solution by OR-Tools' SimpleMinCostFlow."""
+    """Return the solution by OR-Tools' SimpleMinCostFlow."""
     return solve_by(_core, problem, "ortools")

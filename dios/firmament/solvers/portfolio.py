@@ -1,11 +1,11 @@
-"""Several algorithms on one problem at once: whichever is first to answer wins (thesis §6.4.3).
+"""A race: several algorithms work on one problem at once, and the first solution counts (thesis §6.4.3).
 
-For: networks of which nobody knows beforehand how contended they are; relaxation is quick on most and slow on
-some, cost scaling is always much the same. Not for: a scheduler's rounds, which go on from the last answer.
+It serves networks of unknown contention: relaxation is fast on most of them and slow on some, and cost
+scaling always takes about the same time. The scheduler's rounds continue from the last solution instead.
 
-Each racer has a thread of its own; kernels let go of Python's lock. A loser is asked to stop, and looks now
-and then whether it was. At most ``FLOW_RACERS_MAX`` racers run at a time, those of decided races too; beyond
-them a race has fewer, or waits for its first.
+Each algorithm has its own thread; kernels release the interpreter's lock. The losers are asked to stop,
+which they check now and then. At most ``FLOW_RACERS_MAX`` algorithms run at a time, those of decided races
+included; beyond that a race has fewer of them, or waits for its first one.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.limits import FLOW_RACERS_MAX, FLOW_TIMINGS_KEPT
 
 Racer = Callable[[FlowProblem, Ints], FlowSolution]
-"""An algorithm that may be stopped: it ends soon, somehow, once the (1,) array that it is given is not 0."""
+"""An algorithm that can be stopped: it ends soon after its second argument, a (1,) array, is not 0."""
 
-SURE_AFTER: Final = 5
-"""An algorithm that won so many races of one size in a row is taken without a race."""
+WINS_TRUSTED: Final = 5
+"""An algorithm that won this many races of one size in a row is used without a race."""
 
-DOUBT_EVERY: Final = 20
-"""Every so many problems of one size are a race all the same: workloads change."""
+RACE_EVERY: Final = 20
+"""Every this many problems of one size there is a race all the same, because workloads change."""
 
 
 class RaceLostError(DiosError):
-    """No algorithm of a race answered; the message has what each of them said."""
+    """No algorithm of a race found a solution; the message has the error of each."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One answer: the size of its problem, which racer gave it, among how many, and in how many seconds."""
+    """A finished race: the size of the problem, the winner, the number of racers, and the seconds."""
 
     vertices: int
     arcs: int
@@ -52,40 +52,42 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class _Finish:
+class _RaceResult:
     name: str
     solution: FlowSolution | None
     error: BaseException | None
 
 
-_places = threading.BoundedSemaphore(FLOW_RACERS_MAX)
+_racer_slots = threading.BoundedSemaphore(FLOW_RACERS_MAX)
 
 
 RACERS: Final[Mapping[str, Racer]] = {
     "relaxation": relaxation.run,
     "cost_scaling": cost_scaling.run,
 }
-"""Who races by default: the pair of §6.4.3."""
+"""The algorithms that race by default: those of §6.4.3."""
 
 
-def _run(name: str, racer: Racer, problem: FlowProblem, stop: Ints, line: queue.SimpleQueue[_Finish]) -> None:
-    """A racer's thread: whatever it comes to is put on the finishing line."""
+def _run(
+    name: str, racer: Racer, problem: FlowProblem, stop: Ints, line: queue.SimpleQueue[_RaceResult]
+) -> None:
+    """Run one algorithm in its thread, and put its result into the queue."""
     try:
-        finish = _Finish(name, racer(problem, stop), None)
+        finish = _RaceResult(name, racer(problem, stop), None)
     except BaseException as error:  # noqa: BLE001 - also a defect must end the wait; race() raises it
-        finish = _Finish(name, None, error)
-    _places.release()
+        finish = _RaceResult(name, None, error)
+    _racer_slots.release()
     line.put(finish)
 
 
 def _start(
-    racers: Mapping[str, Racer], problem: FlowProblem, stop: Ints, line: queue.SimpleQueue[_Finish]
+    racers: Mapping[str, Racer], problem: FlowProblem, stop: Ints, line: queue.SimpleQueue[_RaceResult]
 ) -> int:
-    """Start a thread for each racer that finds a place, at least for one; how many."""
+    """Start a thread for each algorithm that finds a place, at least for one; return their number."""
     started = 0
     for name, racer in racers.items():
-        # Every place is left again: the first racer may wait for one, the others need not take part.
-        if not _places.acquire(blocking=not started):
+        # Every place becomes free again: the first algorithm may wait for one, the others need not take part.
+        if not _racer_slots.acquire(blocking=not started):
             continue
         started += 1
         threading.Thread(
@@ -95,12 +97,12 @@ def _start(
 
 
 def _race(problem: FlowProblem, racers: Mapping[str, Racer]) -> tuple[str, FlowSolution]:
-    """The first answer, and which racer gave it."""
+    """Return the first solution and the name of its algorithm."""
     if not racers:
         raise RaceLostError("a race without algorithms has no winner: name at least one")
     began = time.perf_counter()
     stop = np.zeros(1, np.int64)
-    line: queue.SimpleQueue[_Finish] = queue.SimpleQueue()
+    line: queue.SimpleQueue[_RaceResult] = queue.SimpleQueue()
     failures: list[str] = []
     try:
         for _ in range(_start(racers, problem, stop, line)):
@@ -116,24 +118,26 @@ def _race(problem: FlowProblem, racers: Mapping[str, Racer]) -> tuple[str, FlowS
 
 
 def race(problem: FlowProblem, racers: Mapping[str, Racer] = RACERS) -> FlowSolution:
-    """The answer of whoever is first; ``algorithm`` says who, ``seconds`` how long the race took.
+    """Return the first solution; ``algorithm`` names the winner, ``seconds`` is the time of the race.
 
-    An algorithm that fails does not lose the race for the others. :class:`RaceLostError` when all do, with
-    what each said; the error of a single one, and a broken invariant, is raised as it is.
+    An algorithm that fails does not end the race for the others. A race of one is also of use: Ctrl-C ends
+    the wait for it, but would not end a kernel.
 
-    Also a race of one is of use: Ctrl-C ends the wait for it, where it would not end a kernel.
+    Raises:
+        RaceLostError: all algorithms failed. The error of a single algorithm is raised as it is, and so is a
+            broken invariant.
     """
     return _race(problem, racers)[1]
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """The solution by a race of relaxation and cost scaling."""
+    """Return the solution by a race of relaxation and cost scaling."""
     return race(problem)
 
 
 @dataclass
-class _Form:
-    """How the races of one size went: who won the last, how often in a row, and how many problems ago."""
+class _RaceHistory:
+    """The history of the races of one size: the last winner, its wins in a row, and the problems since."""
 
     winner: str = ""
     wins: int = 0
@@ -141,22 +145,22 @@ class _Form:
 
 
 class Portfolio:
-    """A race that learns: where one algorithm always wins it soon runs alone.
+    """Races that learn: an algorithm that always wins for a size soon runs alone.
 
-    Problems of a size are those whose numbers of arcs have the same number of bits. ``timings`` are the last
-    answers, oldest first. Not for several threads at once.
+    Problems have the same size if their numbers of arcs have the same number of bits. ``timings`` are the
+    last races, oldest first. Not safe for threads.
     """
 
     def __init__(self, racers: Mapping[str, Racer] = RACERS) -> None:
         self.timings: Final[deque[Timing]] = deque(maxlen=FLOW_TIMINGS_KEPT)
         self._racers = dict(racers)
-        self._forms: dict[int, _Form] = {}
+        self._forms: dict[int, _RaceHistory] = {}
 
     def solve(self, problem: FlowProblem) -> FlowSolution:
-        """The solution by a race, or by the favourite of that size; errors as those of :func:`race`."""
-        form = self._forms.setdefault(problem.arcs.bit_length(), _Form())
+        """Return the solution by a race, or by the favourite of that size; errors as in :func:`race`."""
+        form = self._forms.setdefault(problem.arcs.bit_length(), _RaceHistory())
         form.since += 1
-        if form.wins >= SURE_AFTER and form.since < DOUBT_EVERY:
+        if form.wins >= WINS_TRUSTED and form.since < RACE_EVERY:
             try:
                 return self._answer(problem, {form.winner: self._racers[form.winner]})
             except DiosError:

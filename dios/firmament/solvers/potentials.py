@@ -1,6 +1,6 @@
-"""Shortest-path potentials by label correction: prices for a flow that is optimal, or a negative cycle.
+"""Shortest-path potentials by label correction: prices for an optimal flow, or a negative cycle.
 
-Not for: shortest paths inside a solver's loop, where prices keep lengths non-negative and Dijkstra serves.
+Inside a solver's loop prices keep lengths non-negative, and Dijkstra's algorithm is used instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dios.kernels import kernel
 
 @kernel
 def _on_cycle(tail: Ints, parent: Ints) -> int:
-    """A vertex on a cycle of parent arcs, or -1."""
+    """Return a vertex on a cycle of parent arcs, or -1."""
     seen = np.zeros(len(parent), np.int64)
     for start in range(len(parent)):
         vertex = start
@@ -30,7 +30,7 @@ def _on_cycle(tail: Ints, parent: Ints) -> int:
 def _correct(first: Ints, order: Ints, tail: Ints, head: Ints, length: Ints, price: Ints) -> tuple[int, Ints]:
     """Lower ``price`` in place until ``length + price[tail] - price[head] >= 0`` on every arc.
 
-    Returns a vertex on a cycle of parent arcs where that cannot be, else -1; and each vertex' parent arc.
+    Return a vertex on a cycle of parent arcs if that is impossible, else -1; and each vertex' parent arc.
     """
     vertices = len(price)
     parent = np.full(vertices, -1, np.int64)
@@ -55,7 +55,7 @@ def _correct(first: Ints, order: Ints, tail: Ints, head: Ints, length: Ints, pri
                 end = begin + waiting
                 queue[end if end < vertices else end - vertices] = other
                 waiting += 1
-        # A cycle of parents appears within V passes of its being there; looking costs O(V), so seldom.
+        # A cycle of parents exists within V passes of the cycle in the network; the check costs O(V).
         if lowered > vertices:
             lowered = 0
             found = _on_cycle(tail, parent)
@@ -67,8 +67,8 @@ def _correct(first: Ints, order: Ints, tail: Ints, head: Ints, length: Ints, pri
 def potentials(vertices: int, tail: Ints, head: Ints, length: Ints, price: Ints) -> Ints:
     """Lower ``price`` (V,) in place until ``length + price[tail] - price[head] >= 0`` on every arc (E,).
 
-    Returns the arcs of a negative cycle, in order, where there is one (then ``price`` means nothing), else
-    no arcs. O(VE) at worst, near O(E) when ``price`` is nearly right.
+    Return the arcs of a negative cycle, in order, if there is one (then ``price`` is not usable), else no
+    arcs. O(VE) in the worst case, near O(E) if ``price`` is nearly right.
     """
     first, order = grouped(tail, vertices)
     vertex, parent = _correct(first, order, tail, head, length, price)

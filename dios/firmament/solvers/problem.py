@@ -1,8 +1,4 @@
-"""A minimum-cost flow problem and its solution: columns of whole numbers, frozen.
-
-Not for: tasks, machines or policies (``dios.firmament.network.flow_network``), and not for solving
-(``registry.py``).
-"""
+"""A minimum-cost flow problem and its solution: frozen columns of whole numbers."""
 
 from __future__ import annotations
 
@@ -28,13 +24,18 @@ from dios.limits import (
 class FlowProblem:
     """Send all supplies to the demands over arcs with bounds, as cheaply as possible (thesis §C.1.1).
 
-    ``supply`` is (V,): positive where flow begins, negative where it ends, in units of flow.
-    ``tail``, ``head`` (vertices from 0), ``lower``, ``capacity`` (units) and ``cost`` (of one unit) are (E,).
-    Each arc's flow is a whole number within [lower, capacity], and 0 <= lower. A capacity of
-    ``FLOW_UNBOUNDED`` (2**62) or more has no end: a cycle of such arcs with a negative cost, a loop of one
-    arc too, makes the problem unbounded. Parallel arcs, loops and negative costs are welcome.
+    Args:
+        supply: (V,), units of flow that begin (positive) or end (negative) at each vertex. tail, head:
+        (E,), the vertices of each arc, counted from 0. lower, capacity: (E,), the bounds of each arc's
+        flow, a whole number; 0 <= lower <= capacity. A capacity
+            of ``FLOW_UNBOUNDED`` (2**62) or more is unlimited: a cycle of such arcs with a negative cost,
+            also a loop of one arc, makes the problem unbounded.
+        cost: (E,), the cost of a unit.
 
-    The columns are copied and frozen. :class:`InvalidProblemError` names the field and the index at fault.
+    Parallel arcs, loops and negative costs are allowed. The columns are copied and frozen.
+
+    Raises:
+        InvalidProblemError: a column is wrong; the message names the field and the index.
     """
 
     supply: Ints
@@ -111,41 +112,42 @@ class FlowProblem:
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are."""
+        """The number of vertices."""
         return len(self.supply)
 
     @property
     def arcs(self) -> int:
-        """How many arcs there are."""
+        """The number of arcs."""
         return len(self.tail)
 
     @property
     def unbounded_arcs(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which arcs have a capacity without end, (E,) of bool."""
+        """Flags of the arcs with an unlimited capacity, (E,)."""
         return self.capacity >= FLOW_UNBOUNDED
 
     @classmethod
     def from_dimacs(cls, path: str | Path) -> Self:
-        """Read DIMACS' format ("p min V E"); :class:`InvalidProblemError` names the line at fault."""
+        """Read DIMACS' format ("p min V E"); :class:`InvalidProblemError` names the wrong line."""
         return cls(*dimacs.read(Path(path)))
 
     def to_dimacs(self, path: str | Path) -> None:
-        """Write DIMACS' format; ``from_dimacs`` gives the same problem again."""
-        columns = dimacs.Columns(self.supply, self.tail, self.head, self.lower, self.capacity, self.cost)
+        """Write DIMACS' format; ``from_dimacs`` reads the same problem."""
+        columns = dimacs.DimacsColumns(
+            self.supply, self.tail, self.head, self.lower, self.capacity, self.cost
+        )
         dimacs.write(Path(path), columns)
 
 
 @dataclass(frozen=True, eq=False)
 class FlowSolution:
-    """What an algorithm found, with what proves it (thesis §C.1.2).
+    """The result of an algorithm, with its proof (thesis §C.1.2).
 
     With status "optimal": ``flow`` is (E,), ``cost`` its exact cost, and ``prices`` (V,) prove it: the
-    reduced cost ``cost + prices[tail] - prices[head]`` is >= 0 on each arc with room, and <= 0 on each that
-    carries more than its lower bound.
-    With "infeasible": flow and prices are zeros, ``reason`` says in words which vertices cannot send how
-    much, and ``witness`` lists those vertices (none, where the supplies do not add up to 0).
-    With "unbounded": ``flow`` is feasible, and ``witness`` lists the arcs of a cycle, in order, that lowers
-    the cost without end. ``seconds`` is the wall-clock time that the algorithm took.
+    reduced cost ``cost + prices[tail] - prices[head]`` is >= 0 on each arc with room, and <= 0 on each arc
+    that carries more than its lower bound. With "infeasible": flow and prices are zeros, ``reason`` says
+    which vertices cannot send how much, and ``witness`` lists those vertices (none if the supplies do not
+    add up to 0). With "unbounded": ``flow`` is feasible, and ``witness`` lists the arcs, in order, of a
+    cycle that lowers the cost without limit. ``seconds`` is the wall-clock time of the algorithm.
     """
 
     flow: Ints
@@ -159,5 +161,5 @@ class FlowSolution:
 
 
 def cost_of(problem: FlowProblem, flow: Ints) -> int:
-    """The exact cost of a flow (E,), however large."""
+    """Return the exact cost of a flow (E,), of any size."""
     return exact_product(flow, problem.cost)

@@ -1,7 +1,4 @@
-"""The algorithms by name, and the choice among them.
-
-Not for: the algorithms themselves, or for problems that change (``incremental.py``).
-"""
+"""The algorithms by name, and the choice among them."""
 
 from __future__ import annotations
 
@@ -30,20 +27,23 @@ ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
 
 
 def algorithms() -> list[str]:
-    """The names that :func:`solve` takes, "auto" first."""
+    """Return the names that :func:`solve` accepts, "auto" first."""
     return ["auto", *ALGORITHMS]
 
 
 def _auto(problem: FlowProblem) -> FlowSolution:
-    return auction.fast(problem) or cost_scaling.run(problem)
+    return auction.solve_or_none(problem) or cost_scaling.run(problem)
 
 
 def solve(problem: FlowProblem, algorithm: str = "auto") -> FlowSolution:
-    """The cheapest flow (thesis §C.1), by the algorithm of that name; "auto" chooses by the problem's shape.
+    """Return the cheapest flow (thesis §C.1) by the named algorithm; "auto" chooses by the problem's shape.
 
-    Infeasible and unbounded problems are answers with that status, not errors.
-    :class:`UnknownAlgorithmError` lists the names; :class:`MissingSolverError` says which extra is missing;
-    :class:`OutOfRangeError` means that the numbers are too large for this algorithm.
+    Infeasible and unbounded problems are solutions with that status, not errors.
+
+    Raises:
+        UnknownAlgorithmError: no algorithm has this name; the message lists the names.
+        MissingSolverError: a package is missing; the message names the extra to install.
+        OutOfRangeError: the numbers are too large for this algorithm.
     """
     if algorithm == "auto":
         return _auto(problem)

@@ -1,13 +1,12 @@
 """Relaxation: dual ascent by single vertices and small sets, after Bertsekas and Tseng.
 
-Quick where most choices are free, as in a cluster with room (thesis §6.4.3): it touches only what has excess.
+It is fast where most choices are free, as in a cluster with room (thesis §6.4.3), because it touches only
+vertices with excess. In contended networks sets grow large and each step gains little: after a limit of work
+the problem is handed over to cost scaling, and the solution's ``reason`` says so.
 
-Not for: contended networks. Sets grow there, and each step gains little: after a bound of work the problem is
-handed over to cost scaling, and the solution's ``reason`` says so.
-
-No residual arc ever has a negative reduced cost. From a vertex with excess a set grows along arcs of reduced
-cost 0. When it meets a deficit, flow is sent there. When more excess is in the set than its free arcs can
-take, those are filled, and its prices fall together until the next arc is free: the dual cost rises by that.
+No residual arc ever has a negative reduced cost. From a vertex with excess a set grows along arcs of
+reduced cost 0. If it meets a deficit, flow is sent there. If the set has more excess than its free arcs can
+take, these are filled and its prices fall together until the next arc is free, which raises the dual cost.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ import numpy as np
 from dios.firmament.solvers import cost_scaling, successive_shortest
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import StoppedError
-from dios.firmament.solvers.half_arcs import Halves, Open, halves, open_halves, push, saturate
+from dios.firmament.solvers.half_arcs import Halves, OpenHalves, halves, open_halves, push, saturate
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NEVER, NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import kernel
 
 WORK_MAX: Final = 60
-"""So many times the number of half arcs may be looked at; an easy network takes some dozens of times."""
+"""The limit of half arcs that are read, as a multiple of their number; easy networks take some dozens."""
 
 WORK_LEAST: Final = 1_000_000
-"""Small networks are never worth handing over before this."""
+"""The least limit, because handing over a small network never pays."""
 
-DONE, STUCK, TIRED, STOPPED = 0, 1, 2, 3
+DONE, STUCK, WORK_USED_UP, STOPPED = 0, 1, 2, 3
 BEGIN, WAITING, WORK, SIZE, ROUND = 0, 1, 2, 3, 4
 
 WIDE: Final = 256
-"""The free arcs of a vertex with more arcs than this are not added up: one of them is likely to lead on."""
+"""The free arcs of a vertex with more arcs than this are not added up: one of them is likely to have room."""
 
 ROOM_ENOUGH: Final = 2**58
-"""What such a vertex is taken to have: the set grows on, and prices fall when it cannot."""
+"""The room that such a vertex is assumed to have: the set grows on, and prices fall when it cannot."""
 
 
 class Growth(NamedTuple):
-    """The columns of a growing set, each (V,) but ``counts``, which are five numbers: BEGIN to ROUND.
+    """The columns of a growing set, each (V,) except ``counts``, which are five numbers: BEGIN to ROUND.
 
-    ``members`` stand in order; ``inside`` is the round in which a vertex joined, ``via`` the half arc by
-    which, ``start`` where it begins to look and ``tried`` how far it has looked. ``offered`` is what the
-    set's free arcs to an outer vertex can take, if that was ``seen`` in this round. ``queue`` has the
-    vertices with excess, each once (``queued``).
+    ``members`` are in the order in which they joined. By vertex: ``inside`` is the round in which it joined,
+    ``via`` the half arc by which, ``start`` where its search begins, and ``tried`` how far it has searched.
+    ``offered`` is the room on the set's free arcs to an outer vertex, if that was ``seen`` in this round.
+    ``queue`` has the vertices with excess, each once (``queued``).
     """
 
     members: Ints
@@ -68,8 +67,8 @@ def _new_growth(vertices: int) -> Growth:
 
 
 @kernel
-def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
-    """Put a vertex with excess at the end of the queue, unless it waits there."""
+def _enqueue(growth: Growth, excess: Ints, vertex: int) -> None:
+    """Append a vertex with excess to the queue, unless it is in the queue."""
     if growth.queued[vertex] or excess[vertex] <= 0:
         return
     growth.queued[vertex] = 1
@@ -79,14 +78,14 @@ def _wait(growth: Growth, excess: Ints, vertex: int) -> None:
 
 
 @kernel
-def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int, via: int) -> int:
-    """Take a vertex into the set; by how much the room on free arcs out of the set grows."""
+def _join(graph: Halves, opened: OpenHalves, price: Ints, growth: Growth, vertex: int, via: int) -> int:
+    """Add a vertex to the set; return the growth of the room on free arcs out of the set."""
     number = growth.counts[ROUND]
     growth.members[growth.counts[SIZE]] = vertex
     growth.counts[SIZE] += 1
     growth.inside[vertex] = number
     growth.via[vertex] = via
-    # Where it went the last time there was room, and before that there was none.
+    # The search starts where there was room the last time; before that place there was none.
     growth.start[vertex] += growth.tried[vertex]
     growth.tried[vertex] = 0
     growth.counts[WORK] += 1
@@ -108,13 +107,13 @@ def _join(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int,
 
 
 @kernel
-def _ascend(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth) -> int:
-    """Fill the free arcs out of the set, lower its prices until the next is free; by how much, or 0."""
+def _ascend(graph: Halves, opened: OpenHalves, price: Ints, excess: Ints, growth: Growth) -> int:
+    """Fill the free arcs out of the set, lower its prices until the next is free; return the fall or 0."""
     step = 0
     for member in range(growth.counts[SIZE]):
         vertex = growth.members[member]
         growth.counts[WORK] += opened.end[vertex] - graph.first[vertex] + 1
-        # From the end, since a half arc that is filled changes places with the last one.
+        # Backwards, because a half arc that is filled changes places with the last one.
         for place in range(opened.end[vertex] - 1, graph.first[vertex] - 1, -1):
             half = opened.order[place]
             other = graph.target[half]
@@ -128,17 +127,17 @@ def _ascend(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Grow
             push(graph, opened, half, room)
             excess[vertex] -= room
             excess[other] += room
-            _wait(growth, excess, other)
+            _enqueue(growth, excess, other)
     for member in range(growth.counts[SIZE]):
         vertex = growth.members[member]
         price[vertex] -= step
-        _wait(growth, excess, vertex)
+        _enqueue(growth, excess, vertex)
     return step
 
 
 @kernel
-def _augment(graph: Halves, opened: Open, excess: Ints, growth: Growth, root: int, end: int) -> None:
-    """Send what fits from root to end along the arcs by which the set grew."""
+def _augment(graph: Halves, opened: OpenHalves, excess: Ints, growth: Growth, root: int, end: int) -> None:
+    """Send as much as fits from root to end along the arcs by which the set grew."""
     amount = min(excess[root], -excess[end])
     vertex = end
     while vertex != root:
@@ -155,8 +154,8 @@ def _augment(graph: Halves, opened: Open, excess: Ints, growth: Growth, root: in
 
 
 @kernel
-def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex: int) -> int:
-    """The next free half arc out of the set, looking from a member back along the way it joined; or -1.
+def _next_free(graph: Halves, opened: OpenHalves, price: Ints, growth: Growth, vertex: int) -> int:
+    """Return the next free half arc out of the set, from a member back along the path by which it joined.
 
     Depth first: a deficit is seldom next door, and often a few arcs away in any direction.
     """
@@ -183,8 +182,10 @@ def _next_free(graph: Halves, opened: Open, price: Ints, growth: Growth, vertex:
 
 
 @kernel
-def _relieve(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, root: int) -> bool:
-    """Send some of the root's excess, or raise the dual cost once; False where neither is possible."""
+def _reduce_excess(
+    graph: Halves, opened: OpenHalves, price: Ints, excess: Ints, growth: Growth, root: int
+) -> bool:
+    """Send some of the root's excess, or raise the dual cost once; return False if neither is possible."""
     growth.counts[ROUND] += 1
     growth.counts[SIZE] = 0
     free = _join(graph, opened, price, growth, root, -1)
@@ -206,43 +207,43 @@ def _relieve(graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Gro
 
 @kernel
 def _relax(
-    graph: Halves, opened: Open, price: Ints, excess: Ints, growth: Growth, work_max: int, stop: Ints
+    graph: Halves, opened: OpenHalves, price: Ints, excess: Ints, growth: Growth, work_max: int, stop: Ints
 ) -> int:
-    """Relieve every vertex with excess in turn; DONE, STUCK, TIRED or STOPPED."""
+    """Remove the excess of every vertex in turn; return DONE, STUCK, TIRED or STOPPED."""
     for vertex in range(len(excess)):
-        _wait(growth, excess, vertex)
+        _enqueue(growth, excess, vertex)
     while growth.counts[WAITING]:
         root = growth.queue[growth.counts[BEGIN]]
         growth.counts[BEGIN] = (growth.counts[BEGIN] + 1) % len(excess)
         growth.counts[WAITING] -= 1
         growth.queued[root] = 0
         while excess[root] > 0:
-            if not _relieve(graph, opened, price, excess, growth, root):
+            if not _reduce_excess(graph, opened, price, excess, growth, root):
                 return STUCK
             if growth.counts[WORK] > work_max:
-                return TIRED
+                return WORK_USED_UP
             if stop[0]:
                 return STOPPED
     return DONE
 
 
-def core(standard: Standard) -> Outcome:
-    """The algorithm for a standard problem."""
+def core(standard: StandardProblem) -> StandardResult:
+    """Run the algorithm on a standard problem."""
     graph, place = halves(standard)
     price, excess = np.zeros(len(standard.supply), np.int64), standard.supply.copy()
     saturate(graph, price, excess)
     work_max = max(WORK_MAX * len(graph.target), WORK_LEAST)
-    opened = Open(*open_halves(graph))
+    opened = OpenHalves(*open_halves(graph))
     ended = _relax(graph, opened, price, excess, _new_growth(len(excess)), work_max, standard.stop)
-    if ended == TIRED:
+    if ended == WORK_USED_UP:
         return replace(cost_scaling.core(standard), note="a contended network: handed over to cost_scaling")
     if ended == STOPPED:
         raise StoppedError("relaxation was stopped")
     if ended == STUCK:
         return successive_shortest.shortage(standard)
-    return Outcome(standard.room - graph.room[place], price, NO_VERTICES)
+    return StandardResult(standard.room - graph.room[place], price, NO_VERTICES)
 
 
-def run(problem: FlowProblem, stop: Ints = NEVER) -> FlowSolution:
-    """The solution by relaxation; ``stop`` (1,) ends it early."""
+def run(problem: FlowProblem, stop: Ints = NO_STOP) -> FlowSolution:
+    """Return the solution by relaxation; ``stop`` (1,) ends it early."""
     return solve_by(core, problem, "relaxation", stop)

@@ -455,7 +455,7 @@ def _search(net: Net, search: Search, start: int, phase: int, found: int, direct
 def _gather_zone(search: Search, phase: int, kept: int, found: int, grows: int) -> int:
     """Leave the zone in ``search.found`` and return its size.
 
-    The zone are the vertices that the phase reached in vain. Where it ``grows`` (1), the first ``kept``
+    The zone consists of the vertices that the phase reached in vain. If it ``grows`` (1), the first ``kept``
     entries, which are the zone before, belong to it too.
     """
     for place in range(kept):

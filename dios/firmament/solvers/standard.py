@@ -1,9 +1,8 @@
-"""What every general algorithm does before and after its own work: a problem without lower bounds, and back.
+"""The common part of all general algorithms: problems are reduced to a standard form, and results expanded.
 
-Loops are settled, lower bounds moved into the supplies, capacities cut to what an optimal flow can use, and
-supplies that do not add up or cycles without end found. Afterwards: the flow of all arcs, exact prices.
-
-Not for: finding a flow (the algorithms), or judging one (``certificate.py``).
+Loops are settled, lower bounds are moved into the supplies, capacities are cut to the largest useful flow,
+and unbalanced supplies and unbounded cycles are found. Afterwards the flow of all arcs and exact prices are
+computed.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from dios.firmament.solvers.problem import FlowProblem, FlowSolution, cost_of
 from dios.limits import FLOW_PRICE_MAX, FLOW_UNBOUNDED
 
 WITNESSES_NAMED = 5
-"""So many vertices of a witness are named in a reason; the rest are counted."""
+"""The number of vertices of a witness that a reason names; the others are counted."""
 
 EXCESS_MAX = 2**61
-"""No vertex may see more flow than this while an algorithm works, so that sums of it fit 64 bits."""
+"""The largest flow at a vertex while an algorithm works, so that sums of it fit 64 bits."""
 
-NEVER: Ints = np.zeros(1, np.int64)
-"""What ``stop`` is where nobody will ask for it. Nobody writes to it."""
+NO_STOP: Ints = np.zeros(1, np.int64)
+"""The value of ``stop`` for a solution that is never stopped. It is never written."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standard:
-    """A problem without lower bounds, loops or endless capacities; vertices are those of the problem.
+class StandardProblem:
+    """A problem without lower bounds, loops or unlimited capacities; vertices are those of the problem.
 
     ``supply`` is (V,) and adds up to 0. ``tail``, ``head``, ``room`` (capacity) and ``cost`` are (K,), and
-    ``kept`` (K,) says which of the problem's arcs they are. ``stop`` (1,) is not 0 once nobody wants the
-    answer any more: who works long looks at it now and then, and raises :class:`StoppedError`.
+    ``kept`` (K,) are the numbers of these arcs in the problem. ``stop`` (1,) is not 0 once the solution is no
+    longer wanted: a long computation reads it now and then, and raises :class:`StoppedError`.
     """
 
     supply: Ints
@@ -46,15 +45,15 @@ class Standard:
     head: Ints
     room: Ints
     cost: Ints
-    stop: Ints = field(default_factory=lambda: NEVER)
+    stop: Ints = field(default_factory=lambda: NO_STOP)
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What an algorithm found for a :class:`Standard`.
+class StandardResult:
+    """The result of an algorithm for a :class:`StandardProblem` problem.
 
-    ``flow`` (K,) and ``prices`` (V,) where it is optimal; prices None where the algorithm has none.
-    ``stuck`` are vertices that have more to send than can leave them, where it is infeasible; else none.
+    ``flow`` (K,) and ``prices`` (V,) if it is optimal; prices are None if the algorithm has none. ``stuck``
+    are vertices that have more to send than can leave them, if it is infeasible; else none.
     """
 
     flow: Ints
@@ -63,12 +62,12 @@ class Outcome:
     note: str = ""
 
 
-Core = Callable[[Standard], Outcome]
+Core = Callable[[StandardProblem], StandardResult]
 NO_VERTICES: Ints = np.zeros(0, np.int64)
 
 
 def _endless_cycle(problem: FlowProblem) -> Ints:
-    """The arcs of a negative cycle without end, in order, if there is one."""
+    """Return the arcs of a negative cycle without capacities, in order, or none."""
     endless = np.flatnonzero(problem.unbounded_arcs)
     if not endless.size or problem.cost[endless].min() >= 0:
         return NO_VERTICES
@@ -78,15 +77,16 @@ def _endless_cycle(problem: FlowProblem) -> Ints:
     return endless[cycle]
 
 
-def _standard(problem: FlowProblem, cost: Ints) -> Standard:
-    """The same problem without lower bounds, loops and endless capacities; ``cost`` is (E,)."""
+def _standard(problem: FlowProblem, cost: Ints) -> StandardProblem:
+    """Return the problem without lower bounds, loops and unlimited capacities; ``cost`` is (E,)."""
     high, low = balances(problem.vertices, problem.tail, problem.head, problem.lower)
     supply = problem.supply - (high << 31) - low
     kept = np.flatnonzero(problem.tail != problem.head)
     tail, head, cost = problem.tail[kept], problem.head[kept], cost[kept]
     room = problem.capacity[kept] - problem.lower[kept]
-    # An optimal flow is paths from supplies, and negative cycles, each of which fills an arc that has an end.
-    # An arc is cut to one unit above that, so that it has room left wherever it has room in the problem.
+    # An optimal flow consists of paths from supplies, and of negative cycles, each of which fills an arc
+    # with a capacity. An arc is cut to one unit more, so that it has room left wherever it has room in the
+    # problem.
     endless = problem.unbounded_arcs[kept]
     filled = room[~endless] if (cost[endless] < 0).any() else room[(cost < 0) & ~endless]
     most = exact_sum(np.maximum(supply, 0)) + exact_sum(filled)
@@ -98,11 +98,11 @@ def _standard(problem: FlowProblem, cost: Ints) -> Standard:
             f"the capacities at vertex {int(seen.argmax())} add up to more than {EXCESS_MAX};"
             f" use a larger unit of flow, or FLOW_UNBOUNDED ({FLOW_UNBOUNDED}) where there is no end"
         )
-    return Standard(supply, kept, tail, head, room, cost)
+    return StandardProblem(supply, kept, tail, head, room, cost)
 
 
-def _flow(problem: FlowProblem, standard: Standard, found: Ints) -> Ints:
-    """The flow of all arcs: bounds added, and loops filled where that saves cost."""
+def _flow(problem: FlowProblem, standard: StandardProblem, found: Ints) -> Ints:
+    """Return the flow of all arcs: with lower bounds, and with loops filled where that lowers the cost."""
     flow = problem.lower.copy()
     flow[standard.kept] += found
     filled = (problem.tail == problem.head) & (problem.cost < 0) & ~problem.unbounded_arcs
@@ -111,7 +111,7 @@ def _flow(problem: FlowProblem, standard: Standard, found: Ints) -> Ints:
 
 
 def _settle_prices(problem: FlowProblem, flow: Ints, prices: Ints | None) -> Ints:
-    """Exact prices for an optimal flow, from those given where they are nearly right."""
+    """Return exact prices for an optimal flow; ``prices`` are kept where they are right."""
     start = np.zeros(problem.vertices, np.int64) if prices is None else prices - prices.min(initial=0)
     if start.max(initial=0) > FLOW_PRICE_MAX:
         start = np.zeros(problem.vertices, np.int64)
@@ -128,7 +128,7 @@ def _settle_prices(problem: FlowProblem, flow: Ints, prices: Ints | None) -> Int
 
 
 def infeasible(problem: FlowProblem, stuck: Ints, *, algorithm: str, seconds: float) -> FlowSolution:
-    """The answer that no flow is possible: ``stuck`` are vertices with more to send than can leave them."""
+    """Return an infeasible solution; ``stuck`` are vertices with more to send than can leave them."""
     total = exact_sum(problem.supply)
     if total:
         what, more, less = ("supplies", total, "demand") if total > 0 else ("demands", -total, "supply")
@@ -151,16 +151,16 @@ def infeasible(problem: FlowProblem, stuck: Ints, *, algorithm: str, seconds: fl
     return FlowSolution(zeros[0], 0, zeros[1], "infeasible", algorithm, seconds, reason, stuck)
 
 
-def solve_by(core: Core, problem: FlowProblem, algorithm: str, stop: Ints = NEVER) -> FlowSolution:
-    """The problem's solution by an algorithm for standard problems; ``algorithm`` is its name.
+def solve_by(core: Core, problem: FlowProblem, algorithm: str, stop: Ints = NO_STOP) -> FlowSolution:
+    """Return the problem's solution by an algorithm for standard problems; ``algorithm`` is its name.
 
-    ``stop`` (1,) is as in :class:`Standard`.
+    ``stop`` (1,) is as in :class:`StandardProblem`.
     """
     began = time.perf_counter()
     if exact_sum(problem.supply):
         return infeasible(problem, NO_VERTICES, algorithm=algorithm, seconds=time.perf_counter() - began)
     cycle = _endless_cycle(problem)
-    # Without end or not is only a question where a flow exists at all: costs of 0 show whether one does.
+    # A problem is unbounded only if a flow exists at all: costs of 0 show whether one does.
     standard = _standard(problem, np.zeros_like(problem.cost) if cycle.size else problem.cost)
     outcome = core(replace(standard, stop=stop))
     if outcome.stuck.size:

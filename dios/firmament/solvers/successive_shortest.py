@@ -1,12 +1,11 @@
-"""Successive shortest paths: Dijkstra with potentials, and many paths of one search at once.
+"""Successive shortest paths: Dijkstra's algorithm with potentials, and many paths by one search.
 
-Exact for every cost that fits a problem, without scaling: the algorithm that the others hand over to.
+It is exact for every cost that fits a problem, without scaling; other algorithms hand over to it. In large
+oversubscribed networks it searches far for every unit, and cost scaling is faster.
 
-Not for: large oversubscribed networks, where it searches far for every unit; cost scaling serves there.
-
-At the start negative arcs are filled: then no residual arc has a negative reduced cost, and none ever
-gets one. A search backward from all deficits lowers prices until each excess has a path of reduced cost 0,
-and a depth-first search sends along those what it can. When few excesses are left, each searches on its own.
+At the start negative arcs are filled: then no residual arc has a negative reduced cost, and none ever gets
+one. A search backward from all deficits lowers prices until each excess has a path of reduced cost 0, and a
+depth-first search sends as much as possible along those. The last few excesses have a search each.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ import numpy as np
 
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.half_arcs import Halves, halves, saturate
-from dios.firmament.solvers.heap import bring, take
+from dios.firmament.solvers.heap import pop, push_or_raise
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_VERTICES, Outcome, Standard, solve_by
+from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
 from dios.kernels import kernel
 
 FAR: Final = 2**63 - 1
 FORWARD, BACKWARD = 1, -1
 ALONE_MAX: Final = 16
-"""With at most this many excesses left each searches on its own: near, where the common search is wide."""
+"""The number of excesses up to which each is searched for alone, because a common search is wide."""
 
-PATIENCE: Final = 16
-"""A common search that rids fewer than one of this many excesses of all they have is not repeated."""
+REPEAT_SHARE: Final = 16
+"""A common search is not repeated if it removed fewer than one of this many excesses."""
 
 
-class Search(NamedTuple):
-    """The columns of a search, each (V,): made once, since searches are many.
+class PathSearch(NamedTuple):
+    """The columns of a search, each (V,), made once for all searches.
 
-    ``reached`` holds ``number[0]`` vertices whose distance is not FAR. ``state`` and ``current`` belong to
-    the depth-first search: a vertex is untouched in the round, open, on the path, or dead.
+    ``reached`` holds the ``number[0]`` vertices whose distance is not FAR. ``state`` and ``current`` belong
+    to the depth-first search: a vertex is untouched in the round, open, on the path, or dead.
     """
 
     distance: Ints
@@ -49,19 +48,19 @@ class Search(NamedTuple):
     path: Ints
 
 
-def new_search(vertices: int) -> Search:
-    """Empty columns for a network of so many vertices."""
+def new_search(vertices: int) -> PathSearch:
+    """Return empty columns for a network with this number of vertices."""
     far = np.full(vertices, FAR, np.int64)
     blank = [np.zeros(vertices, np.int64) for _ in range(5)]
     heap, reached, state, current, path = blank
-    return Search(
+    return PathSearch(
         far, heap, np.full(vertices, -1, np.int64), reached, np.zeros(1, np.int64), state, current, path
     )
 
 
 @kernel
-def _start(search: Search, excess: Ints, only: int, direction: int) -> int:
-    """Put the starts at distance 0: ``only``, or all that have excess (forward) or want it; heap's size."""
+def _start(search: PathSearch, excess: Ints, only: int, direction: int) -> int:
+    """Put ``only``, or all excesses (backward: deficits), at distance 0; return the heap's size."""
     for place in range(search.number[0]):
         vertex = search.reached[place]
         search.distance[vertex] = FAR
@@ -71,15 +70,15 @@ def _start(search: Search, excess: Ints, only: int, direction: int) -> int:
     for vertex in range(len(excess)) if only < 0 else range(only, only + 1):
         if direction * excess[vertex] > 0:
             search.distance[vertex] = 0
-            size = bring(search.heap, search.where, size, search.distance, vertex)
+            size = push_or_raise(search.heap, search.where, size, search.distance, vertex)
             search.reached[search.number[0]] = vertex
             search.number[0] += 1
     return size
 
 
 @kernel
-def _scan(graph: Halves, price: Ints, search: Search, size: int, vertex: int, direction: int) -> int:
-    """Bring the neighbours of a settled vertex nearer; the heap's new size."""
+def _scan(graph: Halves, price: Ints, search: PathSearch, size: int, vertex: int, direction: int) -> int:
+    """Shorten the distances of a settled vertex' neighbours; return the heap's new size."""
     near = search.distance[vertex]
     for half in range(graph.first[vertex], graph.first[vertex + 1]):
         other = graph.target[half]
@@ -92,17 +91,17 @@ def _scan(graph: Halves, price: Ints, search: Search, size: int, vertex: int, di
                 search.reached[search.number[0]] = other
                 search.number[0] += 1
             search.distance[other] = length
-            size = bring(search.heap, search.where, size, search.distance, other)
+            size = push_or_raise(search.heap, search.where, size, search.distance, other)
     return size
 
 
 @kernel
 def _shorten(
-    graph: Halves, price: Ints, excess: Ints, search: Search, only: int, goals: int, direction: int
+    graph: Halves, price: Ints, excess: Ints, search: PathSearch, only: int, goals: int, direction: int
 ) -> bool:
-    """Search until ``goals`` goals are settled, and make arcs on shortest paths to them free of reduced cost.
+    """Search until ``goals`` goals are settled, and make the arcs on shortest paths to them free.
 
-    False where there are not so many: then the vertices reached are all that ever can be.
+    Return False if there are fewer goals: then no other vertex can ever be reached.
     """
     size = _start(search, excess, only, direction)
     far = 0
@@ -110,7 +109,7 @@ def _shorten(
         if size == 0:
             return False
         vertex = search.heap[0]
-        size = take(search.heap, search.where, size, search.distance)
+        size = pop(search.heap, search.where, size, search.distance)
         far = search.distance[vertex]
         if direction * excess[vertex] < 0:
             goals -= 1
@@ -124,8 +123,8 @@ def _shorten(
 
 
 @kernel
-def _send(graph: Halves, excess: Ints, search: Search, depth: int, root: int, end: int) -> None:
-    """Send what fits from root to end along the path of ``depth`` half arcs."""
+def _send(graph: Halves, excess: Ints, search: PathSearch, depth: int, root: int, end: int) -> None:
+    """Send as much as fits from root to end along the path of ``depth`` half arcs."""
     amount = min(excess[root], -excess[end])
     for step in range(depth):
         amount = min(amount, graph.room[search.path[step]])
@@ -138,8 +137,8 @@ def _send(graph: Halves, excess: Ints, search: Search, depth: int, root: int, en
 
 
 @kernel
-def _advance(graph: Halves, price: Ints, search: Search, vertex: int, opened: int) -> int:
-    """The next half arc of ``vertex`` that is free and leads where the search was not, or -1."""
+def _advance(graph: Halves, price: Ints, search: PathSearch, vertex: int, opened: int) -> int:
+    """Return the next free half arc of ``vertex`` to a vertex that the search has not seen, or -1."""
     half = search.current[vertex]
     while half < graph.first[vertex + 1]:
         other = graph.target[half]
@@ -156,8 +155,8 @@ def _advance(graph: Halves, price: Ints, search: Search, vertex: int, opened: in
 
 
 @kernel
-def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, opened: int) -> None:
-    """Send the excess of ``root`` along free arcs, depth first, as far as it goes.
+def _drain(graph: Halves, price: Ints, excess: Ints, search: PathSearch, root: int, opened: int) -> None:
+    """Send as much of the excess of ``root`` as possible along free arcs, depth first.
 
     States: below ``opened`` untouched in this round, ``opened``, on the path (+ 1), and dead (+ 2).
     """
@@ -188,8 +187,8 @@ def _drain(graph: Halves, price: Ints, excess: Ints, search: Search, root: int, 
 
 
 @kernel
-def _set_aside(excess: Ints, aside: Ints, search: Search) -> int:
-    """Take every excess that a search backward did not reach out of the way; how many there were."""
+def _set_aside(excess: Ints, aside: Ints, search: PathSearch) -> int:
+    """Set the excesses aside that a search backward did not reach; return their number."""
     number = 0
     for vertex in range(len(excess)):
         if excess[vertex] > 0 and search.distance[vertex] == FAR:
@@ -200,8 +199,10 @@ def _set_aside(excess: Ints, aside: Ints, search: Search) -> int:
 
 
 @kernel
-def _together(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> int:
-    """Common searches backward, as long as they pay; the next state of the depth-first search."""
+def _search_together(
+    graph: Halves, price: Ints, excess: Ints, aside: Ints, search: PathSearch, opened: int
+) -> int:
+    """Search backward for all excesses while that pays; return the next state of the depth-first search."""
     while True:
         left = 0
         for vertex in range(len(excess)):
@@ -217,13 +218,15 @@ def _together(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Sea
             if excess[vertex] > 0:
                 _drain(graph, price, excess, search, vertex, opened)
                 rid += excess[vertex] == 0
-        if rid * PATIENCE < left:
+        if rid * REPEAT_SHARE < left:
             return opened
 
 
 @kernel
-def _alone(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search, opened: int) -> None:
-    """One search forward for each excess that is left."""
+def _search_each(
+    graph: Halves, price: Ints, excess: Ints, aside: Ints, search: PathSearch, opened: int
+) -> None:
+    """Search forward for each remaining excess."""
     for vertex in range(len(excess)):
         while excess[vertex] > 0:
             if not _shorten(graph, price, excess, search, vertex, 1, FORWARD):
@@ -235,35 +238,35 @@ def _alone(graph: Halves, price: Ints, excess: Ints, aside: Ints, search: Search
 
 
 def complete(graph: Halves, price: Ints, excess: Ints) -> Ints:
-    """Send every excess to a deficit, cheapest, in place; no residual arc may have negative reduced cost.
+    """Send every excess to a deficit at the least cost, in place; no reduced cost may be negative.
 
-    Where that cannot be done as much as possible is sent, and the vertices are returned that what is left
-    could reach: they have more to send than can leave them, by as much as is missing in all. Else none.
+    If that is impossible, send as much as possible and return the vertices that the rest could reach: they
+    have more to send than can leave them, by the missing amount. Otherwise return none.
     """
     search, aside = new_search(len(price)), np.zeros_like(excess)
-    opened = _together(graph, price, excess, aside, search, 1)
-    _alone(graph, price, excess, aside, search, opened)
+    opened = _search_together(graph, price, excess, aside, search, 1)
+    _search_each(graph, price, excess, aside, search, opened)
     if not aside.any():
         return NO_VERTICES
     _shorten(graph, price, aside, search, -1, 1, FORWARD)
     return np.flatnonzero(search.distance != FAR)
 
 
-def core(standard: Standard) -> Outcome:
-    """The algorithm for a standard problem."""
+def core(standard: StandardProblem) -> StandardResult:
+    """Run the algorithm on a standard problem."""
     graph, place = halves(standard)
     price = np.zeros(len(standard.supply), np.int64)
     excess = standard.supply.copy()
     saturate(graph, price, excess)
     stuck = complete(graph, price, excess)
-    return Outcome(standard.room - graph.room[place], price, stuck)
+    return StandardResult(standard.room - graph.room[place], price, stuck)
 
 
-def shortage(standard: Standard) -> Outcome:
-    """Where an infeasible problem is short, and by how much in all: the same whichever algorithm asks."""
+def shortage(standard: StandardProblem) -> StandardResult:
+    """Return where an infeasible problem is short: the same result for whichever algorithm asks."""
     return core(replace(standard, cost=np.zeros_like(standard.cost)))
 
 
 def run(problem: FlowProblem) -> FlowSolution:
-    """The solution by successive shortest paths."""
+    """Return the solution by successive shortest paths."""
     return solve_by(core, problem, "successive_shortest")

@@ -1,11 +1,10 @@
-"""A scheduling-shaped network that stays solved while it changes (thesis §6.4.3): the warm start.
+"""A network of scheduling shape that stays solved while it changes (thesis §6.4.3): the warm start.
 
-Upper vertices (aggregates, machines, the sink) and the arcs between them stand beside tasks, which are rows
-of options: each sends one unit to exactly one of its targets. All changes come as columns, many at once, and
-cost what they touch. Nothing is solved until :meth:`WarmSolver.solve`.
+Upper vertices (aggregates, machines, the sink) and the arcs between them form a small network. Tasks are
+rows of options: each sends one unit to exactly one of its targets. All changes are columns, many at once,
+and their cost depends only on what they touch. Nothing is solved before :meth:`WarmSolver.solve`.
 
-Not for: networks of other shapes (``incremental.py`` dispatches), and not for contracting one
-(``shape.py`` does, before). Nothing here knows what a task or a machine is beyond that shape.
+``contraction`` finds this shape in a given problem; ``incremental`` serves networks of any shape.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dios.firmament.solvers.auction import start
+from dios.firmament.solvers.auction import start_by_auction
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum, grouped, spans, whole_numbers
 from dios.firmament.solvers.contraction import PRICE_ROOM, start_prices, topological
 from dios.firmament.solvers.errors import InvalidProblemError, OutOfRangeError
@@ -39,15 +38,15 @@ from dios.firmament.solvers.repair import (
 )
 from dios.kernels import kernel
 
-ROOM: Final = 64
-"""Columns begin with room for so many entries; they double."""
+FIRST_LENGTH: Final = 64
+"""The first length of the columns; they double when they are full."""
 
 _Number = TypeVar("_Number", np.int64, np.int32)
 
 
 @kernel
-def leave(net: Net, tasks: Ints) -> None:
-    """Take tasks off their options, and their options out of all lists; their rows are empty then."""
+def remove_rows(net: Net, tasks: Ints) -> None:
+    """Take the options from tasks, and remove their rows from all lists; the rows are empty then."""
     for task in tasks:
         if net.choice[task] >= 0:
             clear_choice(net, task)
@@ -59,10 +58,10 @@ def leave(net: Net, tasks: Ints) -> None:
 
 
 @kernel
-def enter(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
-    """Give tasks the rows that stand at ``first`` and on, bounds in ``start`` (n + 1,).
+def insert_rows(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
+    """Give tasks the rows that begin at ``first``, with the bounds in ``start`` (n + 1,).
 
-    ``before`` (n,) is the vertex where a task sat until now (-1: nowhere): there it sits again if it may.
+    ``before`` (n,) is the vertex of the task's last option, or -1; the task takes an option there again.
     """
     for place in range(len(tasks)):
         task = tasks[place]
@@ -77,53 +76,55 @@ def enter(net: Net, tasks: Ints, start: Ints, first: int, before: Ints) -> None:
 
 
 def empty_net() -> Net:
-    """A network of the sink alone, with room for tasks and options."""
+    """Return a network of the sink alone, with room for tasks and options."""
     none = np.zeros(0, np.int64)
-    start = np.zeros(ROOM + 1, np.int64)
-    target = np.zeros(ROOM, np.int32)
-    row = np.full(ROOM, -1, np.int32)
-    return new_net(1, ArcColumns(none, none, none, none, none), start, target, np.zeros(ROOM, np.int64), row)
+    start = np.zeros(FIRST_LENGTH + 1, np.int64)
+    target = np.zeros(FIRST_LENGTH, np.int32)
+    row = np.full(FIRST_LENGTH, -1, np.int32)
+    return new_net(
+        1, ArcColumns(none, none, none, none, none), start, target, np.zeros(FIRST_LENGTH, np.int64), row
+    )
 
 
-def wider(column: NDArray[_Number], length: int, fill: int) -> NDArray[_Number]:
-    """A copy with this length; what is new is ``fill``."""
+def lengthened(column: NDArray[_Number], length: int, fill: int) -> NDArray[_Number]:
+    """Return a copy with this length; new entries are ``fill``."""
     grown = np.full(length, fill, column.dtype)
     grown[: len(column)] = column
     return grown
 
 
 def with_tasks(net: Net, tasks: int) -> Net:
-    """The network with room for so many tasks."""
+    """Return the network with room for this number of tasks."""
     if tasks <= len(net.choice):
         return net
     room = max(tasks, 2 * len(net.choice))
     return net._replace(
-        row_start=wider(net.row_start, room, 0),
-        row_end=wider(net.row_end, room, 0),
-        choice=wider(net.choice, room, -1),
-        next_task=wider(net.next_task, room, -1),
-        previous_task=wider(net.previous_task, room, -1),
-        leave_price=wider(net.leave_price, room, 0),
+        row_start=lengthened(net.row_start, room, 0),
+        row_end=lengthened(net.row_end, room, 0),
+        choice=lengthened(net.choice, room, -1),
+        next_task=lengthened(net.next_task, room, -1),
+        previous_task=lengthened(net.previous_task, room, -1),
+        leave_price=lengthened(net.leave_price, room, 0),
     )
 
 
 def with_options(net: Net, options: int) -> Net:
-    """The network with room for so many options."""
+    """Return the network with room for this number of options."""
     if options <= len(net.target):
         return net
     room = max(options, 2 * len(net.target))
     return net._replace(
-        target=wider(net.target, room, 0),
-        option_cost=wider(net.option_cost, room, 0),
-        option_task=wider(net.option_task, room, -1),
-        next_option=wider(net.next_option, room, -1),
-        previous_option=wider(net.previous_option, room, -1),
-        join_price=wider(net.join_price, room, 0),
+        target=lengthened(net.target, room, 0),
+        option_cost=lengthened(net.option_cost, room, 0),
+        option_task=lengthened(net.option_task, room, -1),
+        next_option=lengthened(net.next_option, room, -1),
+        previous_option=lengthened(net.previous_option, room, -1),
+        join_price=lengthened(net.join_price, room, 0),
     )
 
 
 def without_holes(net: Net) -> tuple[Net, int]:
-    """The network with its rows side by side, and how many options they are."""
+    """Return the network with its rows next to each other, and the number of options in them."""
     length = net.row_end - net.row_start
     kept = spans(net.row_start, length)
     begin = np.cumsum(length) - length
@@ -133,9 +134,9 @@ def without_holes(net: Net) -> tuple[Net, int]:
         row_start=begin,
         row_end=begin + length,
         choice=choice,
-        target=wider(net.target[kept], room, 0),
-        option_cost=wider(net.option_cost[kept], room, 0),
-        option_task=wider(net.option_task[kept], room, -1),
+        target=lengthened(net.target[kept], room, 0),
+        option_cost=lengthened(net.option_cost[kept], room, 0),
+        option_task=lengthened(net.option_task[kept], room, -1),
         first_option=np.full(len(net.first_option), -1, np.int32),
     )
     list_options(closed, np.arange(count))
@@ -143,17 +144,17 @@ def without_holes(net: Net) -> tuple[Net, int]:
 
 
 def with_vertices(net: Net, vertices: int) -> Net:
-    """The network with so many vertices; new ones have price 0 and nobody there."""
+    """Return the network with this number of vertices; new ones have price 0 and no tasks."""
     return net._replace(
-        price=wider(net.price, vertices, 0),
+        price=lengthened(net.price, vertices, 0),
         excess=np.zeros(vertices, np.int64),
-        first_task=wider(net.first_task, vertices, -1),
-        first_option=wider(net.first_option, vertices, -1),
+        first_task=lengthened(net.first_task, vertices, -1),
+        first_option=lengthened(net.first_option, vertices, -1),
     )
 
 
 def with_arcs(net: Net, arcs: ArcColumns) -> Net:
-    """The network with these arcs behind its own; :func:`indexed` has to follow."""
+    """Return the network with these arcs after its own; :func:`indexed` must follow."""
     return net._replace(
         tail=np.concatenate([net.tail, arcs.tail]),
         head=np.concatenate([net.head, arcs.head]),
@@ -165,7 +166,7 @@ def with_arcs(net: Net, arcs: ArcColumns) -> Net:
 
 
 def indexed(net: Net) -> Net:
-    """The network with the lists of arcs by vertex made new."""
+    """Return the network with new lists of arcs by vertex."""
     vertices = len(net.price)
     out_start, out_arcs = grouped(net.tail, vertices)
     in_start, in_arcs = grouped(net.head, vertices)
@@ -173,39 +174,39 @@ def indexed(net: Net) -> Net:
 
 
 CAPACITY_MAX: Final = 2**40
-"""No arc carries more: capacities without end are cut to this."""
+"""The largest capacity; larger ones are cut to it."""
 
 COST_MAX: Final = PRICE_ROOM // 8
-"""A larger cost leaves prices no room, however few vertices there are."""
+"""A larger cost leaves prices no room, even with few vertices."""
 
 HOLES_SHARE_INVERSE: Final = 3
-"""Holes between rows are closed when a third of the columns is unused and they would have to grow."""
+"""Gaps between rows are closed when a third of the columns is unused and they would have to grow."""
 
 NEW_SHARE_INVERSE: Final = 4
-"""With more than a quarter of the tasks new, prices are made anew."""
+"""With more than a quarter of the tasks new, the network is solved from scratch."""
 
-PATIENCE: Final = 4
-"""A warm start reads so many entries of lists for each task at the most; a start anew costs about as much."""
+WORK_PER_TASK: Final = 4
+"""A repair reads at most this many entries of lists for each task; a solution from scratch costs the same."""
 
-PATIENT_TASKS: Final = 3000
-"""In small networks it reads as if there were so many tasks more: all is quick there."""
+EXTRA_TASKS: Final = 3000
+"""In small networks the limit is that for this many tasks more, because everything is quick there."""
 
-ANEW_ROUNDS_LEAST: Final = 4
-ANEW_ROUNDS_MAX: Final = 64
-"""So many rounds start anew before the warm start is tried again, more each time it gives up."""
+SCRATCH_ROUNDS_MIN: Final = 4
+SCRATCH_ROUNDS_MAX: Final = 64
+"""The rounds from scratch before a repair is tried again; the number doubles each time it gives up."""
 
-NAMED: Final = 5
-"""A reason names at most so many vertices."""
+VERTICES_NAMED_MAX: Final = 5
+"""The number of vertices that a reason names."""
 
 
 @dataclass(frozen=True, eq=False)
 class WarmSolution:
-    """What a round found.
+    """The solution of a round.
 
-    ``status`` is "optimal" or "infeasible" (then ``reason`` says where, and the rest is not meaningful).
-    ``choice`` is (ids,): for each task id the index of the option it takes, -1 where the id is not in use.
-    ``target`` is (ids,): the upper vertex of that option, or -1. ``flow`` is (arcs,), ``prices`` (vertices,)
-    as in ``FlowSolution`` (the sink's price is 0 and others are the less the farther they are from it); a
+    ``status`` is "optimal" or "infeasible"; then ``reason`` says where, and the rest is not meaningful.
+    ``choice`` is (ids,): for each task id the index of the option that it takes, -1 where the id is unused.
+    ``target`` is (ids,): the upper vertex of that option, or -1. ``flow`` is (arcs,). ``prices``
+    (vertices,) are as in ``FlowSolution``: the sink's price is 0 and others fall with the distance to it. A
     task's own price is the largest ``prices[target] - cost`` of its options. ``cost`` is exact.
     """
 
@@ -219,10 +220,10 @@ class WarmSolution:
 
 
 def _column(name: str, values: ArrayLike, length: int | None = None) -> Ints:
-    """A column of whole numbers; a single number is repeated."""
+    """Return a column of whole numbers; a single number is repeated."""
     given = np.asarray(values)
     column: Ints = np.atleast_1d(given)
-    # What is 64 bits wide already is not looked at again: rounds bring a million costs.
+    # Columns that are int64 already are not copied or checked: rounds bring a million costs.
     if column.dtype != np.int64 or column.ndim > 1:
         column = whole_numbers(name, column).copy()
     if length is not None and not given.ndim:
@@ -242,21 +243,21 @@ def _within(what: str, numbers: Ints, count: int) -> Ints:
 class WarmSolver:
     """Tasks as rows of options over a small upper network, solved again after each batch of changes.
 
-    Vertex 0 is the sink: it takes whatever is left, and its supply need not be told. Ids of vertices, arcs
-    and tasks are numbers from 0 that stay the same; a removed task's id is given to a later one.
-    Arguments are columns (anything numpy takes), and a single number stands for a column of the same numbers.
-    Costs are whole numbers; the largest that was ever given, times the vertices, must stay below 2**57.
-    Not safe for threads.
-    ``patience`` is how many entries of lists a repair reads, for each task, before all is solved anew.
+    Vertex 0 is the sink: it takes all remaining flow, and its supply need not be set. The ids of vertices,
+    arcs and tasks are numbers from 0 that stay the same; the id of a removed task is used again. Arguments
+    are columns (anything that numpy accepts); a single number stands for a column of equal numbers. Costs
+    are whole numbers; the largest cost ever set, times the number of vertices, must stay below 2**57. Not
+    safe for threads. ``work_per_task`` is the number of entries of lists that a repair reads for each task
+    before it gives up and the network is solved from scratch.
     """
 
-    def __init__(self, *, patience: int = PATIENCE) -> None:
+    def __init__(self, *, work_per_task: int = WORK_PER_TASK) -> None:
         self._net = empty_net()
         self._supply: Ints = np.zeros(1, np.int64)
         self._search = new_search(1)
         self._counters: Ints = np.zeros(3, np.int64)
-        self._alive = np.zeros(ROOM, np.bool_)
-        self._dirty = np.zeros(ROOM, np.bool_)
+        self._alive = np.zeros(FIRST_LENGTH, np.bool_)
+        self._dirty = np.zeros(FIRST_LENGTH, np.bool_)
         self._free: Ints = np.zeros(0, np.int64)
         self._count = 0
         self._options = 0
@@ -264,13 +265,13 @@ class WarmSolver:
         self._priced = 1
         self._most = 0
         self._indexed = True
-        self._patience: Final = patience
-        self._anew = 0
-        self._anew_next = ANEW_ROUNDS_LEAST
+        self._work_per_task: Final = work_per_task
+        self._scratch_rounds = 0
+        self._scratch_rounds_next = SCRATCH_ROUNDS_MIN
 
     # -- the upper network ------------------------------------------------------------------------
     def add_vertices(self, count: int) -> Ints:
-        """New vertices without supply, (count,) of ids."""
+        """Add vertices without supply; return their ids, (count,)."""
         first = len(self._net.price)
         self._net = with_vertices(self._net, first + count)
         self._supply = np.concatenate([self._supply, np.zeros(count, np.int64)])
@@ -280,14 +281,14 @@ class WarmSolver:
         return np.arange(first, first + count)
 
     def set_supply(self, vertices: ArrayLike, supply: ArrayLike) -> None:
-        """Units that begin (positive) or end (negative) at vertices: U_j has F_j - N_j (thesis §C.2)."""
+        """Set the flow that begins (positive) or ends at vertices: F_j - N_j at U_j (thesis §C.2)."""
         places = _within("vertex", _column("vertices", vertices), len(self._net.price))
         self._supply[places] = _column("supply", supply, len(places))
 
     def add_arcs(
         self, tail: ArrayLike, head: ArrayLike, capacity: ArrayLike, cost: ArrayLike, lower: ArrayLike = 0
     ) -> Ints:
-        """New arcs between upper vertices, their ids. Parallel arcs are welcome: they make a convex cost."""
+        """Add arcs between upper vertices; return their ids. Parallel arcs make a convex cost."""
         tails = _within("vertex", _column("tail", tail), len(self._net.price))
         count, first = len(tails), len(self._net.tail)
         heads = _within("vertex", _column("head", head, count), len(self._net.price))
@@ -305,7 +306,7 @@ class WarmSolver:
         cost: ArrayLike | None = None,
         lower: ArrayLike | None = None,
     ) -> None:
-        """New bounds or costs of arcs. A capacity of 0 takes an arc out (a lost machine)."""
+        """Set bounds or costs of arcs. A capacity of 0 disables an arc (a lost machine)."""
         places = _within("arc", _column("arcs", arcs), len(self._net.tail))
         net = self._net
         bottom = net.lower[places] if lower is None else _column("lower", lower, len(places))
@@ -320,7 +321,7 @@ class WarmSolver:
 
     # -- tasks ------------------------------------------------------------------------------------
     def add_tasks(self, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> Ints:
-        """New tasks, their ids (n,): the options of the i-th are those from ``start[i]`` to ``start[i + 1]``.
+        """Add tasks; return their ids (n,). The options of the i-th are ``start[i]`` to ``start[i + 1]``.
 
         ``start`` is (n + 1,), ``target`` (upper vertices) and ``cost`` are (options,). The order of a row's
         options is kept: later calls name an option by its index in the row.
@@ -345,44 +346,44 @@ class WarmSolver:
         return ids
 
     def remove_tasks(self, tasks: ArrayLike) -> None:
-        """Tasks leave, wherever they are; their ids are free for later ones."""
-        ids = self._used(tasks)
+        """Remove tasks; their ids are used again."""
+        ids = self._checked_tasks(tasks)
         self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
-        leave(self._net, ids)
+        remove_rows(self._net, ids)
         self._alive[ids] = False
         self._dirty[ids] = False
         self._free = np.concatenate([self._free, ids])
 
     def replace_tasks(self, tasks: ArrayLike, start: ArrayLike, target: ArrayLike, cost: ArrayLike) -> None:
-        """New rows of options in place of the old ones; a task stays where it is while that is best."""
-        ids = self._used(tasks)
+        """Replace the rows of tasks; a task keeps its vertex while that is best."""
+        ids = self._checked_tasks(tasks)
         bounds, targets, costs = self._rows(start, target, cost, len(ids) + 1)
         seat = self._net.choice[ids]
         before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
         self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
-        leave(self._net, ids)
+        remove_rows(self._net, ids)
         self._write(ids, bounds, targets, costs, before)
 
     def change_costs(self, tasks: ArrayLike, index: ArrayLike, cost: ArrayLike) -> None:
-        """New costs of single options: (n,) tasks, indices within their rows, and costs."""
+        """Set the costs of single options: (n,) tasks, indices in their rows, and costs."""
         ids = _within("task", _column("tasks", tasks), self._count)
         places = self._net.row_start[ids] + _column("index", index, len(ids))
         wrong = (places < self._net.row_start[ids]) | (places >= self._net.row_end[ids])
         if wrong.any():
             raise InvalidProblemError(f"task {ids[np.argmax(wrong)]} has no such option")
         costs = self._costs(_column("cost", cost, len(ids)))
-        # What a task takes may become cheaper, and what it does not take dearer, and all is well.
+        # Nothing moves where a chosen option becomes cheaper, or another one more expensive.
         taken = self._net.choice[ids] == places
         rises = costs - self._net.option_cost[places]
         self._dirty[ids[np.where(taken, rises > 0, rises < 0)]] = True
         self._net.option_cost[places] = costs
-        # The bound falls by as much as the option in use rises, or another falls.
+        # The bound falls by as much as the chosen option rises, or another one falls.
         np.subtract.at(self._net.leave_price, ids, np.maximum(np.where(taken, rises, -rises), 0))
 
     def _rows(
         self, start: ArrayLike, target: ArrayLike, cost: ArrayLike, length: int | None = None
     ) -> tuple[Ints, Ints, Ints]:
-        """Rows as columns (bounds, targets, costs), checked before anything is changed."""
+        """Return rows as columns (bounds, targets, costs), checked before anything is changed."""
         bounds = _column("start", start, length)
         if not len(bounds) or bounds[0]:
             raise InvalidProblemError("start must begin with 0")
@@ -395,7 +396,7 @@ class WarmSolver:
         return bounds, targets, self._costs(_column("cost", cost, count))
 
     def _write(self, ids: Ints, start: Ints, targets: Ints, costs: Ints, before: Ints) -> None:
-        """Put rows behind all others, and tasks (n,) in them."""
+        """Append rows and assign them to tasks (n,)."""
         count = len(targets)
         if (
             self._options + count > len(self._net.target)
@@ -407,11 +408,11 @@ class WarmSolver:
         self._net = with_options(self._net, first + count)
         self._net.target[first : first + count] = targets
         self._net.option_cost[first : first + count] = costs
-        enter(self._net, ids, start, first, before)
+        insert_rows(self._net, ids, start, first, before)
         self._options += count
         self._dirty[ids] = True
 
-    def _used(self, tasks: ArrayLike) -> Ints:
+    def _checked_tasks(self, tasks: ArrayLike) -> Ints:
         ids = _within("task", _column("tasks", tasks), self._count)
         if not self._alive[ids].all():
             raise InvalidProblemError(f"task {ids[np.argmin(self._alive[ids])]} was removed")
@@ -431,47 +432,50 @@ class WarmSolver:
 
     # -- the answer -------------------------------------------------------------------------------
     def solve(self) -> WarmSolution:
-        """The cheapest flow after all changes so far. An infeasible network may be changed again."""
+        """Return the cheapest flow after all changes so far. An infeasible network may be changed again."""
         self._prepare()
         net = self._net
         used = self._alive[: self._count]
         new = np.count_nonzero(used & (net.choice[: self._count] < 0))
-        anew = self._anew > 0 or bool(new * NEW_SHARE_INVERSE > np.count_nonzero(used))
-        self._anew = max(0, self._anew - 1)
-        ended = self._optimise(anew=anew)
+        from_scratch = self._scratch_rounds > 0 or bool(new * NEW_SHARE_INVERSE > np.count_nonzero(used))
+        self._scratch_rounds = max(0, self._scratch_rounds - 1)
+        ended = self._optimise(from_scratch=from_scratch)
         if ended == GAVE_UP:
             # The next rounds will hardly be narrower: try again later, and later each time.
-            self._anew, self._anew_next = self._anew_next, min(2 * self._anew_next, ANEW_ROUNDS_MAX)
-            ended = self._optimise(anew=True)
-        elif not anew:
-            self._anew_next = ANEW_ROUNDS_LEAST
+            self._scratch_rounds, self._scratch_rounds_next = (
+                self._scratch_rounds_next,
+                min(2 * self._scratch_rounds_next, SCRATCH_ROUNDS_MAX),
+            )
+            ended = self._optimise(from_scratch=True)
+        elif not from_scratch:
+            self._scratch_rounds_next = SCRATCH_ROUNDS_MIN
         seat = net.choice[: self._count]
         homeless = np.flatnonzero(used & (seat < 0))
         if len(homeless):
             return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
         if ended == INFEASIBLE:
             wrong = np.flatnonzero(net.excess[1:]) + 1
-            what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:NAMED])
-            return self._infeasible(f"what has to leave or come finds no way: {what}")
+            what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:VERTICES_NAMED_MAX])
+            return self._infeasible(f"some flow finds no way out or in: {what}")
         target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
         taken = seat[seat >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
         choice = np.where(seat >= 0, seat - net.row_start[: self._count], -1)
         return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
 
-    def _optimise(self, *, anew: bool) -> int:
-        """Repair what changed, or (``anew``) everything; how it ended."""
+    def _optimise(self, *, from_scratch: bool) -> int:
+        """Repair the changes, or with ``from_scratch`` the whole network; return how it ended."""
         net = self._net
-        if anew:
-            self._start_anew()
+        if from_scratch:
+            self._start_from_scratch()
         settle_arcs(net)
         dirty = np.flatnonzero(self._dirty)
         self._dirty[dirty] = False
         if choose_best(net, dirty):
             return INFEASIBLE
         count_excess(net, self._supply)
-        patience = NO_LIMIT if anew else self._patience * (PATIENT_TASKS + self._count)
-        return repair(net, self._search, self._counters, options_listed=True, work_max=patience)
+        work_max = NO_LIMIT if from_scratch else self._work_per_task * (EXTRA_TASKS + self._count)
+        return repair(net, self._search, self._counters, options_listed=True, work_max=work_max)
 
     def _infeasible(self, reason: str) -> WarmSolution:
         none = np.full(self._count, -1, np.int64)
@@ -481,7 +485,7 @@ class WarmSolver:
         )
 
     def _prepare(self) -> None:
-        """Lists of arcs, and prices of new vertices: the cheapest way to the sink."""
+        """Make the lists of arcs, and price new vertices by their cheapest path to the sink."""
         vertices = len(self._net.price)
         if (self._most + 1) * (vertices + 2) * 8 >= PRICE_ROOM:
             raise OutOfRangeError(
@@ -497,8 +501,8 @@ class WarmSolver:
             start_prices(net, order[order >= self._priced], (self._most + 1) * (vertices + 1))
             self._priced = vertices
 
-    def _start_anew(self) -> None:
-        """Forget prices and seats for an auction's: it is quicker than to bring in so many new tasks."""
+    def _start_from_scratch(self) -> None:
+        """Replace prices and choices by those of an auction, which is quicker than adding many new tasks."""
         net = self._net
         order = topological(net.head, net.out_start, net.out_arcs)
         if len(order) < len(net.price):
@@ -508,10 +512,10 @@ class WarmSolver:
         net.flow[:] = net.lower
         dead = (self._most + 1) * (len(net.price) + 1)
         start_prices(net, order, dead)
-        start(net, order, dead)
+        start_by_auction(net, order, dead)
         self._dirty[: self._count] = self._alive[: self._count] & (net.choice[: self._count] < 0)
 
     @property
     def tasks(self) -> int:
-        """How many task ids there are, used or not: the length of ``WarmSolution.choice``."""
+        """The number of task ids, used or not: the length of ``WarmSolution.choice``."""
         return self._count

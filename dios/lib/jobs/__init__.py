@@ -1,0 +1,13 @@
+"""The implementation of MapReduce jobs (thesis §3.3, §5.3); ``dios.lib.mapreduce.run`` is the entry.
+
+Read in this order:
+
+- ``functions``: the map, reduce and combine functions of a job's module
+- ``inputs``, ``records``: the objects of a job, and their division among mappers at record boundaries
+- ``ledger``: the state of a job, and the decision which task to start next
+- ``controller``: starts the tasks and acts on their reports; ``orders`` are the messages between them
+- ``task``: the main function of a mapper or reducer; ``fetching`` gets inputs from other nodes
+- ``mapping``, ``collect``, ``chunks``: the work of a mapper, and the format of intermediate data
+- ``intake``, ``grouping``: the work of a reducer
+- ``results``: the outputs and the reports of a job
+"""

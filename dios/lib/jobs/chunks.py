@@ -1,8 +1,8 @@
-"""What travels from mappers to reducers and into output objects: columns of keys and values.
+"""Intermediate and output data of a job: columns of keys and values.
 
-Not for: moving it (streams and blobs do) or deciding when a chunk counts (``dios.lib.jobs.intake``).
-Everything is MessagePack (``docs/mapreduce.md``): a chunk is an array whose first element is its tag, the
-keys stand together and the values stand together, so that coding a million pairs is one call into C.
+Everything is MessagePack (``docs/mapreduce.md``). A chunk is an array whose first element is its tag, then a
+column of keys and a column of values, so that coding a million pairs is one call into C. Streams and objects
+carry chunks; ``dios.lib.jobs.intake`` decides when they count.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dios.limits import JOB_CHUNK_PAIRS, JOB_REDUCERS_MAX
 Key: TypeAlias = Hashable
 Value: TypeAlias = object
 Table: TypeAlias = tuple[list[Key], list[Value]]
-"""Keys and values of the same length, in step."""
+"""Keys and values in two lists of the same length."""
 
 FORMAT: Final = 1
 
 
 class Tag(enum.IntEnum):
-    """First element of every message on an intermediate stream."""
+    """The first element of every message on an intermediate stream."""
 
     OPEN = 0  # [0, format, mapper, attempt]
     PAIRS = 1  # [1, keys, values]
     END = 2  # [2, pairs]
-    TUPLES = 3  # [3, keys, values]: each key was a tuple, which MessagePack knows as a list
+    TUPLES = 3  # [3, keys, values]: each key was a tuple, which MessagePack encodes as a list
 
 
 class Opening(NamedTuple):
-    """First message of a stream: whose attempt this is."""
+    """The first message of a stream: the mapper and its attempt."""
 
     mapper: int
     attempt: int
@@ -48,24 +48,24 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 _KEY_TYPES: Final = frozenset({bytes, str, int, float, bool, type(None), tuple})
 _TAG_AT: Final = 1
-"""Every message is an array of two to four elements: one header byte, then the tag as a small integer."""
+"""Every message is an array of two to four elements: a header byte, then the tag as a small integer."""
 
 
 def encode_open(mapper: int, attempt: int) -> bytes:
-    """The first message of a mapper's stream."""
+    """Return the first message of a mapper's stream."""
     return _encode((Tag.OPEN, FORMAT, mapper, attempt))
 
 
 def encode_end(pairs: int) -> bytes:
-    """The last message of a mapper's stream: it holds ``pairs`` pairs, and no more will come."""
+    """Return the last message of a mapper's stream, which has had ``pairs`` pairs."""
     return _encode((Tag.END, pairs))
 
 
 def encode_pairs(keys: Sequence[Key], values: Sequence[Value]) -> bytes:
-    """One chunk of pairs.
+    """Return one chunk of pairs.
 
-    Keys are bytes, text, numbers, or tuples of these; values are whatever MessagePack holds
-    (None, truth values, numbers up to 64 bits, text, bytes, lists, maps). Raises InvalidError otherwise.
+    Keys are bytes, text, numbers, or tuples of these; values are those of MessagePack (None, booleans,
+    numbers up to 64 bits, text, bytes, lists, maps). Raises InvalidError otherwise.
     """
     tag = Tag.TUPLES if keys and type(keys[0]) is tuple else Tag.PAIRS
     if keys and type(keys[0]) not in _KEY_TYPES:
@@ -77,15 +77,15 @@ def encode_pairs(keys: Sequence[Key], values: Sequence[Value]) -> bytes:
 
 
 def tag_of(message: bytes) -> Tag:
-    """Which kind a message is, without decoding it."""
+    """Return the tag of a message, without decoding it."""
     try:
         return Tag(message[_TAG_AT])
     except (IndexError, ValueError):
-        raise ProtocolError("a mapper sent what is no chunk") from None
+        raise ProtocolError("a mapper sent a message that is not a chunk") from None
 
 
 def decode_open(message: bytes) -> Opening:
-    """Read an OPEN message; raises ProtocolError for another format than ours."""
+    """Read an OPEN message; ProtocolError for another format."""
     tag, form, mapper, attempt = _whole_numbers(message, 4)
     if tag != Tag.OPEN or form != FORMAT:
         raise ProtocolError(f"a stream begins with tag {tag}, format {form}; expected 0 and {FORMAT}")
@@ -96,14 +96,14 @@ def _whole_numbers(message: bytes, count: int) -> tuple[int, ...]:
     try:
         numbers = msgspec.msgpack.decode(message, type=tuple[int, ...])
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"a mapper sent what is no chunk: {error}") from error
+        raise ProtocolError(f"a mapper sent a message that is not a chunk: {error}") from error
     if len(numbers) != count:
-        raise ProtocolError(f"a mapper sent {len(numbers)} numbers where {count} belong")
+        raise ProtocolError(f"a mapper sent {len(numbers)} numbers instead of {count}")
     return numbers
 
 
 def decode_pairs(message: bytes | memoryview) -> Table:
-    """Read a PAIRS or TUPLES message; raises ProtocolError when its two columns do not match."""
+    """Read a PAIRS or TUPLES message; ProtocolError if its columns do not match."""
     try:
         tag, keys, values = cast("tuple[object, object, object]", _decode(message))
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
@@ -138,7 +138,7 @@ def _any_hash(key: Key) -> int:
 
 
 def hash_of(key: Key) -> Callable[[Key], int]:
-    """The hash for keys like ``key``: the same in every process, which the builtin one is not."""
+    """Return the hash function for keys like ``key``, which is equal in every process."""
     if type(key) is bytes:
         return cast("Callable[[Key], int]", crc32)
     if type(key) is str:
@@ -147,9 +147,9 @@ def hash_of(key: Key) -> Callable[[Key], int]:
 
 
 def partition(keys: Sequence[Key], values: Sequence[Value], count: int) -> list[Table]:
-    """Divide pairs among ``count`` reducers by the keys' hash; order within each part is kept.
+    """Divide pairs among ``count`` reducers by the hash of their keys; the order in each part is kept.
 
-    All keys of one job must be of one type, because equal keys of two types may hash to two places.
+    All keys of one job must be of one type, because equal keys of two types may have different hashes.
     """
     if count == 1 or not keys:
         return [(list(keys), list(values)), *(([], []) for _ in range(count - 1))]
@@ -162,9 +162,9 @@ def partition(keys: Sequence[Key], values: Sequence[Value], count: int) -> list[
 
 
 def _homes(keys: Sequence[Key], count: int) -> bytes:
-    """One byte for each key: its reducer. The hash's lowest byte decides where ``count`` divides 256."""
+    """Return the reducer of each key as one byte, from the hash's lowest byte if ``count`` divides 256."""
     if count > JOB_REDUCERS_MAX:
-        raise InvalidError(f"at most {JOB_REDUCERS_MAX} reducers, not {count}")
+        raise InvalidError(f"a job has at most {JOB_REDUCERS_MAX} reducers, not {count}")
     try:
         hashes = array("L", map(hash_of(keys[0]), keys))
     except (TypeError, AttributeError) as error:
@@ -189,12 +189,12 @@ LENGTH_BYTES: Final = 4
 
 
 def framed(chunk: bytes) -> bytes:
-    """A chunk with its length before it, as spilled runs and output objects hold it."""
+    """Return a chunk with its length, as in spilled runs and output objects."""
     return len(chunk).to_bytes(LENGTH_BYTES, "little") + chunk
 
 
 def unframed(view: memoryview) -> Iterator[memoryview]:
-    """The chunks of an object's bytes, one after the other; raises ProtocolError when the last is cut."""
+    """Yield the chunks of an object's bytes; ProtocolError if the last one is truncated."""
     place, end = 0, len(view)
     while place < end:
         start = place + LENGTH_BYTES
@@ -205,6 +205,6 @@ def unframed(view: memoryview) -> Iterator[memoryview]:
 
 
 def pairs_of(chunks: Iterable[bytes | memoryview]) -> Iterator[tuple[Key, Value]]:
-    """Every pair of some chunks, in order."""
+    """Yield every pair of some chunks, in order."""
     for chunk in chunks:
         yield from zip(*decode_pairs(chunk), strict=True)

@@ -1,7 +1,7 @@
-"""Gathering what a map function gives, combined as far as the job allows, until it is sent.
+"""The pairs of a map function, collected and combined until they are sent.
 
-Not for: sending. The loops here run once for each pair of a job's intermediate data, so each is as few
-bytecodes as it can be, or none: a Counter counts a whole iterable inside C.
+The loops run once for each pair of intermediate data, so each has few bytecodes or none: a Counter counts a
+whole iterable in C.
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ from dios.lib.jobs.functions import Functions, Pairs, Reduce
 
 
 class Collector(Protocol):
-    """Where a mapper's pairs go."""
+    """The receiver of a mapper's pairs."""
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Each key counts one."""
+        """Add one to the count of each key."""
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Pairs of key and value."""
+        """Add pairs of key and value."""
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """One value for each key, as a block function gives them."""
+        """Add one value for each key, from a block function."""
 
     def __len__(self) -> int:
-        """How many values are held."""
+        """Return the number of collected values."""
 
     def drain(self) -> Table:
-        """Give what is held, and begin anew."""
+        """Return the collected pairs, and start empty."""
 
 
 class Sums:
-    """Values of one key are added up as they come."""
+    """A collector that adds up the values of each key at once."""
 
     def __init__(self) -> None:
         self._totals: Counter[Key] = Counter()
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Each key counts one."""
+        """Add one to the count of each key."""
         self._totals.update(keys)
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Pairs of key and number."""
+        """Add pairs of key and number."""
         totals = self._totals
         get = totals.get
         for key, value in cast("Iterable[tuple[Key, int]]", pairs):
             totals[key] = get(key, 0) + value
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """One number for each key."""
+        """Add one number for each key."""
         add_columns(self._totals, list(mapping), cast("list[int]", list(mapping.values())))
 
     def __len__(self) -> int:
-        """How many keys are held."""
+        """Return the number of collected keys."""
         return len(self._totals)
 
     def drain(self) -> Table:
-        """Give the totals, and begin anew."""
+        """Return the totals, and start empty."""
         totals, self._totals = self._totals, Counter()
         return list(totals), list(totals.values())
 
 
 def add_columns(totals: dict[Key, int], keys: list[Key], values: list[int]) -> None:
-    """Add ``values`` to the totals of ``keys``, each key being there once, without a loop in Python."""
-    # A Counter's own update would count the pairs themselves.
+    """Add ``values`` to the totals of ``keys``, which are distinct, without a loop in Python."""
+    # The update of Counter would count the pairs themselves.
     if not totals:
         dict.update(totals, zip(keys, values, strict=True))
     else:
@@ -76,7 +76,7 @@ def add_columns(totals: dict[Key, int], keys: list[Key], values: list[int]) -> N
 
 
 class Listed:
-    """Values of one key are kept together, and combined whenever there are many and at the end."""
+    """A collector that lists the values of each key, and combines them when there are many and at the end."""
 
     def __init__(self, combine: Reduce) -> None:
         self._combine = combine
@@ -84,11 +84,11 @@ class Listed:
         self._held = 0
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Each key counts one."""
+        """Add one to the count of each key."""
         self.add_pairs(zip(keys, repeat(1), strict=False))
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Pairs of key and value."""
+        """Add pairs of key and value."""
         lists = self._lists
         held = 0
         for key, value in pairs:
@@ -100,15 +100,15 @@ class Listed:
         self._held += held
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """One value for each key."""
+        """Add one value for each key."""
         self.add_pairs(mapping.items())
 
     def __len__(self) -> int:
-        """How many values are held."""
+        """Return the number of collected values."""
         return self._held
 
     def drain(self) -> Table:
-        """Give one combined value for each key, and begin anew."""
+        """Return one combined value for each key, and start empty."""
         lists, self._lists, self._held = self._lists, {}, 0
         combine = self._combine
         keys = list(lists)
@@ -118,42 +118,42 @@ class Listed:
 
 
 class Loose:
-    """Nothing is combined: pairs are kept as they came."""
+    """A collector that combines nothing and keeps pairs in order."""
 
     def __init__(self) -> None:
         self._keys: list[Key] = []
         self._values: list[Value] = []
 
     def add_keys(self, keys: Iterable[Key]) -> None:
-        """Each key counts one."""
+        """Add one to the count of each key."""
         self._keys.extend(keys)
         self._values.extend(repeat(1, len(self._keys) - len(self._values)))
 
     def add_pairs(self, pairs: Pairs) -> None:
-        """Pairs of key and value."""
+        """Add pairs of key and value."""
         put_key, put_value = self._keys.append, self._values.append
         for key, value in pairs:
             put_key(key)
             put_value(value)
 
     def add_mapping(self, mapping: Mapping[Key, Value]) -> None:
-        """One value for each key."""
+        """Add one value for each key."""
         self._keys.extend(mapping)
         self._values.extend(mapping.values())
 
     def __len__(self) -> int:
-        """How many pairs are held."""
+        """Return the number of collected pairs."""
         return len(self._keys)
 
     def drain(self) -> Table:
-        """Give the pairs, and begin anew."""
+        """Return the pairs, and start empty."""
         table = self._keys, self._values
         self._keys, self._values = [], []
         return table
 
 
 def collector_for(functions: Functions) -> Collector:
-    """The kind of gathering that a job's functions allow."""
+    """Return a collector for a job's functions."""
     if functions.sums:
         return Sums()
     if functions.combine is not None:

@@ -1,8 +1,8 @@
-"""The controller of a job: makes its objects, starts its tasks, hands each what it needs (thesis §5.4.2).
+"""The controller of a job: creates its objects, starts its tasks, and delegates their data (thesis §5.4.2).
 
-Not for: the person's code, which it ships as text and never imports or runs, nor for deciding what is to be
-done next (``dios.lib.jobs.ledger``). Mappers and reducers are members of no group but an empty one of their
-own; all they have are the narrowed references made here.
+It sends the job's code as text and never imports or runs it; ``dios.lib.jobs.ledger`` decides the next steps.
+Mappers and reducers are members of an empty group of their own only; they have the narrowed references of the
+controller and nothing else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
 
 class JobOptions(Struct, frozen=True):
-    """How a job is run; ``dios.lib.mapreduce.run`` explains each."""
+    """The options of a job; ``dios.lib.mapreduce.run`` explains them."""
 
     reducers: int
     workers: int
@@ -118,7 +118,7 @@ class Controller:
         ]
 
     def run(self) -> JobResult:
-        """Run the job to its end; JobFailedError when a task failed too often."""
+        """Run the job to its end; JobFailedError if a task failed too often."""
         began = time.monotonic()
         try:
             while not self._ledger.done:
@@ -151,7 +151,7 @@ class Controller:
             else:
                 self._start_mapper(step)
         except UnreachableError as error:
-            # The node that was chosen has just died: an attempt like any other that fails.
+            # The chosen node has just died: this attempt fails like any other.
             self._unstarted(step, error.message)
 
     def _unstarted(self, start: StartJobTask, why: str) -> None:
@@ -187,19 +187,19 @@ class Controller:
                     stream.close()
             raise
         for reducer, stream in zip(start.partitions, streams, strict=True):
-            # A reducer that has just died is noticed by its end; a mapper that nobody heard is stopped then.
+            # The end of a dead reducer is noticed later; a mapper without a reader is stopped then.
             with suppress(DiosError):
                 if reducer in self._reducers:
                     stream.delegate(self._reducers[reducer].task, "read")
             stream.close()
 
     def _stream_to(self, reducer: int) -> Stream:
-        """A stream where its reader is, so that a pair crosses between nodes once at most."""
+        """Create a stream on its reader's node, so that a pair crosses between nodes at most once."""
         running = self._reducers.get(reducer)
         size = self._options.stream_bytes
         if running is not None and running.task.node:
             host = running.task.node
-            # Should that node be dead, its reducer is as well, and is started anew.
+            # If that node is dead, its reducer is dead too and is started again.
             with suppress(UnreachableError):
                 return self._node.create_stream(ring_bytes=size, host=host)
         return self._node.create_stream(ring_bytes=size)
@@ -222,11 +222,11 @@ class Controller:
     def _launch(
         self, start: StartJobTask, order: Order, inputs: list[Handed], outputs: list[Handed]
     ) -> RunningJobTask:
-        """Start one task with its order, its reports' stream, and what it works on."""
+        """Start one task with its order, its stream of reports, and its data."""
         node = self._node
         words = node.create(ObjectType.SHMEM_BLOB, data=encode(order), naming=NameKind.ANONYMOUS)
         reports = node.create_stream(ring_bytes=JOB_REPORT_RING_BYTES)
-        # Before the task begins: an end that was never taken could not tell it that we are gone.
+        # Before the task starts: an end that was never attached could not show the controller's end.
         _ = reports.reader
         try:
             task = node.run(
@@ -259,7 +259,7 @@ class Controller:
 
     # -- listening ----------------------------------------------------------------------------------
     def _listen(self) -> None:
-        """Wait until some task reports or ends, and act on it."""
+        """Wait until a task reports or ends, and act on it."""
         told = [running.reports for running in self._running if running.listening]
         ended = [running.task for running in self._running]
         ready = self._node.select([*told, *ended], timeout=JOB_REPORT_PERIOD_MS / 1000)
@@ -272,7 +272,7 @@ class Controller:
                 self._ended(running)
 
     def _read(self, running: RunningJobTask) -> None:
-        """Take every report that is here."""
+        """Read every report that is here."""
         reader = running.reports.reader
         while running.listening:
             try:
@@ -285,7 +285,7 @@ class Controller:
             except TimeLimitError:
                 return
             except ProtocolError as error:
-                # It broke the stream or sent nonsense: whatever else it does will not be counted.
+                # It broke the stream or sent an invalid report: nothing it does will count.
                 running.listening = False
                 running.failure = error.message
                 _end(running)
@@ -300,14 +300,14 @@ class Controller:
         elif isinstance(report, Finished):
             running.finished = report
         elif start.role is not Role.REDUCER:
-            raise ProtocolError("a mapper reported what only reducers can")
+            raise ProtocolError("a mapper sent a report that only reducers send")
         elif isinstance(report, StreamRead):
             self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
         elif isinstance(report, PairsReceived):
             self._ledger.took(start.number, start.attempt, report.mapper)
 
     def _ended(self, running: RunningJobTask) -> None:
-        """A task is over: take its last words, and tell the ledger."""
+        """Handle the end of a task: read its last reports, and record the end."""
         self._read(running)
         status = running.task.wait()
         self._forget(running)
@@ -330,7 +330,7 @@ class Controller:
                 reference.close()
 
     def _settle(self) -> None:
-        """Every output is written: wait for tasks that are about to end, and end those that work in vain."""
+        """Wait after the last output for tasks that are about to end, and end the others."""
         patience = time.monotonic() + JOB_END_TIMEOUT_MS / 1000
         while self._running and time.monotonic() < patience:
             self._listen()
@@ -341,7 +341,7 @@ class Controller:
             self._listen()
 
     def _end_everything(self) -> None:
-        """End every task that runs, and wait until it is gone."""
+        """End every running task, and wait until it is gone."""
         for running in self._running:
             _end(running)
         for running in list(self._running):
@@ -349,7 +349,7 @@ class Controller:
                 running.task.wait()
             self._forget(running)
 
-    # -- telling ------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------
     def _failed(self, step: GiveUp) -> JobFailedError:
         times = "once" if step.attempts == 1 else f"{step.attempts} times"
         return JobFailedError(
@@ -376,14 +376,14 @@ class Controller:
 
 
 def _end(running: RunningJobTask) -> None:
-    """End a task; the reference stays, and its end is waited for like any other."""
+    """End a task; the reference stays, and its end is awaited like any other."""
     with suppress(DiosError):
         running.task.destroy()
 
 
 def _failure_of(status: Status, finished: Finished | None) -> str:
     if status.ok:
-        return "" if finished is not None else "it ended without having done its work"
+        return "" if finished is not None else "it ended without a report of its work"
     return status.detail or status.cause.name.lower()
 
 

@@ -1,7 +1,4 @@
-"""Bringing the parts of inputs that a mapper needs from other nodes, and no more of them.
-
-Not for: inputs on the task's own node, which are mapped as they are (``dios.lib.jobs.task``).
-"""
+"""The transfer of the needed parts of inputs from other nodes; local inputs are mapped in place."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ _NEWLINE: Final = b"\n"
 
 
 def fetch(blob: Reference, segment: Segment) -> tuple[memoryview, Segment]:
-    """The bytes of a segment's records, and the segment as it stands in them.
+    """Return the bytes of a segment's records, and the segment within them.
 
-    A record begins where its document does, or after a newline: the byte before the segment is brought too,
-    and the last record as far as it goes.
+    A record begins at the start of its document or after a newline: so the byte before the segment is
+    needed too, and the last record to its end.
     """
     base = max(segment.start, segment.first - 1)
     parts = [blob.read_bytes(segment.last - base, base)]
@@ -38,5 +35,5 @@ def fetch(blob: Reference, segment: Segment) -> tuple[memoryview, Segment]:
 
 
 def _whole(part: bytes, first: bool) -> bool:  # noqa: FBT001 - one internal caller
-    """Whether the last record ends within a part; of the first, only with its last byte."""
+    """Return True if the last record ends within a part; for the first, only with its last byte."""
     return part.endswith(_NEWLINE) if first else _NEWLINE in part

@@ -1,7 +1,7 @@
-"""The functions a person wrote for a job: which of them there are, checked once, before any data.
+"""The functions of a job's module, found and checked once, before any data.
 
-Not for: calling them over data (``dios.lib.jobs.collect``, ``dios.lib.jobs.intake``). Only mappers
-and reducers use this on a job's module; the controller never does.
+Only mappers and reducers import a job's module; the controller never does. ``dios.lib.jobs.collect`` and
+``dios.lib.jobs.intake`` call the functions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Record: TypeAlias = bytes | str | memoryview
 
 Reduce: TypeAlias = Callable[[Key, list[Value]], Value]
 Function: TypeAlias = Callable[[Iterable[int]], int] | Reduce
-"""Anything that can be called: what it takes is looked at before it is."""
+"""Any callable; its arguments are checked before it is called."""
 
 Apply: TypeAlias = Callable[[Iterable[Record], str], Iterator[object]]
-"""A map function over many records of the document with a label: what it gave for each."""
+"""A map function over many records of the document with a label: returns the pairs for each."""
 
 
 class FunctionKind(enum.Enum):
-    """Which map function a job has."""
+    """The kinds of map functions."""
 
     PAIRS = "map"
     KEYS = "map_keys"
@@ -39,12 +39,12 @@ class FunctionKind(enum.Enum):
 
 
 FOLDS: Final[tuple[Callable[[Iterable[int]], int], ...]] = (sum, min, max)
-"""The builtins that may stand for a reduce or combine function: they take a key's values alone."""
+"""The builtins that may be a reduce or combine function: they take the values of a key alone."""
 
 
 class Functions(Struct, frozen=True):
-    """A job's functions, ready to be applied. ``text`` says that records are str; ``sums`` that values are
-    added up on their way, ``totals`` that they are in the end.
+    """A job's functions, ready to be applied. With ``text`` records are str; with ``sums`` values are added
+    up on their way, with ``totals`` in the end.
     """
 
     kind: FunctionKind
@@ -57,13 +57,13 @@ class Functions(Struct, frozen=True):
 
 
 def functions_of(module: ModuleType) -> Functions:
-    """Find and check the functions in a job's module; raises InvalidError saying what is missing.
+    """Find and check the functions in a job's module; InvalidError with the missing function.
 
-    ``map(record[, label])`` gives pairs, ``map_keys(record[, label])`` gives keys that count one each,
-    ``map_block(block[, label])`` gives a mapping or pairs for many records at once. ``reduce`` and
-    ``combine`` take a key and the list of its values, or are one of the builtins sum, min and max; where
-    reduce is one of these, values are combined by it unless the job says otherwise.
-    With ``text = True`` records are str instead of bytes.
+    ``map(record[, label])`` returns pairs, ``map_keys(record[, label])`` returns keys that count one each,
+    ``map_block(block[, label])`` returns a mapping or pairs for many records at once. ``reduce`` and
+    ``combine`` take a key and the list of its values, or are one of the builtins sum, min and max. If reduce
+    is one of these, values are combined by it unless the job defines combine. With ``text = True`` records
+    are str instead of bytes.
     """
     found = {kind: _callable(module, kind.value) for kind in FunctionKind}
     there = [kind for kind, function in found.items() if function is not None]
@@ -75,7 +75,7 @@ def functions_of(module: ModuleType) -> Functions:
     if reduce is None:
         raise InvalidError("a job's module defines reduce(key, values), or says reduce = sum")
     if combine is None and reduce in FOLDS:
-        # Part by part they give what they give at once, so nothing is lost by combining early.
+        # The result by parts is the same as at once, so early combination loses nothing.
         combine = reduce
     if kind is FunctionKind.KEYS and combine in {min, max}:
         raise InvalidError("map_keys counts keys: combine is sum, or left out")
@@ -132,6 +132,6 @@ def _takes(function: Function, count: int) -> bool:
         inspect.signature(function).bind(*([None] * count))
     except TypeError:
         return False
-    except ValueError:  # a builtin that does not tell its signature
+    except ValueError:  # a builtin without a signature
         return count == 1
     return True

@@ -1,7 +1,6 @@
-"""A reducer's memory: values grouped by key, in sorted runs on disk when there are too many to hold.
+"""A reducer's memory: values grouped by key, with sorted runs on disk if there are too many.
 
-Not for: what arrived but may not count yet (``dios.lib.jobs.intake``), or calling the person's
-reduce function.
+``dios.lib.jobs.intake`` keeps data that does not count yet, and calls the reduce function.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ Pair: TypeAlias = tuple[Key, Value]
 
 
 class Spool(Protocol):
-    """Chunks that were put on disk at once, to be read back in the same order."""
+    """Chunks that were written to disk together, to be read in the same order."""
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """The chunks, from the first on."""
+        """Yield the chunks, from the first on."""
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
 
 
 NewSpool: TypeAlias = Callable[[list[bytes]], Spool]
-"""Puts chunks on disk."""
+"""Writes chunks to disk."""
 
 
 class KeyGroups:
-    """Values by key, either their sum (``totals``) or the list of them in order of arrival.
+    """Values by key: either their sum (``totals``) or the list of them in order of arrival.
 
-    ``distinct`` says that no key stands twice in one table that is added.
+    With ``distinct`` no key occurs twice in one added table.
     """
 
     def __init__(self, new_spool: NewSpool, *, totals: bool, distinct: bool) -> None:
@@ -52,7 +51,7 @@ class KeyGroups:
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the groups take."""
+        """Return the approximate memory of the groups in bytes."""
         return (len(self._sums) + self._listed) * JOB_PAIR_BYTES
 
     def add(self, table: Table) -> None:
@@ -75,7 +74,7 @@ class KeyGroups:
                 sums[key] = get(key, 0) + number
 
     def spill(self) -> None:
-        """Put what is held on disk as one run, sorted by key."""
+        """Write the groups to disk as one run, sorted by key."""
         if not self._sums and not self._lists:
             return
         if len(self._runs) >= JOB_RUNS_MAX:
@@ -103,7 +102,7 @@ class KeyGroups:
         return ((key, held[key]) for key in order)
 
     def _merged(self, runs: Sequence[Spool]) -> Iterator[Pair]:
-        """The groups of several runs and of what is held, by key; within a key, earlier runs come first."""
+        """Yield the groups of all runs and of the memory, by key; earlier runs first within a key."""
         sources = [chunks.pairs_of(run) for run in runs]
         first = cast("Callable[[Pair], bytes]", itemgetter(0))
         for key, same in groupby(merge(*sources, key=first), key=first):
@@ -114,7 +113,7 @@ class KeyGroups:
                 yield key, [value for part in cast("list[list[Value]]", values) for value in part]
 
     def pairs(self, *, ordered: bool) -> Iterator[Pair]:
-        """Every group, as key and sum or key and values; by key when ``ordered`` or spilled."""
+        """Yield every group, as key and sum or key and values; by key if ``ordered`` or spilled."""
         if self._runs:
             self.spill()
             yield from self._merged(self._runs)
@@ -124,7 +123,7 @@ class KeyGroups:
             yield from self._sums.items() if self._totals else self._lists.items()
 
     def sums(self, *, ordered: bool) -> Iterator[Table]:
-        """Every key and its sum, in tables; in whole columns unless something was spilled."""
+        """Yield every key and its sum, in tables; in whole columns unless something was spilled."""
         if self._runs or ordered:
             yield from tables_of(self.pairs(ordered=ordered))
             return
@@ -134,14 +133,14 @@ class KeyGroups:
             yield keys[start:stop], cast("list[Value]", values[start:stop])
 
     def close(self) -> None:
-        """Give the space of all runs back."""
+        """Free the space of all runs."""
         for run in self._runs:
             run.close()
         self._runs = []
 
 
 def tables_of(pairs: Iterator[Pair], size: int = JOB_CHUNK_PAIRS) -> Iterator[Table]:
-    """Pairs as tables of at most ``size`` pairs."""
+    """Yield pairs as tables of at most ``size`` pairs."""
     keys: list[Key] = []
     values: list[Value] = []
     for key, value in pairs:

@@ -1,7 +1,7 @@
-"""A job's inputs: references as they are, and files brought into shared memory with one copy.
+"""A job's inputs: references unchanged, and files copied once into shared memory.
 
-Not for: dividing them among mappers (``dios.lib.jobs.records``). Small files are packed together, so that ten
-thousand of them do not become ten thousand objects; each stays a document of its own, with its path as label.
+Small files are packed together, so that ten thousand of them do not become ten thousand objects; each stays a
+document of its own, with its path as label. ``dios.lib.jobs.records`` divides the inputs among mappers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dios.limits import JOB_INPUT_BYTES_MAX, JOB_PACK_BYTES
 from dios.wire.types import NameKind, ObjectType
 
 Source: TypeAlias = "Reference | Sequence[Reference] | Path | str | bytes"
-"""An object, several replicas of one, a file or a directory of files, or the bytes themselves."""
+"""An object, several replicas of it, a file or a directory of files, or the bytes themselves."""
 
 Sources: TypeAlias = "Sequence[Source] | Mapping[str, Source]"
 
@@ -28,7 +28,7 @@ _PACKED_BYTES_MAX: Final = JOB_PACK_BYTES // 8
 
 
 class Inputs:
-    """The objects that a job reads, and the documents in them. ``close`` drops those made here."""
+    """The objects that a job reads, and the documents in them. ``close`` drops those created here."""
 
     def __init__(self, node: Node) -> None:
         self._node: Final = node
@@ -39,7 +39,7 @@ class Inputs:
         self._packed: list[tuple[int, int, str]] = []
 
     def add_all(self, sources: Sources) -> None:
-        """Add inputs; given as a mapping, each under its label. Raises InvalidError for what is none."""
+        """Add inputs; a mapping has their labels as keys. Raises InvalidError for invalid ones."""
         labelled = sources.items() if isinstance(sources, Mapping) else (("", source) for source in sources)
         for label, source in labelled:
             self._add(source, label)
@@ -69,7 +69,7 @@ class Inputs:
         self._pack += data
 
     def _seal_pack(self) -> None:
-        """Make an object of the small documents that are waiting."""
+        """Create an object of the waiting small documents."""
         pack, self._pack = self._pack, bytearray()
         packed, self._packed = self._packed, []
         if not pack:
@@ -102,14 +102,14 @@ class Inputs:
             if size <= _PACKED_BYTES_MAX:
                 self._add_bytes(file.read(), label)
                 return
-            # The file's pages are copied straight into the object's, in the system.
+            # The file's pages are copied directly into the object's, inside the kernel.
             with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
                 for start, end in _pieces(mapped):
                     with memoryview(mapped)[start:end] as piece:
                         self._make(piece, label)
 
     def close(self) -> None:
-        """Drop the objects that were made here; tasks that still read them keep them alive."""
+        """Drop the objects that were created here; tasks that still read them keep them."""
         for blob in self._own:
             try:
                 blob.delete()
@@ -120,7 +120,7 @@ class Inputs:
 
 
 def _pieces(mapped: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """A file as objects of at most JOB_INPUT_BYTES_MAX, cut after newlines."""
+    """Yield a file as parts of at most JOB_INPUT_BYTES_MAX, cut after newlines."""
     start, size = 0, len(mapped)
     while start < size:
         end = min(size, start + JOB_INPUT_BYTES_MAX)

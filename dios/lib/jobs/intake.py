@@ -1,8 +1,8 @@
-"""What a reducer makes of its streams: a mapper's pairs count once, and only when all of them have come.
+"""A reducer's processing of its streams: a mapper's pairs count once, and only when all of them have come.
 
-Not for: reading streams or writing the output (``dios.lib.jobs.task``). Chunks are kept as they came,
-encoded, until their attempt's END; an attempt that breaks off leaves no trace. Mappers are taken in the order
-of their numbers, so that the same inputs give the same output bytes whichever mapper is the fastest.
+Chunks are kept encoded until the END of their attempt; an incomplete attempt leaves no trace. Mappers are
+processed in the order of their numbers, so that the same inputs give the same output bytes, independent of
+their speed. ``dios.lib.jobs.task`` reads the streams and writes the output.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Attempt:
         self.held_bytes = 0
 
     def append(self, chunk: bytes) -> None:
-        """Keep one more chunk."""
+        """Add a chunk."""
         self._chunks.append(chunk)
         self.held_bytes += len(chunk)
 
     def spill(self) -> None:
-        """Put what is in memory on disk."""
+        """Write the chunks in memory to disk."""
         if self._chunks:
             self._spools.append(self._new_spool(self._chunks))
         self._chunks = []
@@ -46,7 +46,7 @@ class Attempt:
         yield from self._chunks
 
     def close(self) -> None:
-        """Forget it."""
+        """Drop the attempt."""
         for spool in self._spools:
             spool.close()
         self._spools = []
@@ -54,7 +54,7 @@ class Attempt:
 
 
 class Intake:
-    """Everything one reducer has heard; ``complete`` once every mapper's pairs are taken."""
+    """The data of one reducer; ``complete`` once every mapper's pairs have come."""
 
     def __init__(self, order: ReduceOrder, functions: Functions, new_spool: NewSpool) -> None:
         self._order: Final = order
@@ -67,13 +67,13 @@ class Intake:
 
     @property
     def complete(self) -> bool:
-        """Whether every mapper's pairs are here."""
+        """Return True if every mapper's pairs are here."""
         return self._next == self._order.mappers
 
     def message(self, stream: int, data: bytes) -> StreamRead | PairsReceived | None:
-        """One message of a stream; answers what the controller should know.
+        """Process one message of a stream; return the report for the controller.
 
-        Raises ProtocolError when it is not what belongs there.
+        Raises ProtocolError for an unexpected message.
         """
         tag = chunks.tag_of(data)
         if tag is Tag.OPEN:
@@ -91,12 +91,12 @@ class Intake:
 
     def _opened(self, stream: int, opening: Opening) -> StreamRead:
         if stream in self._open or not 0 <= opening.mapper < self._order.mappers:
-            raise ProtocolError(f"a stream says it is of mapper {opening.mapper}, which cannot be")
+            raise ProtocolError(f"a stream has mapper number {opening.mapper}, which is out of range")
         self._open[stream] = Attempt(opening, self._new_spool)
         return StreamRead(opening.mapper, opening.attempt)
 
     def closed(self, stream: int) -> None:
-        """A stream ended without END: that attempt never happened."""
+        """Drop the attempt of a stream that ended without END."""
         attempt = self._open.pop(stream, None)
         if attempt is not None:
             attempt.close()
@@ -122,7 +122,7 @@ class Intake:
         attempt.close()
 
     def _stay_small(self) -> None:
-        """Spill the largest part of what is held when it is over the order's budget."""
+        """Spill the largest part of the data if it is over the order's budget."""
         attempts = [*self._open.values(), *self._whole.values()]
         waiting = sum(attempt.held_bytes for attempt in attempts)
         if waiting + self._groups.held_bytes <= self._order.memory_bytes:
@@ -134,7 +134,7 @@ class Intake:
             self._groups.spill()
 
     def results(self) -> Iterator[Table]:
-        """The reduced pairs, in tables. A reduce function that gives None leaves its key out."""
+        """Yield the reduced pairs, in tables; a key whose reduce function returns None is left out."""
         ordered = self._order.ordered
         if self._functions.totals:
             yield from self._groups.sums(ordered=ordered)
@@ -151,7 +151,7 @@ class Intake:
                 yield key, value
 
     def close(self) -> None:
-        """Give back everything on disk."""
+        """Free everything on disk."""
         for attempt in [*self._open.values(), *self._whole.values()]:
             attempt.close()
         self._groups.close()

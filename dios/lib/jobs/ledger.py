@@ -1,9 +1,8 @@
-"""The controller's bookkeeping: which reducer has which mapper's pairs, and what to start next.
+"""The state of a job: the pairs that each reducer has of each mapper, and the next tasks to start.
 
-Not for: starting anything (``dios.lib.jobs.controller`` does what ``next_steps`` says). A job is done
-when every reducer has ended well; a reducer can end well only when it took every mapper's pairs. Everything
-follows from one table, ``taken``: when a reducer dies its row is emptied, and mappers are run again for
-exactly the gaps.
+``dios.lib.jobs.controller`` carries out the steps of ``next_steps``. A job is done when every reducer has
+succeeded; a reducer can succeed only if it has every mapper's pairs. Everything follows from one table,
+``taken``: when a reducer dies its row is emptied, and mappers are run again for exactly the gaps.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from dios.limits import (
 
 
 class Role(enum.StrEnum):
-    """What a task of a job does."""
+    """The role of a job's task."""
 
     MAPPER = "mapper"
     REDUCER = "reducer"
 
 
 class StartJobTask(NamedTuple):
-    """Start an attempt; for a mapper, to serve these reducers (each in its present attempt)."""
+    """Start an attempt; for a mapper, with the reducers to serve (each in its present attempt)."""
 
     role: Role
     number: int
@@ -39,14 +38,14 @@ class StartJobTask(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """End a mapper's running attempt: it waits for a reducer that will never listen."""
+    """End a mapper's running attempt, which waits for a reducer that will never read."""
 
     number: int
     attempt: int
 
 
 class GiveUp(NamedTuple):
-    """The job has failed: this task failed too often, the last time for ``reason``."""
+    """End the job: this task failed too often, the last time for ``reason``."""
 
     role: Role
     number: int
@@ -60,7 +59,7 @@ Step: TypeAlias = StartJobTask | Stop | GiveUp
 class Ledger:
     """One job of ``mappers`` and ``reducers``, of which at most ``workers`` mappers run at a time.
 
-    A task that failed is tried ``attempts`` times in all. Raises InvalidError for numbers out of bounds.
+    A failed task is started ``attempts`` times in all. Raises InvalidError for numbers out of range.
     """
 
     def __init__(self, mappers: int, reducers: int, workers: int, attempts: int) -> None:
@@ -90,27 +89,27 @@ class Ledger:
 
     @property
     def done(self) -> bool:
-        """Whether every reducer's output is written."""
+        """Return True if every reducer's output is written."""
         return len(self._reduced) == self.reducers
 
     @property
     def taken(self) -> int:
-        """How many of all mappers' parts are where they belong, for showing."""
+        """Return the number of mappers' parts that have arrived, for display."""
         return sum(map(len, self._taken))
 
     # -- what happened ----------------------------------------------------------------------------
     def heard(self, reducer: int, attempt: int, mapper: int, mapper_attempt: int) -> None:
-        """A reducer's attempt reads the stream of a mapper's attempt."""
+        """Record that a reducer's attempt reads the stream of a mapper's attempt."""
         if self._reducing.get(reducer) == attempt:
             self._heard[reducer].add((mapper, mapper_attempt))
 
     def took(self, reducer: int, attempt: int, mapper: int) -> None:
-        """A reducer's attempt has all of a mapper's pairs."""
+        """Record that a reducer's attempt has all of a mapper's pairs."""
         if self._reducing.get(reducer) == attempt and 0 <= mapper < self.mappers:
             self._taken[reducer].add(mapper)
 
     def mapper_ended(self, number: int, attempt: int, failure: str | None) -> None:
-        """A mapper's attempt is over; ``failure`` says why when it did not do all its work."""
+        """Record the end of a mapper's attempt; ``failure`` is the reason if its work is incomplete."""
         running = self._serving.get(number)
         if running is None or running.attempt != attempt:
             return
@@ -118,13 +117,13 @@ class Ledger:
         if failure is None:
             return
         for reducer in running.partitions:
-            # What a reducer did not take of it is lost; should it take it after all, so much the better.
+            # Parts that no reducer took are lost; if one takes them later, they count.
             if self._sent[reducer].get(number) == attempt:
                 del self._sent[reducer][number]
         self._fail(Role.MAPPER, number, failure)
 
     def mapper_stopped(self, number: int, attempt: int) -> None:
-        """A mapper's attempt ended because of a Stop: not its failure."""
+        """Record the end of a mapper's attempt by a Stop, which is not a failure."""
         running = self._serving.get(number)
         if running is None or running.attempt != attempt:
             return
@@ -132,7 +131,7 @@ class Ledger:
         self.mapper_ended(number, attempt, "stopped")
 
     def reducer_ended(self, number: int, attempt: int, failure: str | None) -> None:
-        """A reducer's attempt is over; ``failure`` says why when its output is not written."""
+        """Record the end of a reducer's attempt; ``failure`` is the reason if its output is missing."""
         if self._reducing.get(number) != attempt:
             return
         del self._reducing[number]
@@ -155,7 +154,7 @@ class Ledger:
 
     # -- what to do -------------------------------------------------------------------------------
     def next_steps(self) -> list[Step]:
-        """What to do now; each step is given once and counts as begun."""
+        """Return the next steps; each is returned once and counts as begun."""
         if self._given_up is not None:
             return [self._given_up]
         steps: list[Step] = [*self._stops]
@@ -178,13 +177,13 @@ class Ledger:
         return steps
 
     def _gaps(self, mapper: int) -> tuple[int, ...]:
-        """The reducers that lack this mapper's pairs, and to which nothing is on its way."""
+        """Return the reducers without this mapper's pairs, to which none are on their way."""
         return tuple(
             reducer
             for reducer in self._reducing
             if mapper not in self._taken[reducer]
             and mapper not in self._sent[reducer]
-            # A slow reducer's queue of streams that it has still to read is bounded.
+            # The queue of unread streams of a slow reducer is bounded.
             and len(self._sent[reducer]) - len(self._taken[reducer]) < JOB_UNREAD_STREAMS_MAX
         )
 

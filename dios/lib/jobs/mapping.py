@@ -1,7 +1,7 @@
-"""A mapper's work: read records, call the person's map function, combine, and send each reducer its part.
+"""The work of a mapper: read records, call the map function, combine, and send each reducer its part.
 
-Not for: where bytes come from and go to, which it is given as views and ``ChunkOutlet``s (``dios.lib.jobs.task``
-makes them of references and streams), so that the whole of it runs in a test without a node.
+It works on views and ``ChunkOutlet``s, which ``dios.lib.jobs.task`` makes of references and streams, so that
+all of it runs in a test without a node.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class ChunkOutlet(Protocol):
     """The writing end of one intermediate stream."""
 
     def send(self, data: bytes) -> None:
-        """Send one message; ClosedError when the reducer is gone or needs no more."""
+        """Send one message; ClosedError if the reducer is gone or needs no more."""
 
     def close(self) -> None:
-        """No more will be sent."""
+        """Close the stream."""
 
 
 class ChunkSender:
-    """Divides pairs among the reducers that this attempt serves, and sends them."""
+    """Divides pairs among the reducers of this attempt, and sends them."""
 
     def __init__(self, order: MapOrder, outlets: Sequence[ChunkOutlet]) -> None:
         self._order: Final = order
@@ -56,7 +56,7 @@ class ChunkSender:
             self.pairs += len(some_keys)
 
     def end(self) -> None:
-        """Tell every reducer that it has all of this mapper's pairs."""
+        """Send every reducer the end of this mapper's pairs."""
         for number in list(self._outlets):
             self._send(number, chunks.encode_end(self._sent[number]))
         for outlet in self._outlets.values():
@@ -68,7 +68,7 @@ class ChunkSender:
         try:
             self._outlets[number].send(message)
         except (ClosedError, UnreachableError):
-            # That reducer died, and the controller will order this again, or it had our pairs already.
+            # That reducer died, and the controller will order this again, or it already had the pairs.
             self._outlets.pop(number).close()
 
 
@@ -79,10 +79,10 @@ def run_mapper(
     outlets: Sequence[ChunkOutlet],
     progress: Callable[[int, int, int], None],
 ) -> int:
-    """Do what ``order`` says; gives the number of pairs sent. ``progress`` is told of each block that was
-    read: of which input, from where, to where.
+    """Carry out ``order``; return the number of sent pairs.
 
-    Whatever the person's functions raise comes through.
+    ``progress`` is called for each block with its input, its beginning and its end. Exceptions of the
+    job's functions are not caught.
     """
     collector = collector_for(functions)
     sender = ChunkSender(order, outlets)
@@ -94,7 +94,7 @@ def run_mapper(
         for start, stop in blocks(view, segment, block_bytes):
             feed(view[start:stop], segment.label)
             if len(collector) >= most:
-                # Short of memory: what is combined so far goes out; the reducer combines the rest.
+                # Memory is short: the combined pairs are sent; the reducer combines the rest.
                 sender.send(collector.drain())
             progress(segment.input, start, stop)
     sender.send(collector.drain())
@@ -109,7 +109,7 @@ def _block_bytes(order: MapOrder, functions: Functions) -> int:
 
 
 def _feeder(functions: Functions, collector: Collector) -> Callable[[memoryview, str], None]:
-    """What to do with one block of a document, decided once for the whole job."""
+    """Return the function for one block of a document, chosen once for the job."""
     apply, text = functions.apply, functions.text
 
     def feed_block(block: memoryview, label: str) -> None:
@@ -133,7 +133,7 @@ def _feeder(functions: Functions, collector: Collector) -> Callable[[memoryview,
 
 
 def _records(block: memoryview, *, text: bool) -> Sequence[Record]:
-    """The records of a block, without their newlines."""
+    """Return the records of a block, without their newlines."""
     if text:
         lines = str(block, "utf-8", "replace").split("\n")
         if not lines[-1]:

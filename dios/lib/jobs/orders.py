@@ -1,7 +1,7 @@
-"""What a controller tells its tasks, and what they tell it while they work.
+"""The orders of a controller to its tasks, and their reports.
 
-Not for: intermediate data (``dios.lib.jobs.chunks``). An order is the bytes of a task's first input;
-reports are messages on its first output. ``docs/mapreduce.md`` has the tables.
+An order is the bytes of a task's first input; reports are messages on its first output.
+``docs/mapreduce.md`` has the tables.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dios.errors import ProtocolError
 from dios.lib.jobs.records import Segment
 
 JOB_MODULE: Final = "job"
-"""The name under which a task imports what the person wrote."""
+"""The name under which a task imports the job's module."""
 
 
 class MapOrder(Struct, frozen=True, array_like=True, tag=1):
-    """One attempt of one mapper: which records to read, for which reducers.
+    """One attempt of one mapper: the records to read, and the reducers to serve.
 
-    ``partitions`` are the reducers that are still to be served, in the order of the streams in the outputs;
-    inputs are numbered from the second of the task's inputs on.
+    ``partitions`` are those reducers, in the order of the streams in the outputs; inputs are numbered from
+    the second of the task's inputs on.
     """
 
     mapper: int
@@ -35,7 +35,7 @@ class MapOrder(Struct, frozen=True, array_like=True, tag=1):
 
 
 class ReduceOrder(Struct, frozen=True, array_like=True, tag=2):
-    """One attempt of one reducer: from how many mappers it has to hear before it is done."""
+    """One attempt of one reducer; ``mappers`` is the number of mappers whose pairs it needs."""
 
     reducer: int
     attempt: int
@@ -45,7 +45,7 @@ class ReduceOrder(Struct, frozen=True, array_like=True, tag=2):
 
 
 class ProgressReport(Struct, frozen=True, array_like=True, tag=10):
-    """So many bytes of input were mapped, or pairs reduced, since the last report."""
+    """The bytes of input that were mapped, or the pairs that were reduced, since the last report."""
 
     amount: int
 
@@ -58,14 +58,14 @@ class StreamRead(Struct, frozen=True, array_like=True, tag=11):
 
 
 class PairsReceived(Struct, frozen=True, array_like=True, tag=12):
-    """A reducer has all of a mapper's pairs; no other attempt of it is needed any more."""
+    """A reducer has all of a mapper's pairs; no other attempt of the mapper is needed."""
 
     mapper: int
     attempt: int
 
 
 class Finished(Struct, frozen=True, array_like=True, tag=13):
-    """A task did all it was ordered to: what it cost. ``pairs`` were sent or written, ``spilled`` bytes
+    """A task has completed its order; its costs. ``pairs`` were sent or written, ``spilled`` bytes
     went to disk, ``peak_bytes`` is the most memory it used.
     """
 
@@ -84,7 +84,7 @@ _reports: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Repor
 
 
 def encode(message: Order | Report) -> bytes:
-    """The bytes of an order or report."""
+    """Return the bytes of an order or report."""
     return _encode(message)
 
 
@@ -97,7 +97,7 @@ def decode_order(data: bytes) -> Order:
 
 
 def decode_report(data: bytes) -> Report:
-    """Read a report, which comes from a task that nobody trusts; raises ProtocolError."""
+    """Read a report of an untrusted task; raises ProtocolError."""
     try:
         return _reports.decode(data)
     except msgspec.DecodeError as error:

@@ -1,7 +1,7 @@
-r"""Records: which part of which input a mapper works on, and cutting it at record boundaries.
+r"""Records: the division of inputs among mappers, at record boundaries.
 
-Not for: reading objects. A record ends with a newline, or with its document. A split takes the records that
-begin in it, so that every record belongs to exactly one split wherever the splits were cut.
+A record ends with a newline, or with its document. A split has the records that begin in it, so that every
+record belongs to exactly one split, wherever the splits were cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Document(NamedTuple):
 
 
 class Segment(Struct, frozen=True, array_like=True):
-    """The part ``first`` to ``last`` of a document, whose records are one mapper's to read."""
+    """The part ``first`` to ``last`` of a document, whose records one mapper reads."""
 
     input: int
     start: int
@@ -38,15 +38,15 @@ class Segment(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the part."""
+        """Return the number of bytes of the part."""
         return self.last - self.first
 
 
 def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment, ...]]:
-    """Divide documents into at most ``count`` splits of nearly the same size, more only when one would have
-    parts of over JOB_INPUTS_MAX inputs.
+    """Divide documents into at most ``count`` splits of nearly the same size.
 
-    Documents keep their order. Empty documents have no records and are left out; so are empty splits.
+    There are more splits only if one would have more than JOB_INPUTS_MAX inputs. Documents keep their order.
+    Empty documents and empty splits are left out.
     """
     total = sum(document.end - document.start for document in documents)
     splits: list[list[Segment]] = [[] for _ in range(max(1, count))]
@@ -54,7 +54,7 @@ def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment
     for document in documents:
         place = document.start
         while place < document.end:
-            # The split that holds this byte, and the first byte of the next one.
+            # The split with this byte, and the first byte of the next split.
             number = passed * len(splits) // total
             border = -(-(number + 1) * total // len(splits))
             last = min(document.end, place + border - passed)
@@ -67,7 +67,7 @@ def plan_splits(documents: Sequence[Document], count: int) -> list[tuple[Segment
 
 
 def _of_few_inputs(split: list[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """A split, cut where it would need more input objects than one task can be handed."""
+    """Yield a split, divided if it needs more input objects than one task can have."""
     part: list[Segment] = []
     inputs: set[int] = set()
     for segment in split:
@@ -81,7 +81,7 @@ def _of_few_inputs(split: list[Segment]) -> Iterator[tuple[Segment, ...]]:
 
 
 def _after_newline(view: memoryview, place: int, end: int) -> int:
-    """The byte after the first newline at or after ``place``; ``end`` where there is none."""
+    """Return the byte after the first newline at or after ``place``; ``end`` if there is none."""
     while place < end:
         stop = min(place + _SEARCH_BYTES, end)
         found = bytes(view[place:stop]).find(_NEWLINE)
@@ -92,7 +92,7 @@ def _after_newline(view: memoryview, place: int, end: int) -> int:
 
 
 def bounds(view: memoryview, segment: Segment) -> tuple[int, int]:
-    """First and last byte (exclusive) of the records that begin in a segment."""
+    """Return the first and last byte (exclusive) of the records that begin in a segment."""
     first, last = segment.first, segment.last
     if first > segment.start:
         first = _after_newline(view, first - 1, segment.end)
@@ -102,8 +102,9 @@ def bounds(view: memoryview, segment: Segment) -> tuple[int, int]:
 
 
 def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[tuple[int, int]]:
-    """The segment's records as blocks of about ``block_bytes``, each of whole records: where each begins and
-    ends. A record longer than ``block_bytes`` makes its block longer.
+    """Yield begin and end of blocks of about ``block_bytes`` with whole records of a segment.
+
+    A record longer than ``block_bytes`` makes its block longer.
     """
     place, last = bounds(view, segment)
     while place < last:
@@ -118,7 +119,7 @@ def blocks(view: memoryview, segment: Segment, block_bytes: int) -> Iterator[tup
 
 
 def _last_newline(view: memoryview, first: int, stop: int) -> int:
-    """The byte after the last newline in ``first`` to ``stop``; ``first`` where there is none."""
+    """Return the byte after the last newline in ``first`` to ``stop``; ``first`` if there is none."""
     while stop > first:
         start = max(first, stop - _SEARCH_BYTES)
         found = bytes(view[start:stop]).rfind(_NEWLINE)

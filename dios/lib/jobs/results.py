@@ -1,7 +1,4 @@
-"""What a job leaves: its outputs, and what each task did and cost.
-
-Not for: running it (``dios.lib.jobs.controller``).
-"""
+"""The results of a job: its outputs, and the work and the costs of each task."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from dios.wire.types import Semantics
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One attempt of one task: where and how long it ran, and what it did.
+    """One attempt of one task: its node, its run time, and its work.
 
     ``pairs`` were sent by a mapper or written by a reducer; ``input_bytes`` are a mapper's records. The
-    figures of a task that failed are 0.
+    figures of a failed task are 0.
     """
 
     role: Role
@@ -40,13 +37,13 @@ class TaskReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it did all its work."""
+        """Return True if it completed its work."""
         return self.status.ok
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is: bytes of input mapped, mappers' parts that arrived, outputs written."""
+    """The progress of a job: bytes of input mapped, mappers' parts that arrived, outputs written."""
 
     bytes_done: int
     bytes_total: int
@@ -61,7 +58,10 @@ OnProgress: TypeAlias = Callable[[JobProgress], None]
 
 
 class JobFailedError(DiosError):
-    """A task of the job failed as often as it may; the message holds the last reason, ``failures`` all."""
+    """A task of the job failed as often as it may; the message has the last reason, ``failures`` all.
+
+    Correct the program or the input, then run the job again.
+    """
 
     code = Code.EIO
 
@@ -85,23 +85,23 @@ class JobResult:
         self.seconds: Final = seconds
 
     def __iter__(self) -> Iterator[tuple[chunks.Key, chunks.Value]]:
-        """Every pair of key and value, output by output."""
+        """Yield every pair of key and value, output by output."""
         for output in self.outputs:
             with output.read(Semantics.ANY) as request:
                 yield from chunks.pairs_of(chunks.unframed(request.view))
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all tasks that ended well."""
+        """Return the CPU time of all tasks that succeeded."""
         return sum(task.cpu_seconds for task in self.tasks)
 
     @property
     def failures(self) -> tuple[TaskReport, ...]:
-        """The attempts that failed and were made up for."""
+        """Return the failed attempts, which were repeated."""
         return tuple(task for task in self.tasks if not task.ok)
 
     def close(self) -> None:
-        """Drop the references to the outputs; anonymous ones are gone then."""
+        """Drop the references to the outputs; anonymous outputs are deleted then."""
         for output in self.outputs:
             with suppress(DiosError):
                 output.close()

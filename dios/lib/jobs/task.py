@@ -1,7 +1,7 @@
-"""What runs inside a job's tasks: the order is read, the person's functions are loaded, the work is done.
+"""The main function of a job's tasks: it reads the order, loads the job's functions, and does the work.
 
-Not for: the work itself (``dios.lib.jobs.mapping``, ``dios.lib.jobs.intake``), or for the controller.
-Everything a task touches it was handed at its start, or is delegated a stream at a time while it runs.
+A task has the references that it received at its start, and streams that are delegated while it runs.
+``dios.lib.jobs.mapping`` and ``dios.lib.jobs.intake`` are the work itself.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from dios.limits import JOB_HEARTBEAT_MS, JOB_REPORT_PERIOD_MS, JOB_WINDOW_BYTES
 from dios.wire.types import NameKind, ObjectType, Proximity, Semantics
 
 _KEPT_BEFORE_COLLECTING: Final = 100_000
-"""A job's tables are many containers and hold no cycles; looking for some every 700 objects costs a tenth."""
+"""The tables of a job are many containers without cycles; a collection every 700 objects costs a tenth."""
 
 
 def main() -> None:
-    """Do what the first input orders, and report it on the first output."""
+    """Carry out the order in the first input, and report on the first output."""
     node = connect()
     gc.freeze()
     gc.set_threshold(_KEPT_BEFORE_COLLECTING)
@@ -69,11 +69,11 @@ def main() -> None:
 
 
 class ControllerGoneError(Exception):
-    """Nobody reads this task's reports any more: there is nothing left to work for."""
+    """The controller is gone, so the work of this task is not needed."""
 
 
 class Reporter:
-    """Tells the controller how far the task is, a few times a second."""
+    """Sends the progress of the task to the controller, a few times a second."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream: Final = stream
@@ -81,7 +81,7 @@ class Reporter:
         self._due = time.monotonic() + JOB_REPORT_PERIOD_MS / 1000
 
     def send(self, report: Report) -> None:
-        """Send a report at once; ControllerGoneError when nobody reads it."""
+        """Send a report at once; ControllerGoneError if nobody reads it."""
         try:
             if self._amount and not isinstance(report, ProgressReport):
                 self._stream.send(encode_report(ProgressReport(self._amount)))
@@ -91,7 +91,7 @@ class Reporter:
             raise ControllerGoneError from None
 
     def progress(self, amount: int) -> None:
-        """So many bytes or pairs more are done; told when it is time to."""
+        """Add bytes or pairs to the progress; it is sent from time to time."""
         self._amount += amount
         now = time.monotonic()
         if now >= self._due:
@@ -119,8 +119,8 @@ class _StreamOutlet:
             try:
                 self._writer.send(data, JOB_HEARTBEAT_MS / 1000)
             except TimeLimitError:
-                # Nothing of it was sent. The reducer is slow, or nobody is left to give it this stream: then
-                # the report tells.
+                # Nothing of it was sent. The reducer is slow, or the controller is gone and will not delegate
+                # this stream: the report shows that.
                 self._reporter.send(ProgressReport(0))
             else:
                 return
@@ -146,7 +146,7 @@ def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) 
 
 
 def _views(node: Node, order: MapOrder, requests: ExitStack) -> tuple[list[memoryview], MapOrder]:
-    """The inputs' bytes: those of this node mapped, of others just the parts that are ordered."""
+    """The bytes of the inputs: those on this node mapped, of others only the needed parts."""
     blobs = node.inputs[1:]
     if not any(_is_away(blob) for blob in blobs):
         return [requests.enter_context(blob.read(Semantics.ANY)).view for blob in blobs], order
@@ -172,8 +172,8 @@ def _is_away(blob: Reference) -> bool:
 
 
 class _Pages:
-    """An input's pages in this task's memory, let go of once they were read: a mapper that reads gigabytes
-    occupies some megabytes. The object itself keeps its bytes.
+    """The mapped pages of an input, released after reading: a mapper that reads gigabytes occupies some
+    megabytes. The object keeps its bytes.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -181,7 +181,7 @@ class _Pages:
         self._kept = 0
 
     def passed(self, place: int) -> None:
-        """Bytes before ``place`` are not needed again."""
+        """Release the bytes before ``place``, which are not needed again."""
         if self._map is None or place - self._kept < JOB_WINDOW_BYTES:
             return
         end = place // mmap.PAGESIZE * mmap.PAGESIZE
@@ -192,14 +192,14 @@ class _Pages:
 
 # -- reducers -----------------------------------------------------------------------------------------
 class _Disk:
-    """Makes spools out of anonymous durable objects, which live as long as the task refers to them."""
+    """Creates spools of anonymous durable objects, which live as long as the task refers to them."""
 
     def __init__(self, node: Node) -> None:
         self._node: Final = node
         self.spilled = 0
 
     def spool(self, parts: list[bytes]) -> _BlobSpool:
-        """Put chunks on disk."""
+        """Write chunks to disk."""
         data = b"".join(map(chunks.framed, parts))
         self.spilled += len(data)
         blob = self._node.create(ObjectType.DURABLE_BLOB, data=data, naming=NameKind.ANONYMOUS)
@@ -237,14 +237,15 @@ def _reduce(node: Node, order: ReduceOrder, functions: Functions, reporter: Repo
 
 
 def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
-    """Read the mappers' streams as they are delegated, whichever has something, until all have been heard
-    (Listing 4.4). Each ring is mapped once and read in place again and again (Listing 4.6).
+    """Read the mappers' streams as they are delegated, until all have ended (Listing 4.4).
+
+    Each ring is mapped once and read in place again and again (Listing 4.6).
     """
     streams: list[Stream] = []
     while not intake.complete:
         ready = node.select([*streams, node.self], timeout=JOB_HEARTBEAT_MS / 1000)
         if ready is None:
-            # Were the controller gone, this would tell.
+            # This fails if the controller is gone.
             reporter.send(ProgressReport(0))
         elif isinstance(ready, Stream):
             if not _read(ready, intake, reporter):
@@ -254,20 +255,22 @@ def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
         else:
             event = node.next_event()
             if isinstance(event, Lost):
-                raise LimitError(f"{event.count} delegations were dropped before they were read")
+                raise LimitError(
+                    f"{event.count} delegations were dropped: the task did not read its events in time"
+                )
             if isinstance(event, Delegated) and isinstance(event.reference, Stream):
                 streams.append(event.reference)
 
 
 def _read(stream: Stream, intake: Intake, reporter: Reporter) -> bool:
-    """Take what a stream has; False when it is over."""
+    """Read the data of a stream; return False at its end."""
     try:
         messages = stream.reader.receive_many()
     except EndOfStreamError:
         intake.closed(stream.ref)
         return False
     except (ProtocolError, UnreachableError):
-        # A mapper that dies within a message leaves a torn one, and with its node one that breaks off.
+        # A mapper that dies within a message leaves an incomplete one, and its stream breaks with its node.
         intake.closed(stream.ref)
         return False
     for message in messages:
@@ -278,7 +281,7 @@ def _read(stream: Stream, intake: Intake, reporter: Reporter) -> bool:
 
 
 def _write(output: Reference, parts: list[bytes]) -> None:
-    """Make the output's bytes, all at once: nobody ever sees a part of them, and a repeat replaces them."""
+    """Write the output at once: no task reads a part of it, and a repetition replaces it."""
     size = sum(map(len, parts))
     if not size:
         output.write_bytes(b"", replace=True)

@@ -25,7 +25,7 @@ _TIMEX_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ClusterTest:
     """The result of one test: it failed if ``refused``; ``advice`` says what could be better."""
 
     name: str
@@ -35,13 +35,15 @@ class Looked:
     advice: str = ""
 
 
-def look(data: Path) -> list[Looked]:
+def test_cluster(data: Path) -> list[ClusterTest]:
     """Test what a node of a cluster in ``data`` needs; return nothing for other directories."""
     try:
         settings = load(data)
     except DiosError as error:
         return [
-            Looked("settings", "the settings of the node", error.message, refused=True, advice="correct them")
+            ClusterTest(
+                "settings", "the settings of the node", error.message, refused=True, advice="correct them"
+            )
         ]
     if not settings.listen and not settings.identity.exists():
         return []
@@ -50,7 +52,7 @@ def look(data: Path) -> list[Looked]:
         found += [_port(settings), _address(settings)]
     else:
         found.append(
-            Looked(
+            ClusterTest(
                 "port",
                 "other nodes connect to it",
                 "it does not listen",
@@ -61,7 +63,7 @@ def look(data: Path) -> list[Looked]:
     return found + list(_others(settings))
 
 
-def _identity(settings: Settings) -> Looked:
+def _identity(settings: Settings) -> ClusterTest:
     purpose = "identifies the node in its cluster"
     # Imported late: certificates take a tenth of a second, which a node without a cluster need not spend.
     from dios.transport.identity import identity  # noqa: PLC0415 - see above
@@ -69,26 +71,26 @@ def _identity(settings: Settings) -> Looked:
     try:
         own = identity.load(settings.data)
     except DiosError as error:
-        return Looked("identity", purpose, error.message, refused=True, advice="follow the message")
+        return ClusterTest("identity", purpose, error.message, refused=True, advice="follow the message")
     except OSError as error:
         detail = f"{error.filename}: {error.strerror}"
         advice = "run this command as the user who runs the node"
-        return Looked("identity", purpose, detail, refused=True, advice=advice)
+        return ClusterTest("identity", purpose, detail, refused=True, advice=advice)
     if own is None:
         advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
-        return Looked("identity", purpose, "none yet: the node accepts no other nodes", advice=advice)
-    return Looked("identity", purpose, f"{own.name} of cluster {own.cluster.hex()[:16]}")
+        return ClusterTest("identity", purpose, "none yet: the node accepts no other nodes", advice=advice)
+    return ClusterTest("identity", purpose, f"{own.name} of cluster {own.cluster.hex()[:16]}")
 
 
-def _clock() -> Looked:
+def _clock() -> ClusterTest:
     purpose = "expiry of join tokens, and the times shown to users; no guarantee depends on it"
     state = _clock_state()
     if state is None:
-        return Looked("clock", purpose, "the system does not report if it is synchronised")
+        return ClusterTest("clock", purpose, "the system does not report if it is synchronised")
     if state == _CLOCK_UNSYNCHRONISED:
         advice = "let chrony, systemd-timesyncd or the hypervisor set the clock"
-        return Looked("clock", purpose, "not synchronised, according to the kernel", advice=advice)
-    return Looked("clock", purpose, "synchronised by the network or the hypervisor")
+        return ClusterTest("clock", purpose, "not synchronised, according to the kernel", advice=advice)
+    return ClusterTest("clock", purpose, "synchronised by the network or the hypervisor")
 
 
 def _clock_state() -> int | None:
@@ -102,15 +104,17 @@ def _clock_state() -> int | None:
     return None if state < 0 else state
 
 
-def _port(settings: Settings) -> Looked:
+def _port(settings: Settings) -> ClusterTest:
     purpose = "other nodes connect to it"
     if daemon.find(settings.socket) is not None:
         answers = not _dial(_from_here(settings.listen))
         detail = f"{settings.listen}, used by the running node"
         if answers:
-            return Looked("port", purpose, detail)
+            return ClusterTest("port", purpose, detail)
         advice = "see the node's log: the node runs but does not listen"
-        return Looked("port", purpose, f"nobody answers at {settings.listen}", refused=True, advice=advice)
+        return ClusterTest(
+            "port", purpose, f"nobody answers at {settings.listen}", refused=True, advice=advice
+        )
     host, port = split_address(settings.listen)
     try:
         family, kind, _, _, place = socket.getaddrinfo(
@@ -120,10 +124,10 @@ def _port(settings: Settings) -> Looked:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
-        return Looked(
+        return ClusterTest(
             "port", purpose, f"{settings.listen}: {error.strerror}", refused=True, advice=_port_advice(error)
         )
-    return Looked("port", purpose, f"{settings.listen} is free")
+    return ClusterTest("port", purpose, f"{settings.listen} is free")
 
 
 def _from_here(listen: str) -> str:
@@ -142,23 +146,23 @@ def _port_advice(error: OSError) -> str:
     return "listen on an address and a port of this machine"
 
 
-def _address(settings: Settings) -> Looked:
+def _address(settings: Settings) -> ClusterTest:
     purpose = "the address that other nodes receive"
     host, port = split_address(settings.address)
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
         advice = "use an address, or a name that every machine of the cluster can resolve"
-        return Looked("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
+        return ClusterTest("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
     told = ", ".join(sorted(found))
     detail = settings.address if host in found else f"{settings.address}, which is {told}"
     if all(is_loopback(each) for each in found):
         advice = "nodes on other machines cannot reach it: advertise an address of this machine"
-        return Looked("address", purpose, f"{detail}, this machine only", advice=advice)
-    return Looked("address", purpose, detail)
+        return ClusterTest("address", purpose, f"{detail}, this machine only", advice=advice)
+    return ClusterTest("address", purpose, detail)
 
 
-def _others(settings: Settings) -> Iterator[Looked]:
+def _others(settings: Settings) -> Iterator[ClusterTest]:
     known = seeds.read(settings.data)[:_SEEDS_TRIED_MAX]
     if not known:
         return
@@ -166,12 +170,12 @@ def _others(settings: Settings) -> Iterator[Looked]:
     refusals = {address: why for address in known if (why := _dial(address))}
     detail = f"{len(known) - len(refusals)} of {len(known)} known addresses answer"
     if not refusals:
-        yield Looked("other nodes", purpose, detail)
+        yield ClusterTest("other nodes", purpose, detail)
         return
     told = "; ".join(f"{address}: {why}" for address, why in refusals.items())
     advice = "start those nodes, or open the port in the firewalls of the machines"
     # A node starts even if its cluster is down, and waits for it.
-    yield Looked("other nodes", purpose, f"{detail} ({told})", advice=advice)
+    yield ClusterTest("other nodes", purpose, f"{detail} ({told})", advice=advice)
 
 
 def _dial(address: str) -> str:

@@ -27,7 +27,7 @@ _DESCRIPTORS_WANTED: Final = limits.TASK_OPEN_FILES_MAX
 _READ_AND_ENTER: Final = stat.S_IROTH | stat.S_IXOTH
 
 
-class Level(enum.StrEnum):
+class DoctorLevel(enum.StrEnum):
     """The effect of a finding on the node's guarantees."""
 
     OK = "ok"
@@ -36,18 +36,18 @@ class Level(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """The result of one test; ``advice`` says what to change if it is not ok."""
 
     name: str
-    level: Level
+    level: DoctorLevel
     detail: str
     purpose: str
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
+class DoctorGuarantee:
     """A promise of a node on this machine; ``missing`` names the mechanisms that it lacks."""
 
     promise: str
@@ -63,8 +63,8 @@ class Diagnosis:
     why_not: str
     user: str
     data: Path
-    findings: tuple[Finding, ...]
-    guarantees: tuple[Guarantee, ...]
+    findings: tuple[DoctorFinding, ...]
+    guarantees: tuple[DoctorGuarantee, ...]
 
 
 _USER_NAMESPACES: Final = (
@@ -78,7 +78,7 @@ _CGROUPS: Final = (
     "or as root outside a container"
 )
 
-_TOLD: Final[Mapping[str, tuple[str, str]]] = {
+_MECHANISM_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "user": ("a task has no user's rights and no capability", _USER_NAMESPACES),
     "pid": ("a task sees only its own processes", _USER_NAMESPACES),
     "mount": (
@@ -141,51 +141,57 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
 
 
 # -- the machine --------------------------------------------------------------------------------------
-def _python() -> Finding:
+def _python() -> DoctorFinding:
     purpose = "runs the node and its tasks"
     detail = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info < PYTHON_MIN:
         wanted = ".".join(map(str, PYTHON_MIN))
-        return Finding("python", Level.MISSING, detail, purpose, f"use Python {wanted} or newer")
+        return DoctorFinding("python", DoctorLevel.MISSING, detail, purpose, f"use Python {wanted} or newer")
     library = Path(os.__file__).resolve().parent
     # Tasks of a node run by root have another user, who needs read permission for everybody.
     if os.geteuid() == 0 and library.stat().st_mode & _READ_AND_ENTER != _READ_AND_ENTER:
         advice = f"tasks run as another user and cannot read {library}: make it readable for all"
-        return Finding("python", Level.MISSING, detail, purpose, advice)
-    return Finding("python", Level.OK, detail, purpose)
+        return DoctorFinding("python", DoctorLevel.MISSING, detail, purpose, advice)
+    return DoctorFinding("python", DoctorLevel.OK, detail, purpose)
 
 
-def _kernel() -> Finding:
+def _kernel() -> DoctorFinding:
     machine = platform.machine()
     detail = f"{platform.system()} {platform.release()}, {machine}"
     purpose = "confines tasks"
     if machine not in numbers.AUDIT_ARCH:
         known = " or ".join(numbers.AUDIT_ARCH)
-        return Finding("kernel", Level.MISSING, detail, purpose, f"use a machine with a {known} processor")
-    return Finding("kernel", Level.OK, detail, purpose)
+        return DoctorFinding(
+            "kernel", DoctorLevel.MISSING, detail, purpose, f"use a machine with a {known} processor"
+        )
+    return DoctorFinding("kernel", DoctorLevel.OK, detail, purpose)
 
 
-def _sandbox(found: Mapping[str, Mechanism]) -> list[Finding]:
-    findings: list[Finding] = []
+def _sandbox(found: Mapping[str, Mechanism]) -> list[DoctorFinding]:
+    findings: list[DoctorFinding] = []
     for name, mechanism in found.items():
-        purpose, advice = _TOLD[name]
+        purpose, advice = _MECHANISM_TEXTS[name]
         if mechanism.available:
-            findings.append(Finding(name, Level.OK, mechanism.detail, purpose))
+            findings.append(DoctorFinding(name, DoctorLevel.OK, mechanism.detail, purpose))
         else:
-            level = Level.MISSING if mechanism.needed_for_pure else Level.WEAK
-            findings.append(Finding(name, level, mechanism.detail, purpose, advice))
+            level = DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK
+            findings.append(DoctorFinding(name, level, mechanism.detail, purpose, advice))
     return findings
 
 
-def _shared_memory(found: Mapping[str, Mechanism]) -> Finding:
+def _shared_memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "bytes move between tasks without a copy"
     seals = found["memfd_seals"]
     if not seals.available:
-        return Finding("shared memory", Level.MISSING, seals.detail, purpose, _TOLD["memfd_seals"][1])
-    return Finding("shared memory", Level.OK, "memfd; /dev/shm is not used, whatever its size", purpose)
+        return DoctorFinding(
+            "shared memory", DoctorLevel.MISSING, seals.detail, purpose, _MECHANISM_TEXTS["memfd_seals"][1]
+        )
+    return DoctorFinding(
+        "shared memory", DoctorLevel.OK, "memfd; /dev/shm is not used, whatever its size", purpose
+    )
 
 
-def _memory(found: Mapping[str, Mechanism]) -> Finding:
+def _memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "a task that exceeds its memory limit is ended"
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     default = limits.TASK_MEMORY_BYTES_DEFAULT
@@ -196,53 +202,55 @@ def _memory(found: Mapping[str, Mechanism]) -> Finding:
         advice = (
             "one task may use all memory: start the node with --task-memory-bytes below the machine's memory"
         )
-        return Finding("memory limits", Level.WEAK, detail, purpose, advice)
-    return Finding("memory limits", Level.OK, detail, purpose)
+        return DoctorFinding("memory limits", DoctorLevel.WEAK, detail, purpose, advice)
+    return DoctorFinding("memory limits", DoctorLevel.OK, detail, purpose)
 
 
-def _open_files() -> Finding:
+def _open_files() -> DoctorFinding:
     purpose = "the node needs a descriptor for each connection, open blob and stream"
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     detail = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard:,}; the node uses this maximum"
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_WANTED:
         advice = f"raise the hard limit of open files to {_DESCRIPTORS_WANTED:,} or more (ulimit -Hn)"
-        return Finding("open files", Level.WEAK, detail, purpose, advice)
-    return Finding("open files", Level.OK, detail, purpose)
+        return DoctorFinding("open files", DoctorLevel.WEAK, detail, purpose, advice)
+    return DoctorFinding("open files", DoctorLevel.OK, detail, purpose)
 
 
-def _of_store(data: Path) -> Finding:
-    looked = doctor_store.look(data)
+def _of_store(data: Path) -> DoctorFinding:
+    looked = doctor_store.test_store(data)
     purpose = "objects that were acknowledged as durable are on disk"
     if looked.refused:
-        return Finding("store", Level.MISSING, looked.refused, purpose, looked.advice)
-    level = Level.WEAK if looked.advice else Level.OK
-    return Finding("store", level, looked.detail, purpose, looked.advice)
+        return DoctorFinding("store", DoctorLevel.MISSING, looked.refused, purpose, looked.advice)
+    level = DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
+    return DoctorFinding("store", level, looked.detail, purpose, looked.advice)
 
 
-def _of_cluster(data: Path) -> list[Finding]:
-    found: list[Finding] = []
-    for looked in doctor_cluster.look(data):
-        level = Level.MISSING if looked.refused else Level.WEAK if looked.advice else Level.OK
-        found.append(Finding(looked.name, level, looked.detail, looked.purpose, looked.advice))
+def _of_cluster(data: Path) -> list[DoctorFinding]:
+    found: list[DoctorFinding] = []
+    for looked in doctor_cluster.test_cluster(data):
+        level = (
+            DoctorLevel.MISSING if looked.refused else DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
+        )
+        found.append(DoctorFinding(looked.name, level, looked.detail, looked.purpose, looked.advice))
     return found
 
 
 # -- what follows -------------------------------------------------------------------------------------
-def _guarantees(found: Mapping[str, Mechanism]) -> list[Guarantee]:
-    told: list[Guarantee] = []
+def _guarantees(found: Mapping[str, Mechanism]) -> list[DoctorGuarantee]:
+    told: list[DoctorGuarantee] = []
     for promise, needs in _PROMISES:
         lacking = tuple(name for name in needs if not found[name].available)
-        told.append(Guarantee(promise, not lacking, lacking))
+        told.append(DoctorGuarantee(promise, not lacking, lacking))
     for name, promise in (
         ("cgroup_memory", "A memory limit counts all processes of a task together, also of limbo tasks"),
         ("cgroup_pids", "A limit of threads and processes also applies to limbo tasks"),
     ):
         available = found[name].available
-        told.append(Guarantee(promise, available, () if available else (name,)))
+        told.append(DoctorGuarantee(promise, available, () if available else (name,)))
     return told
 
 
-def _durable(store: Finding) -> Guarantee:
-    holds = store.level is Level.OK
+def _durable(store: DoctorFinding) -> DoctorGuarantee:
+    holds = store.level is DoctorLevel.OK
     promise = "Data acknowledged as durable survive a crash, if the disk keeps what it has synced"
-    return Guarantee(promise, holds, () if holds else ("store",))
+    return DoctorGuarantee(promise, holds, () if holds else ("store",))

@@ -19,7 +19,7 @@ _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.s
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class StoreTest:
     """The result; ``refused`` is the failed step with its reason, ``advice`` what to change."""
 
     detail: str
@@ -27,21 +27,21 @@ class Looked:
     advice: str = ""
 
 
-def look(data: Path) -> Looked:
+def test_store(data: Path) -> StoreTest:
     """Try the operations of a store in ``data``, or in its nearest existing parent directory."""
     try:
         return _look(data.absolute())
     except OSError as error:
         reason = error.strerror or str(error)
-        return Looked(
+        return StoreTest(
             "", f"{data}: {reason}", "choose another directory with --data that the node's user owns"
         )
 
 
-def _look(data: Path) -> Looked:
+def _look(data: Path) -> StoreTest:
     folder = next(place for place in (data, *data.parents) if place.exists())
     if not folder.is_dir():
-        return Looked("", f"{folder} is not a directory", "choose another directory with --data")
+        return StoreTest("", f"{folder} is not a directory", "choose another directory with --data")
     _try_writing(folder)
     kind = _file_system(folder)
     space = os.statvfs(folder)
@@ -49,16 +49,16 @@ def _look(data: Path) -> Looked:
     where = str(data) if folder == data else f"{data} (to be created in {folder})"
     detail = f"{where}: written and synced, {kind or 'unknown file system'}, {free / limits.GIB:.1f} GiB free"
     if kind in _IN_MEMORY:
-        return Looked(
+        return StoreTest(
             detail, advice=f"{kind} is in memory: stored data are lost when the machine is switched off"
         )
     if kind in _OVER_A_NETWORK:
-        return Looked(
+        return StoreTest(
             detail, advice=f"{kind} may damage the store's index, which is mapped: use a local disk"
         )
     if free < limits.STORE_MAP_GROWTH_BYTES:
-        return Looked(detail, advice="free some space, or choose another directory with --data")
-    return Looked(detail)
+        return StoreTest(detail, advice="free some space, or choose another directory with --data")
+    return StoreTest(detail)
 
 
 def _try_writing(folder: Path) -> None:

@@ -136,12 +136,12 @@ def _task(time: Timeline, names: Sequence[str], previous: Mapping[str, float], m
     if names:
         lines += _remarks(known, names)
     for resource, (channel, unit, parts) in CHANNELS.items():
-        taken = time.largest_usage(names, channel)
-        if taken is not None and resource in _DISKS and taken.max() < RATE_MIN_S:
-            if taken.any():
+        use = time.largest_usage(names, channel)
+        if use is not None and resource in _DISKS and use.max() < RATE_MIN_S:
+            if use.any():
                 lines.append(f"# {resource}: less than {RATE_MIN_S / MB:g} MB/s, which is not demanded")
-        elif taken is not None:
-            lines += _demand(resource, _rounded(taken[first:end] * (margin / unit), parts), first)
+        elif use is not None:
+            lines += _demand(resource, _rounded(use[first:end] * (margin / unit), parts), first)
         elif previous.get(resource):
             lines.append(
                 f"{resource} = {_number(previous[resource])}" + ("  # not measured" if names else "")

@@ -121,7 +121,7 @@ class Timeline:
 
     def largest_usage(self, names: Iterable[str], channel: str) -> Floats | None:
         """Return the largest use (instants,) of these members, or None if no member was measured."""
-        found = [taken for name in names if (taken := self.usage(name, channel)) is not None]
+        found = [use for name in names if (use := self.usage(name, channel)) is not None]
         return np.max(found, axis=0) if found else None
 
 

@@ -29,7 +29,7 @@ def reproduce(
         numbers: the result of ``select_figures``.
         out: the directory; it is created.
         seed: the random seed.
-        told: receives progress lines.
+        progress: receives progress lines.
         quick: small clusters and short times, to check that everything works.
 
     Raises:

@@ -48,12 +48,12 @@ def figure_time(runs: PackerRuns) -> Figure:
             gains = runs.relative_gains(mbps, time, peaks, tasks)
             rows.append((score, 100 * median(one), 100 * median(two), percent(gains)))
         sheets.append(Sheet(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
-        beside: list[tuple[Cell, ...]] = [
+        comparisons: list[tuple[Cell, ...]] = [
             (score, *(percent(runs.relative_gains(mbps, score, other, tasks)) for other in ALIKE))
             for score in SCORES
         ]
         columns = ("score", *(f"compared with {other}" for other in ALIKE))
-        sheets.append(Sheet(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, beside))
+        sheets.append(Sheet(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, comparisons))
     sheets.append(_without_links(runs))
     return Figure(
         number="time",

@@ -91,7 +91,7 @@ class PackerRuns:
     seed: int
     progress: ProgressCallback
     scope: PackerScope
-    _fields: dict[tuple[int, float, tuple[str, ...]], SeedRun] = field(default_factory=dict)
+    _seed_runs: dict[tuple[int, float, tuple[str, ...]], SeedRun] = field(default_factory=dict)
     _without_links_runs: dict[int, list[float]] = field(default_factory=dict)
 
     def seeds(self) -> range:
@@ -117,10 +117,10 @@ class PackerRuns:
     def seed_run(self, seed: int, mbps: float, names: Sequence[str] = NAMES) -> SeedRun:
         """Return the results of all policies of ``names`` under the same jobs."""
         key = seed, mbps, tuple(names)
-        for (number, rate, known), played in self._fields.items():
+        for (number, rate, known), seed_run in self._seed_runs.items():
             if (number, rate) == (seed, mbps) and set(names) <= set(known):
-                return played
-        if not self._fields:
+                return seed_run
+        if not self._seed_runs:
             self.progress("loading the kernels; the first time they are compiled, which takes a minute")
             warm_up()
         source = SyntheticJobs(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
@@ -131,14 +131,14 @@ class PackerRuns:
             self.progress(f"seed {seed}, {mbps:g} Mbit/s: instant {simulation.done} of {self.scope.instants}")
             simulation.step()
         summaries = summarise(simulation, self.begin)
-        self._fields[key] = SeedRun(
+        self._seed_runs[key] = SeedRun(
             simulation.came,
             {
                 record.policy.name: PolicyRun(summary, record.admitted, record.used)
                 for record, summary in zip(simulation.records, summaries, strict=True)
             },
         )
-        return self._fields[key]
+        return self._seed_runs[key]
 
     def without_links(self, seed: int) -> list[float]:
         """Return the fractions of tasks that Tetris admits, with peaks and over time, if it ignores links."""

@@ -6,6 +6,6 @@ Read the modules in this order:
 - ``months``: the simulated months that several figures share;
 - ``spike``: Figures 1 and 4;
 - ``waits``: Figures 5 and 6;
-- ``events``: Figure 7, with ``trace_events``, the replay of a month through the live tree;
+- ``events``: Figure 7, with ``tree_replay``, the replay of a month through the live tree;
 - ``tree_cost``: the cost of a decision.
 """

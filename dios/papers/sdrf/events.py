@@ -9,10 +9,10 @@ import numpy as np
 
 from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
-from dios.fairness.trace_events import TreeReplay, replay
 from dios.fairness.trace_report import delta_text, run_mechanism
 from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, SdrfScope
+from dios.papers.sdrf.tree_replay import TreeReplay, replay
 from dios.plotting import Lines
 
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
-from dios.fairness.trace_events import TreeReplay, replay
 from dios.fairness.trace_report import run_mechanism
 from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
 from dios.papers.sdrf.months import FAMILY, PAPER
+from dios.papers.sdrf.tree_replay import TreeReplay, replay
 
 DELTA: Final = 1 - 1e-6
 CROWDS: Final = (10, 100, 600, 5_000)
@@ -53,9 +53,9 @@ def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure
         pool = trace.demands.mean(axis=0) * ROOM
         run_mechanism(trace.select(np.arange(trace.user.size) < 10), pool, DELTA)
         began = time.process_time()
-        played = run_mechanism(trace, pool, DELTA)
-        compiled_s = (time.process_time() - began) / played.order.size
-        again = replay(trace, pool, played, resort_every=max(1, decisions // 300))
+        result = run_mechanism(trace, pool, DELTA)
+        compiled_s = (time.process_time() - began) / result.order.size
+        again = replay(trace, pool, result, resort_every=max(1, decisions // 300))
         found[users] = (again, compiled_s)
     rows: list[tuple[Cell, ...]] = [
         (

@@ -9,8 +9,8 @@ from typing import Final
 from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
 from dios.papers.sprayer import connections, delays, rates, runs
 from dios.papers.sprayer.lab import tcp
-from dios.papers.sprayer.lab.cables import Cables
-from dios.papers.sprayer.lab.spaces import NotHereError
+from dios.papers.sprayer.lab.namespaces import NotHereError
+from dios.papers.sprayer.lab.veth_pairs import VethPairs
 
 FIGURES: Final = {
     "3.6a": "processed frames of one flow, by cycles per frame",
@@ -25,9 +25,9 @@ _IN_MEMORY: Final = ("3.6a", "3.7a")
 
 
 def missing_requirements() -> dict[str, str]:
-    """Return the reasons why this machine cannot make figures, by figure, or ``cables`` for namespaces."""
+    """Return why this machine cannot make some figures, by figure, or ``cables`` for namespaces."""
     try:
-        Cables().close()
+        VethPairs().close()
     except NotHereError as error:
         return {
             "cables": error.message,
@@ -55,10 +55,10 @@ def reproduce(
         raise NotHereError(lacks[numbers[0]])
     scope = runs.QUICK if quick else runs.FULL
     scope = scope if seeds is None else scope._replace(seeds=seeds)
-    cables = None if "cables" in lacks else Cables()
+    veth_pairs = None if "cables" in lacks else VethPairs()
     try:
         progress("loading the kernels; the first time they are compiled, which takes a minute")
-        shared_runs = runs.SprayerRuns(seed, progress, scope, cables)
+        shared_runs = runs.SprayerRuns(seed, progress, scope, veth_pairs)
         makers: dict[str, Callable[[], Figure]] = {
             "3.6a": lambda: rates.figure_6a(shared_runs),
             "3.6b": lambda: connections.figure_6b(shared_runs),
@@ -69,5 +69,5 @@ def reproduce(
         }
         yield from make_figures(left, makers, out, seed)
     finally:
-        if cables:
-            cables.close()
+        if veth_pairs:
+            veth_pairs.close()

@@ -7,9 +7,9 @@ from typing import Final
 from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
 from dios.papers.sprayer.runs import (
     BOTH,
-    CABLES,
     FAMILY,
     MEMORY,
+    NAMESPACES,
     NONE,
     NOTES,
     PARTS,
@@ -196,7 +196,7 @@ def _claims_7a(runs: SprayerRuns, place: str, most: int) -> list[PublishedClaim]
 
 
 def _picture_7a(runs: SprayerRuns, most: int) -> Lines:
-    place = CABLES if runs.cables else MEMORY
+    place = NAMESPACES if runs.veth_pairs else MEMORY
     x = runs.scope.flows
     series = {}
     for steer in BOTH:

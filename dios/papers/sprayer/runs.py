@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from dios.papers.figures import Cell, ProgressCallback
 from dios.papers.sprayer.lab import measure, tcp
-from dios.papers.sprayer.lab.cables import Cables
 from dios.papers.sprayer.lab.measure import ForwardingRate, FrameDelays, MeasurementSetting
 from dios.papers.sprayer.lab.tcp import Throughput
+from dios.papers.sprayer.lab.veth_pairs import VethPairs
 from dios.sprayer.functions.synthetic import Synthetic
 
 FAMILY: Final = "sprayer"
@@ -23,7 +23,7 @@ NONE: Final = "no number"
 PARTS: Final = ("mean", "least", "most")
 """Columns of a result over several seeds."""
 MEMORY: Final = "in memory"
-CABLES: Final = "between namespaces"
+NAMESPACES: Final = "between namespaces"
 LOAD: Final = 0.7
 """The fraction of the lower of both rates at which delays are measured (thesis, section 3.4)."""
 
@@ -35,7 +35,7 @@ class SprayerScope(NamedTuple):
     flows: tuple[int, ...]
     seeds: int
     memory_s: float
-    cables_s: float
+    veth_s: float
     tcp_s: int
     settle_s: int
     delay_s: float
@@ -47,7 +47,7 @@ FULL: Final = SprayerScope(
     flows=(1, 2, 4, 8, 16, 64, 128),
     seeds=3,
     memory_s=0.3,
-    cables_s=0.6,
+    veth_s=0.6,
     tcp_s=2,
     settle_s=1,
     delay_s=1.0,
@@ -58,7 +58,7 @@ QUICK: Final = SprayerScope(
     flows=(1, 4),
     seeds=1,
     memory_s=0.1,
-    cables_s=0.2,
+    veth_s=0.2,
     tcp_s=1,
     settle_s=0,
     delay_s=0.3,
@@ -84,12 +84,12 @@ NOTES: Final = (
 
 @dataclass
 class SprayerRuns:
-    """The measurements; each is made at its first use. ``cables`` is None without namespaces."""
+    """The measurements; each is made at its first use. ``veth_pairs`` is None without namespaces."""
 
     seed: int
     progress: ProgressCallback
     scope: SprayerScope
-    cables: Cables | None
+    veth_pairs: VethPairs | None
     _rates: dict[tuple[str, str, int, int, int], ForwardingRate] = field(default_factory=dict)
     _tcp: dict[tuple[str, int, int, int, bool], Throughput] = field(default_factory=dict)
 
@@ -110,13 +110,13 @@ class SprayerRuns:
 
     def places(self) -> tuple[str, ...]:
         """Return the places in which rates are measured."""
-        return (MEMORY, CABLES) if self.cables else (MEMORY,)
+        return (MEMORY, NAMESPACES) if self.veth_pairs else (MEMORY,)
 
-    def machines(self) -> Cables:
+    def machines(self) -> VethPairs:
         """Return the machines in namespaces, for figures that need them."""
-        if self.cables is None:
+        if self.veth_pairs is None:
             raise AssertionError("this figure needs namespaces, which this machine does not have")
-        return self.cables
+        return self.veth_pairs
 
     def _setting(self, steer: str, flows: int, seed: int, seconds: float) -> MeasurementSetting:
         return MeasurementSetting(cores=self.cores, steer=steer, flows=flows, seed=seed, seconds=seconds)
@@ -131,7 +131,7 @@ class SprayerRuns:
                 setting = self._setting(steer, flows, seed, self.scope.memory_s)
                 self._rates[key] = measure.in_memory(function, setting)
             else:
-                setting = self._setting(steer, flows, seed, self.scope.cables_s)
+                setting = self._setting(steer, flows, seed, self.scope.veth_s)
                 self._rates[key] = measure.forwarding(self.machines(), function, setting)
         return self._rates[key]
 
@@ -141,7 +141,7 @@ class SprayerRuns:
 
     def lower(self, cycles: int, seed: int) -> float:
         """Return the lower rate of both ways of steering, for one flow between namespaces."""
-        return min(self.rate(CABLES, steer, cycles, 1, seed).frames_s for steer in BOTH)
+        return min(self.rate(NAMESPACES, steer, cycles, 1, seed).frames_s for steer in BOTH)
 
     def delays(self, cycles: int, seed: int) -> dict[str, FrameDelays]:
         """Return the delays of one flow by the way of steering, at no more than 70 % of the lower rate.

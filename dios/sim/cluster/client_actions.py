@@ -34,7 +34,7 @@ from dios.wire.types import (
 LIFETIME_NS_MAX: Final = 3_000 * MS
 
 
-class OpenBuffer(Struct):
+class ClientBuffer(Struct):
     """A buffer of an active I/O request of the client."""
 
     ref: messages.Reference
@@ -52,7 +52,7 @@ class CooperatingClient(SimulatedClient):
         self, rng: Random, environment: ClientEnvironment, node: NodeId, task: TaskId, who: str
     ) -> None:
         super().__init__(rng, environment, node, task, who)
-        self.buffers: Final[list[OpenBuffer]] = []
+        self.buffers: Final[list[ClientBuffer]] = []
 
     def choices(self) -> list[tuple[int, Callable[[], None]]]:
         """Return the possible actions with their weights."""
@@ -94,7 +94,7 @@ class CooperatingClient(SimulatedClient):
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             if isinstance(result, messages.Buffer):
                 now = self._environment.now
-                self.buffers.append(OpenBuffer(reference, result.buffer, writing, result.v_w, now, lock))
+                self.buffers.append(ClientBuffer(reference, result.buffer, writing, result.v_w, now, lock))
                 if not writing and data[0] is not None:
                     self._promises.read(reference.object, data[0], since)
             self._drop_invalid(reference, result)
@@ -115,12 +115,12 @@ class CooperatingClient(SimulatedClient):
         else:
             self._commit(request)
 
-    def _release(self, request: OpenBuffer) -> None:
+    def _release(self, request: ClientBuffer) -> None:
         self.buffers.remove(request)
         kind = messages.ReleaseWrite if request.writing else messages.ReleaseRead
         self._call(kind(request.ref.ref, request.buffer), ignore_answer, about=(request.ref,))
 
-    def _commit(self, request: OpenBuffer) -> None:
+    def _commit(self, request: ClientBuffer) -> None:
         value = self._rng.randbytes(16)
         inside = self._rng.random() < 0.5
         if not inside:

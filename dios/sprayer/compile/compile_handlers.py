@@ -42,7 +42,7 @@ class CompiledHandlers(NamedTuple):
 
     address: int
     context: npt.NDArray[np.int64]
-    kept: tuple[object, ...]
+    arrays: tuple[object, ...]
     """The arrays to which the context points."""
 
 
@@ -52,7 +52,7 @@ class _ContextBuilder:
     def __init__(self) -> None:
         self.words: list[int] = []
         self.names: dict[str, object] = {}
-        self.kept: list[object] = []
+        self.arrays: list[object] = []
 
     def read(self, value: object) -> str | None:
         """Return the text that reads a number or an array in compiled code; None for other values."""
@@ -60,7 +60,7 @@ class _ContextBuilder:
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous or value.dtype.hasobject or value.ndim == 0:
                 return None
-            self.kept.append(value)
+            self.arrays.append(value)
             self.words += [value.ctypes.data, *value.shape]
             kind = f"kind_{at}"
             self.names[kind] = value.dtype
@@ -95,9 +95,9 @@ def compile_handlers(
     lines = ["def entry(context, what, count):", "    words = array_at(context, (SIZE,), WORD)"]
     lines.append("    floats = array_at(context, (SIZE,), FLOAT)")
     lines.append(f"    now = {fields.read(now)}")
-    told = {name: fields.read(value) for name, value in zip(Flows._fields, flows, strict=True)}
-    told["now"] = "now[0]"
-    lines.append(f"    flows = Flows({', '.join(str(text) for text in told.values())})")
+    flow_fields = {name: fields.read(value) for name, value in zip(Flows._fields, flows, strict=True)}
+    flow_fields["now"] = "now[0]"
+    lines.append(f"    flows = Flows({', '.join(str(text) for text in flow_fields.values())})")
     seen = {name: text for name, value in _attributes(function) if (text := fields.read(value)) is not None}
     # Two fields of different types, so that Numba never treats the tuple as an array.
     seen |= {"dios_whole": "words[0]", "dios_broken": "floats[0]"}
@@ -132,7 +132,7 @@ def compile_handlers(
         **fields.names,
     }
     address = _CompiledFunctions.of(function, "\n".join(lines), space, own)
-    return CompiledHandlers(address, np.array(fields.words, np.int64), tuple(fields.kept))
+    return CompiledHandlers(address, np.array(fields.words, np.int64), tuple(fields.arrays))
 
 
 def _attributes(function: NetworkFunction) -> Iterator[tuple[str, object]]:

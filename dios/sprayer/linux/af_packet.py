@@ -60,7 +60,7 @@ class AfPacketEngine:
         secret: int | None = None,
     ) -> None:
         check_options(pairs, cores, places, pin)
-        how = parse_steering(steer)
+        steering = parse_steering(steer)
         self.cores: Final = cores
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
         self.receive, self.transmit, self.release = kernels.functions()
@@ -69,7 +69,7 @@ class AfPacketEngine:
         self._contexts: Final = np.zeros((cores, kernels.WORDS), np.int64)
         self._kept: Final[list[npt.NDArray[np.int64]]] = []
         self.secret: Final = secrets.randbits(64) if secret is None else secret
-        text = program(how, cores, self.secret)
+        text = program(steering, cores, self.secret)
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             for where in self.interfaces:
@@ -126,10 +126,10 @@ class AfPacketEngine:
     def statistics(self, core: int) -> CoreStatistics:
         """Return the statistics of one core's sockets."""
         words = self._contexts[core]
-        told = [sockets[core].statistics() for sockets in self._sockets]
+        counts = [sockets[core].statistics() for sockets in self._sockets]
         return CoreStatistics(
-            arrived=sum(arrived for arrived, _ in told),
-            no_place=sum(lost for _, lost in told),
+            arrived=sum(arrived for arrived, _ in counts),
+            no_place=sum(lost for _, lost in counts),
             cut=int(words[kernels.CUT]),
             tagged=int(words[kernels.TAGGED]),
             finished=int(words[kernels.FINISHED]),

@@ -102,8 +102,8 @@ class AfXdpEngine:
         """Open a socket on one queue for each core."""
         sockets: list[XdpSocket] = []
         for _ in range(self.cores):
-            beside = sockets[0] if sockets else self._sockets[0][0] if self._sockets else None
-            made = XdpSocket(where, queue, self._memory, places, shared, beside)
+            sharing = sockets[0] if sockets else self._sockets[0][0] if self._sockets else None
+            made = XdpSocket(where, queue, self._memory, places, shared, sharing)
             stack.callback(made.close)
             sockets.append(made)
         sockets[0].offer(len(self._sockets) * self._each, self._each, self._memory.size)

@@ -29,7 +29,7 @@ _XDP: Final = 6
 _ON_XDP: Final = 37
 _GENERIC: Final = 2
 _NATIVE: Final = 4
-_TOLD_BYTES: Final = 2**16
+_LOG_BYTES: Final = 2**16
 _SHOWN: Final = 600
 
 
@@ -81,15 +81,15 @@ def load(text: bytes) -> int:
     """Load an XDP program; return its file. Raises InvalidError with the message of the kernel's verifier."""
     code = ctypes.create_string_buffer(text, len(text))
     rights = ctypes.create_string_buffer(b"Apache-2.0")
-    told = ctypes.create_string_buffer(_TOLD_BYTES)
-    given = struct.pack("=IIQQ", _XDP, len(text) // 8, ctypes.addressof(code), ctypes.addressof(rights))
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    attributes = struct.pack("=IIQQ", _XDP, len(text) // 8, ctypes.addressof(code), ctypes.addressof(rights))
     try:
-        return _call(_LOAD, given)
+        return _call(_LOAD, attributes)
     except OSError as error:
         # Load it again to get the verifier's message.
         with contextlib.suppress(OSError):
-            os.close(_call(_LOAD, given + struct.pack("=IIQ", 1, len(told), ctypes.addressof(told))))
-        words = told.value.decode(errors="replace").strip()[-_SHOWN:]
+            os.close(_call(_LOAD, attributes + struct.pack("=IIQ", 1, len(log), ctypes.addressof(log))))
+        words = log.value.decode(errors="replace").strip()[-_SHOWN:]
         raise InvalidError(f"the kernel refuses the program: {error.strerror}; {words}") from None
 
 
@@ -119,6 +119,6 @@ def link(program: int, index: int, name: str, *, native: bool = True) -> tuple[i
 def run_program(program: int, frame: bytes) -> int:
     """Return the result of a program for a frame, in a test run of the kernel. Raises OSError."""
     data = ctypes.create_string_buffer(frame, len(frame))
-    given = struct.pack("=4IQQ", program, 0, len(frame), 0, ctypes.addressof(data), 0)
-    (found,) = struct.unpack_from("=I", _call_with_output(_TRY, given)[1], 4)
+    attributes = struct.pack("=4IQQ", program, 0, len(frame), 0, ctypes.addressof(data), 0)
+    (found,) = struct.unpack_from("=I", _call_with_output(_TRY, attributes)[1], 4)
     return int(found)

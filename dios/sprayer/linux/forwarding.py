@@ -45,8 +45,8 @@ def _address(name: str, version: int) -> str:
     """Return an address of an interface that is valid beyond its link, or "" if there is none."""
     if version == 4:
         try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-                return socket.inet_ntoa(interface_ioctl(asked, _SIOCGIFADDR, name)[20:24])
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+                return socket.inet_ntoa(interface_ioctl(control, _SIOCGIFADDR, name)[20:24])
         except OSError:
             return ""
     try:

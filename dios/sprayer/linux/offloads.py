@@ -100,7 +100,7 @@ def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
             f"changing the offloads of {name} needs root ({error.strerror}: {error.filename})"
         ) from None
     except OSError as error:
-        raise InvalidError(f"interface {name!r}: {error.strerror}") from None
+        raise InvalidError(f"interface {name!r}: {error.strerror or error}") from None
     try:
         yield file, index
     finally:
@@ -157,13 +157,13 @@ def _restore(name: str, index: int, file: int) -> None:
 
 def requested_features(name: str) -> dict[str, bool]:
     """Return the features of an interface that can be changed, and True if they are requested."""
-    with _asked() as asked:
-        names = _names(asked, name)
+    with _control_socket() as control:
+        names = _names(control, name)
         blocks = -(-len(names) // 32)
-        told = _call(asked, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
+        reply = _call(control, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
     found: dict[str, bool] = {}
     for place, feature in enumerate(names):
-        available, requested, _, never = struct.unpack_from("=4I", told, 8 + place // 32 * 16)
+        available, requested, _, never = struct.unpack_from("=4I", reply, 8 + place // 32 * 16)
         bit = 1 << place % 32
         if feature and available & bit and not never & bit:
             found[feature] = bool(requested & bit)
@@ -172,12 +172,12 @@ def requested_features(name: str) -> dict[str, bool]:
 
 def active_features(name: str) -> dict[str, bool]:
     """Return each feature of an interface, and True if it is active."""
-    with _asked() as asked:
-        names = _names(asked, name)
+    with _control_socket() as control:
+        names = _names(control, name)
         blocks = -(-len(names) // 32)
-        told = _call(asked, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
+        reply = _call(control, name, struct.pack("=II", _GET, blocks) + bytes(16 * blocks))
     return {
-        feature: bool(struct.unpack_from("=4I", told, 8 + place // 32 * 16)[2] & 1 << place % 32)
+        feature: bool(struct.unpack_from("=4I", reply, 8 + place // 32 * 16)[2] & 1 << place % 32)
         for place, feature in enumerate(names)
         if feature
     }
@@ -185,34 +185,34 @@ def active_features(name: str) -> dict[str, bool]:
 
 def change_features(name: str, features: dict[str, bool]) -> None:
     """Request features on or off; ignore names that this kernel does not know."""
-    with _asked() as asked:
-        names = _names(asked, name)
+    with _control_socket() as control:
+        names = _names(control, name)
         blocks = [[0, 0] for _ in range(-(-len(names) // 32))]
         for place, feature in enumerate(names):
             if feature in features:
                 blocks[place // 32][0] |= 1 << place % 32
                 blocks[place // 32][1] |= features[feature] << place % 32
         if any(valid for valid, _ in blocks):
-            told = b"".join(struct.pack("=II", *block) for block in blocks)
-            _call(asked, name, struct.pack("=II", _SET, len(blocks)) + told)
+            reply = b"".join(struct.pack("=II", *block) for block in blocks)
+            _call(control, name, struct.pack("=II", _SET, len(blocks)) + reply)
 
 
 def driver(name: str) -> str:
     """Return the name of an interface's driver, or "" if it is unknown."""
     try:
-        with _asked() as asked:
-            told = _call(asked, name, struct.pack("=I192x", _DRIVER))
+        with _control_socket() as control:
+            reply = _call(control, name, struct.pack("=I192x", _DRIVER))
     except InvalidError:
         return ""
-    return told[4:36].partition(b"\0")[0].decode(errors="replace")
+    return reply[4:36].partition(b"\0")[0].decode(errors="replace")
 
 
 def receive_queues(name: str) -> int:
     """Return the number of receive queues; raise InvalidError above ``SPRAYER_QUEUES_MAX``."""
     try:
-        with _asked() as asked:
-            told = _call(asked, name, struct.pack("=9I", _CHANNELS, *bytes(8)))
-        _, _, _, _, _, receiving, _, _, both = struct.unpack("=9I", told)
+        with _control_socket() as control:
+            reply = _call(control, name, struct.pack("=9I", _CHANNELS, *bytes(8)))
+        _, _, _, _, _, receiving, _, _, both = struct.unpack("=9I", reply)
         count = max(int(receiving) + int(both), 1)
     except InvalidError:
         count = 1  # The driver does not report queues.
@@ -224,25 +224,25 @@ def receive_queues(name: str) -> int:
     return count
 
 
-def _names(asked: socket.socket, name: str) -> list[str]:
+def _names(control: socket.socket, name: str) -> list[str]:
     """Return the kernel's names of the features, in the order of their bits."""
-    told = _call(asked, name, struct.pack("=IIQI", _HOW_MANY, 0, 1 << _FEATURES, 0))
-    (count,) = struct.unpack_from("=I", told, 16)
-    told = _call(asked, name, struct.pack("=III", _STRINGS, _FEATURES, count) + bytes(_NAME_BYTES * count))
-    texts = (told[12 + at : 12 + at + _NAME_BYTES] for at in range(0, _NAME_BYTES * count, _NAME_BYTES))
+    reply = _call(control, name, struct.pack("=IIQI", _HOW_MANY, 0, 1 << _FEATURES, 0))
+    (count,) = struct.unpack_from("=I", reply, 16)
+    reply = _call(control, name, struct.pack("=III", _STRINGS, _FEATURES, count) + bytes(_NAME_BYTES * count))
+    texts = (reply[12 + at : 12 + at + _NAME_BYTES] for at in range(0, _NAME_BYTES * count, _NAME_BYTES))
     return [text.partition(b"\0")[0].decode() for text in texts]
 
 
-def _asked() -> socket.socket:
+def _control_socket() -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def _call(asked: socket.socket, name: str, told: bytes) -> bytes:
+def _call(control: socket.socket, name: str, reply: bytes) -> bytes:
     """Make one ethtool call about an interface; return its data afterwards."""
-    memory = ctypes.create_string_buffer(told, len(told))
+    memory = ctypes.create_string_buffer(reply, len(reply))
     request = struct.pack("16sP", name.encode()[:15], ctypes.addressof(memory)).ljust(40, b"\0")
     try:
-        fcntl.ioctl(asked, _SIOCETHTOOL, request)
+        fcntl.ioctl(control, _SIOCETHTOOL, request)
     except OSError as error:
         if error.errno == errno.EPERM:
             raise NotPermittedError(f"changing the offloads of {name} needs root or CAP_NET_ADMIN") from None

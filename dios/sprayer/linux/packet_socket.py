@@ -75,14 +75,16 @@ class Interface:
 def interface(name: str) -> Interface:
     """Return an interface; raise InvalidError if it does not exist, is down, or is not Ethernet."""
     known = ", ".join(each for _, each in socket.if_nameindex())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:
             index = socket.if_nametoindex(name)
-            (flags,) = struct.unpack_from("=H", interface_ioctl(asked, _SIOCGIFFLAGS, name), 16)
-            (mtu,) = struct.unpack_from("=i", interface_ioctl(asked, _SIOCGIFMTU, name), 16)
-            (kind,) = struct.unpack_from("=H", interface_ioctl(asked, 0x8927, name), 16)
+            (flags,) = struct.unpack_from("=H", interface_ioctl(control, _SIOCGIFFLAGS, name), 16)
+            (mtu,) = struct.unpack_from("=i", interface_ioctl(control, _SIOCGIFMTU, name), 16)
+            (kind,) = struct.unpack_from("=H", interface_ioctl(control, 0x8927, name), 16)
         except OSError as error:
-            raise InvalidError(f"interface {name!r}: {error.strerror}; the interfaces are {known}") from None
+            raise InvalidError(
+                f"interface {name!r}: {error.strerror or error}; the interfaces are {known}"
+            ) from None
     if not flags & _UP:
         raise InvalidError(f"interface {name!r} is down; run `ip link set {name} up`")
     if kind != _ETHERNET:
@@ -90,9 +92,9 @@ def interface(name: str) -> Interface:
     return Interface(name, index, min(mtu, SPRAYER_FRAME_BYTES_MAX - LINK_BYTES))
 
 
-def interface_ioctl(asked: socket.socket, what: int, name: str) -> bytes:
+def interface_ioctl(control: socket.socket, what: int, name: str) -> bytes:
     """Return the kernel's answer about an interface: its name in 16 bytes, then 16 bytes. Raises OSError."""
-    return fcntl.ioctl(asked, what, struct.pack("16s16x", name.encode()[:15]))
+    return fcntl.ioctl(control, what, struct.pack("16s16x", name.encode()[:15]))
 
 
 @contextlib.contextmanager
@@ -153,7 +155,7 @@ class PacketSocket:
         self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _SEND_BYTES)
         # A filter that drops everything: before it joins a group, each socket would receive every frame.
         with _program(_NOTHING) as nothing:
-            self._socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing.told)
+            self._socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing.description)
         self._socket.bind((self.interface.name, _ALL))
         self._set(_ADD_MEMBERSHIP, _membership(self.interface))
 
@@ -182,7 +184,7 @@ class PacketSocket:
     def choose_by(self, text: bytes) -> None:
         """Set the program of this socket's group."""
         with _program(text) as program:
-            self._set(_FANOUT_DATA, program.told)
+            self._set(_FANOUT_DATA, program.description)
 
     def open_up(self) -> None:
         """Let frames arrive."""
@@ -208,7 +210,7 @@ class _program:  # noqa: N801 - a context manager, used like a function
 
     def __init__(self, text: bytes) -> None:
         self._text: Final = ctypes.create_string_buffer(text, len(text))
-        self.told: Final = struct.pack("@HP", len(text) // 8, ctypes.addressof(self._text))
+        self.description: Final = struct.pack("@HP", len(text) // 8, ctypes.addressof(self._text))
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,7 @@ class FrameMemory:
         self._map: Final = mmap.mmap(-1, frames * size)
         self.address: Final = _address(self._map)
 
-    def told(self) -> bytes:
+    def description(self) -> bytes:
         """Return the kernel's description of the memory."""
         return struct.pack("=QQ4I", self.address, self.frames * self.size, self.size, 0, 0, 0)
 
@@ -94,7 +94,7 @@ class XdpSocket:
     """One socket of one core on one queue of an interface; nothing arrives before a program chooses it.
 
     The first socket of a queue creates its rings with ``places`` places, the first of all registers the
-    memory; ``beside`` is the socket with which this one shares them, None for the first. Raises
+    memory; ``sharing`` is the socket with which this one shares them, None for the first. Raises
     NotPermittedError without the needed privileges, and InvalidError with the kernel's message.
     """
 
@@ -105,12 +105,12 @@ class XdpSocket:
         memory: FrameMemory,
         rows: int,
         places: int,
-        beside: XdpSocket | None,
+        sharing: XdpSocket | None,
     ) -> None:
         self.interface: Final = where
         self.queue: Final = queue
         self._maps: Final[list[mmap.mmap]] = []
-        self._brings = beside is None or (beside.interface, beside.queue) != (where, queue)
+        self._creates_rings = sharing is None or (sharing.interface, sharing.queue) != (where, queue)
         try:
             self._socket: Final = socket.socket(_AF_XDP, socket.SOCK_RAW, 0)
         except PermissionError:
@@ -121,20 +121,20 @@ class XdpSocket:
                 "choose packet sockets (af_packet)"
             ) from None
         try:
-            self._set_up(memory, rows, places, beside)
+            self._set_up(memory, rows, places, sharing)
         except PermissionError:
             self.close()
             raise _refused(where) from None
         except OSError as error:
             self.close()
-            raise InvalidError(_why(where, queue, memory, error)) from None
+            raise InvalidError(_error_text(where, queue, memory, error)) from None
 
-    def _set_up(self, memory: FrameMemory, rows: int, places: int, beside: XdpSocket | None) -> None:
-        if beside is None:
-            self._set(_MEMORY, memory.told())
+    def _set_up(self, memory: FrameMemory, rows: int, places: int, sharing: XdpSocket | None) -> None:
+        if sharing is None:
+            self._set(_MEMORY, memory.description())
         self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _SEND_BYTES)
         kinds = {_RX_RING: rows, _TX_RING: rows}
-        if self._brings:
+        if self._creates_rings:
             kinds |= {_FILL_RING: places, _DONE_RING: places}
         for kind, count in kinds.items():
             self._set(kind, struct.pack("=i", count))
@@ -149,18 +149,18 @@ class XdpSocket:
         except OSError as error:
             if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
                 raise
-        flags = _COPY if beside is None else _SHARED
-        told = struct.pack(
+        flags = _COPY if sharing is None else _SHARED
+        address = struct.pack(
             "=HHIII",
             _AF_XDP,
             flags,
             self.interface.index,
             self.queue,
-            0 if beside is None else beside.fileno(),
+            0 if sharing is None else sharing.fileno(),
         )
         # The kernel releases a queue some time after its last socket is closed.
         late = time.monotonic() + SPRAYER_QUEUE_FREE_MS / 1000
-        while _LIBC.bind(self.fileno(), told, len(told)):
+        while _LIBC.bind(self.fileno(), address, len(address)):
             code = ctypes.get_errno()
             if code != errno.EBUSY or time.monotonic() > late:
                 raise OSError(code, os.strerror(code))
@@ -218,7 +218,7 @@ def _refused(where: Interface) -> NotPermittedError:
     )
 
 
-def _why(where: Interface, queue: int, memory: FrameMemory, error: OSError) -> str:
+def _error_text(where: Interface, queue: int, memory: FrameMemory, error: OSError) -> str:
     said = f"cannot open an AF_XDP socket on queue {queue} of {where.name}: {error.strerror}"
     if error.errno == errno.ENOBUFS:
         most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

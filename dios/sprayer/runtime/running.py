@@ -78,8 +78,8 @@ def run(
     )
     with _stop_on_signal() as stopped, made as interfaces:
         workers.change_engine(interfaces)
-        tell = _statistics_reader(about, workers, interfaces)
-        with serve_statistics(name, tell):
+        get_statistics = _statistics_reader(about, workers, interfaces)
+        with serve_statistics(name, get_statistics):
             with workers:
                 if realtime:
                     _use_realtime_priority(workers)
@@ -88,7 +88,7 @@ def run(
                 while not stopped.is_set():
                     workers.tick()
                     _check_interfaces(pairs, numbers)
-            return tell()
+            return get_statistics()
 
 
 def _statistics_reader(
@@ -98,11 +98,11 @@ def _statistics_reader(
     begun = time.monotonic()
     lock = threading.Lock()
 
-    def tell() -> JsonObject:
+    def get_statistics() -> JsonObject:
         with lock:
             return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
 
-    return tell
+    return get_statistics
 
 
 def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject:

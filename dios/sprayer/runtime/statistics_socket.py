@@ -37,8 +37,10 @@ class NotRunningError(DiosError):
 
 
 @contextlib.contextmanager
-def serve_statistics(name: str, tell: Callable[[], JsonObject], folder: Path = FOLDER) -> Iterator[Path]:
-    """Serve the result of ``tell`` on a socket of that name until the end of the context.
+def serve_statistics(
+    name: str, get_statistics: Callable[[], JsonObject], folder: Path = FOLDER
+) -> Iterator[Path]:
+    """Serve the result of ``get_statistics`` on a socket of that name until the end of the context.
 
     Raises InvalidError for an invalid name, Busy if a running function has the name, and NotPermittedError if
     the user may not write to the folder.
@@ -48,7 +50,9 @@ def serve_statistics(name: str, tell: Callable[[], JsonObject], folder: Path = F
     path = folder / f"{name}.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         _bind(listener, path)
-        thread = threading.Thread(target=_answer, args=(listener, tell), name="telling", daemon=True)
+        thread = threading.Thread(
+            target=_answer, args=(listener, get_statistics), name="statistics", daemon=True
+        )
         thread.start()
         try:
             yield path
@@ -79,10 +83,10 @@ def _bind(listener: socket.socket, path: Path) -> None:
 
 
 def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(TIMEOUT_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(TIMEOUT_S)
         try:
-            asked.connect(str(path))
+            connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
@@ -90,16 +94,16 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _answer(listener: socket.socket, tell: Callable[[], JsonObject]) -> None:
+def _answer(listener: socket.socket, get_statistics: Callable[[], JsonObject]) -> None:
     while True:
         try:
-            asked, _ = listener.accept()
+            connection, _ = listener.accept()
         except OSError:
             return
-        with asked:
-            asked.settimeout(TIMEOUT_S)
+        with connection:
+            connection.settimeout(TIMEOUT_S)
             try:
-                asked.sendall(json.dumps(tell()).encode())
+                connection.sendall(json.dumps(get_statistics()).encode())
             except OSError as error:
                 _log.debug("a reader of statistics went away", extra={"why": str(error)})
 
@@ -118,11 +122,11 @@ def read_statistics(name: str, folder: Path = FOLDER) -> JsonObject:
     Raises NotRunningError if it does not run, NotPermittedError if it belongs to another user.
     """
     data = bytearray()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(TIMEOUT_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(TIMEOUT_S)
         try:
-            asked.connect(str(folder / f"{name}.sock"))
-            while part := asked.recv(65_536):
+            connection.connect(str(folder / f"{name}.sock"))
+            while part := connection.recv(65_536):
                 data += part
                 if len(data) > SPRAYER_ANSWER_BYTES_MAX:
                     raise InvalidError(f"the function {name} sent more than {SPRAYER_ANSWER_BYTES_MAX} bytes")

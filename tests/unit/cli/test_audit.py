@@ -103,7 +103,7 @@ def test_a_pattern_that_is_none_is_told(data: Path) -> None:
     """A bad expression is told with its fault and with how to seek the character itself."""
     result = CliRunner().invoke(app, ["audit", "grep", "(", "--data", str(data)])
     assert result.exit_code == 1
-    assert "no regular expression" in result.stderr
+    assert "is not a regular expression" in result.stderr
     assert "backslash" in result.stderr
 
 

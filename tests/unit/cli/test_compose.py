@@ -45,7 +45,7 @@ def calls(folder: Path) -> list[str]:
 
 def test_without_an_engine_it_says_so(programs: Path) -> None:
     """No docker, one without a daemon, and one without Compose are told apart."""
-    assert "no command docker" in " ".join(typed("up --compose", 1).output.split())
+    assert "the command docker was not found" in " ".join(typed("up --compose", 1).output.split())
     program(programs, "docker", "echo no daemon >&2", "exit 1")
     assert "does not answer: no daemon" in " ".join(typed("up --compose", 1).output.split())
     program(programs, "docker", '[ "$1" = version ]')
@@ -74,10 +74,10 @@ def test_either_generation_is_called_beside_its_file(programs: Path, name: str) 
 def test_a_failure_of_compose_is_one_of_the_command(programs: Path) -> None:
     """A status other than 0 is told with the line that gave it."""
     program(programs, "docker", '[ "$3" != compose.yaml ]')
-    assert "ended with status 1" in typed("up --compose", 1).output
+    assert "failed with status 1" in typed("up --compose", 1).output
 
 
 def test_the_file_chooses_everything_else(programs: Path) -> None:
     """Numbers and settings beside --compose are refused."""
-    assert "the file says" in " ".join(typed("up --compose --nodes 5", 1).output.split())
+    assert "the file has the nodes" in " ".join(typed("up --compose --nodes 5", 1).output.split())
     assert not (programs / "calls").exists()

@@ -97,7 +97,7 @@ def test_the_page_lists_every_command() -> None:
         (["--pool-sise", "4"], "did you mean pool_size"),
         (["--pool-size"], "needs a value"),
         (["--pool-size=many"], "a whole number"),
-        (["stray"], "is no option"),
+        (["stray"], "is not an option"),
     ],
 )
 def test_a_bad_option_of_start_is_told_before_anything_is_made(

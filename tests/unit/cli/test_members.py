@@ -48,7 +48,7 @@ def test_init_refuses_a_second_time(tmp_path: Path) -> None:
     typed("init", "--data", str(tmp_path), *LISTEN)
     before = (tmp_path / "identity" / "node.key").read_bytes()
     again = typed("init", "--data", str(tmp_path), *LISTEN, status=1)
-    assert "already" in again.output
+    assert "belongs to a node of a cluster" in again.output
     assert (tmp_path / "identity" / "node.key").read_bytes() == before
 
 
@@ -92,7 +92,7 @@ def test_joining_needs_a_place_and_a_token(tmp_path: Path) -> None:
     assert "needs a token" in typed(*start, "--join", "127.0.0.1:1", status=1).output
     twice = typed(*start, "--join", "h:1", "--token", "x", "--token-file", str(file), status=1)
     assert "once" in twice.output
-    assert "no join token" in typed(*start, "--join", "h:1", "--token-file", str(file), status=1).output
+    assert "not a join token" in typed(*start, "--join", "h:1", "--token-file", str(file), status=1).output
     assert "--join must be" in typed(*start, "--join", "here", "--token", "x", status=1).output
     assert "with --join" in " ".join(typed(*start, "--token", "x", status=1).output.split())
     assert not (tmp_path / "n").exists()
@@ -115,7 +115,7 @@ def test_a_member_is_told_that_it_does_not_join_again(
     assert not joining.join_first(
         tmp_path, config=None, flags={}, address="127.0.0.1:1", token=token, token_file=None
     )
-    assert "is a node of this cluster already" in capsys.readouterr().err
+    assert "already belongs to a node of this cluster" in capsys.readouterr().err
 
 
 def test_a_member_does_not_join_another_cluster(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_operations_travel_in_one_message() -> None:
         with node.batch() as batch:
             found = [batch.add(node.handle(reference(ref)).read_bytes, 1) for ref in (7, 8, 9)]
             made = batch.add(node.create, ObjectType.SHMEM_BLOB, data=b"x")
-            with pytest.raises(InvalidError, match="not run yet"):
+            with pytest.raises(InvalidError, match="not been run yet"):
                 made.result()
         assert [found[0].result(), found[1].result()] == [b"7", b"8"]
         assert isinstance(found[2].error, BadReferenceError)

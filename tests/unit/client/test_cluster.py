@@ -60,7 +60,7 @@ def test_a_wish_that_is_none_is_refused_before_anything_is_sent() -> None:
         node = fake.connect()
         with pytest.raises(InvalidError, match="drain, undrain, forget"):
             node.set_node("n2", "explode")
-        with pytest.raises(InvalidError, match="say which node"):
+        with pytest.raises(InvalidError, match="give the name of a node"):
             node.set_node("", "drain")
     assert fake.calls == []
 

@@ -254,7 +254,7 @@ def test_what_a_task_was_handed_is_found_by_label() -> None:
         assert [item.ref for item in node.inputs] == [30, 31]
         assert node.input("right").ref == 31
         assert node.arguments == ("a",)
-        with pytest.raises(InvalidError, match="no output labelled 'x'"):
+        with pytest.raises(InvalidError, match="no output with the label 'x'"):
             node.output("x")
 
 

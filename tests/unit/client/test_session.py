@@ -55,7 +55,7 @@ def test_a_node_that_turns_one_away_says_why() -> None:
     [
         (messages.Run(1, label="x" * 5000), "^label: Expected `str` of length <= 4096$"),
         (messages.Run(1, arguments=("x" * 5000,)), r"^arguments\[0\]: Expected `str`"),
-        (messages.Run(1, label="\udcff"), "no UTF-8 text"),
+        (messages.Run(1, label="\udcff"), "not UTF-8 text"),
         (messages.Select((), Mode.READ), "^refs: Expected `array` of length >= 1$"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_run_needs_a_program_or_a_task() -> None:
     node, calls = asked(messages.Created(b"n" * 32, reference(12, ObjectType.TASK)))
     with node as fake:
         connected = fake.connect()
-        with pytest.raises(InvalidError, match="which program"):
+        with pytest.raises(InvalidError, match="give a program"):
             connected.run()
         connected.run(like=connected.handle(reference(9, ObjectType.TASK)))
     assert calls == [messages.Run(0, like=9)]

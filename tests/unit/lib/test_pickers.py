@@ -12,7 +12,7 @@ from dios.wire.messages import Reference
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
 
 if TYPE_CHECKING:
-    from dios.client.ops.node_base import NodeBase
+    from dios.client.ops.attributes import NodeBase
 
 NOWHERE = cast("NodeBase", SimpleNamespace(link=SimpleNamespace(page=None)))
 

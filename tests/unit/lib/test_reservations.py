@@ -125,7 +125,7 @@ def test_what_does_not_fit_into_a_question_is_refused() -> None:
 
 def test_an_answer_that_makes_no_sense_is_told() -> None:
     """A coordinator of another release may say something else."""
-    with pytest.raises(InvalidError, match="makes no sense"):
+    with pytest.raises(InvalidError, match="is malformed"):
         check(Scheduler(answer=3).node, TEXT)
 
 

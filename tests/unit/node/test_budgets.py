@@ -60,7 +60,7 @@ def test_many_limits_stand_in_one_text() -> None:
         ({"tasks": True}, "tasks must be a whole number"),
         ({"tasks": 2.5}, "tasks must be a whole number"),
         ("tasks=99999999999999999999", "tasks must be smaller than"),
-        ("tasks=1 tasks=2", "limited twice"),
+        ("tasks=1 tasks=2", "given twice"),
         (7, "a table, or text like"),
     ],
 )

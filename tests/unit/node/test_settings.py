@@ -90,7 +90,7 @@ def test_a_bad_value_is_refused_with_what_would_do(tmp_path: Path, text: str, sa
 
 def test_a_config_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
     """A missing node.toml is fine; a missing --config is not."""
-    with pytest.raises(SettingsError, match="no such file"):
+    with pytest.raises(SettingsError, match="does not exist"):
         load(tmp_path, config=tmp_path / "other.toml", environ={})
 
 

@@ -2,8 +2,8 @@
 
 Read the modules in this order:
 
-- ``spaces``: the namespaces of one machine;
-- ``cables``: two machines, and a network function between them, connected by veth pairs;
+- ``namespaces``: the namespaces of one machine;
+- ``veth_pairs``: two machines, and a network function between them, connected by veth pairs;
 - ``frames``: the TCP frames for measurements;
 - ``traffic``, ``traffic_kernels``: sending and receiving them at high rates;
 - ``measure``: rates, order and delays;

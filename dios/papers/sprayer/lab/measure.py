@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.papers.sprayer.lab.cables import LEFT_LINK, RIGHT_LINK, Cables
 from dios.papers.sprayer.lab.frames import ABOVE, Frames, Numbers
-from dios.papers.sprayer.lab.spaces import NotHereError
-from dios.papers.sprayer.lab.traffic import SENDER, SINK, FrameSender, FrameSink, made
+from dios.papers.sprayer.lab.namespaces import NotHereError
+from dios.papers.sprayer.lab.traffic import SENDER, SINK, FrameSender, FrameSink, frames_to_right
+from dios.papers.sprayer.lab.veth_pairs import LEFT_LINK, RIGHT_LINK, VethPairs
 from dios.sprayer.linux.af_packet import AfPacketEngine
 from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.memory_engine import MemoryEngine
@@ -128,13 +128,13 @@ def in_memory(function: NetworkFunction, setting: MeasurementSetting) -> Forward
 
 @contextlib.contextmanager
 def _running(
-    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, burst: int
+    veth_pairs: VethPairs, function: NetworkFunction | None, setting: MeasurementSetting, burst: int
 ) -> Iterator[tuple[Workers, FrameSender]]:
     """Run a function between the cables, with a sender whose flows are open."""
-    frames = made(setting.flows, setting.length, setting.seed, burst=burst)
+    frames = frames_to_right(setting.flows, setting.length, setting.seed, burst=burst)
     with (
-        cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
-        FrameSender(cables.left, frames) as sender,
+        veth_pairs.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine,
+        FrameSender(veth_pairs.left, frames) as sender,
     ):
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)  # compile now what the first turn would compile
@@ -148,14 +148,14 @@ def _running(
 
 
 def forwarding(
-    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting
+    veth_pairs: VethPairs, function: NetworkFunction | None, setting: MeasurementSetting
 ) -> ForwardingRate:
     """Measure the rate of the workers with a sender that keeps each core busy and loses nothing."""
     burst = SHORT_BURST if setting.length < LONG // 2 else LONG_BURST
-    with _running(cables, function, setting, burst) as (workers, sender):
+    with _running(veth_pairs, function, setting, burst) as (workers, sender):
         counters = workers.counters[:, RECEIVED]
         cores = sender.cores_of(counters)
-        found = taken(cables, sender, counters, setting.seconds, cores)
+        found = measure_arrivals(veth_pairs, sender, counters, setting.seconds, cores)
         return found._replace(lost=_lost(workers))
 
 
@@ -168,8 +168,12 @@ def _lost(workers: Workers) -> float:
     return lost / max(totals.counts["received"], 1)
 
 
-def taken(
-    cables: Cables, sender: FrameSender, counters: Numbers | None, seconds: float, cores: Sequence[int] = ()
+def measure_arrivals(
+    veth_pairs: VethPairs,
+    sender: FrameSender,
+    counters: Numbers | None,
+    seconds: float,
+    cores: Sequence[int] = (),
 ) -> ForwardingRate:
     """Measure the frames that arrive on the right; the sender follows ``counters``, or sends all it can.
 
@@ -181,9 +185,9 @@ def taken(
         time.sleep(WARM_S)
         clocks = _clocks()
         each = np.zeros(1, np.int64) if counters is None else counters
-        before = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        before = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), each.copy(), _spent(clocks))
         time.sleep(seconds)
-        after = _Snapshot(time.monotonic(), sent(), cables.arrived(), each.copy(), _spent(clocks))
+        after = _Snapshot(time.monotonic(), sent(), veth_pairs.arrived(), each.copy(), _spent(clocks))
     span, given, come = after.at - before.at, after.sent - before.sent, after.come - before.come
     cpus = {name: (after.spent[name] - before.spent[name]) / span for name in clocks}
     sender_cpus = cpus.pop(SENDER)
@@ -194,13 +198,13 @@ def taken(
 
 
 def delay(
-    cables: Cables, function: NetworkFunction | None, setting: MeasurementSetting, rate: int
+    veth_pairs: VethPairs, function: NetworkFunction | None, setting: MeasurementSetting, rate: int
 ) -> FrameDelays:
     """Measure the delay and the order of frames that are sent one by one, ``rate`` per second."""
     with (
         _watching(),
-        _running(cables, function, setting, 1) as (_, sender),
-        FrameSink(cables, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
+        _running(veth_pairs, function, setting, 1) as (_, sender),
+        FrameSink(veth_pairs, sender, delays=int(rate * setting.seconds * 1.5) + 1) as sink,
         sender.running(rate=rate, batch=1, stamped=True) as sent,
     ):
         go_first()
@@ -211,7 +215,7 @@ def delay(
         span = time.monotonic() - begun
         given, come, late, more, found = (
             sent() - before,
-            sink.taken,
+            sink.arrived,
             sink.late,
             sink.late_by_three,
             sink.delays_us(),

@@ -13,9 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, cast
 
-from dios.papers.sprayer.lab.cables import RIGHT, Cables
 from dios.papers.sprayer.lab.measure import MeasurementSetting
-from dios.papers.sprayer.lab.spaces import NotHereError, Space, mortal, not_started
+from dios.papers.sprayer.lab.namespaces import (
+    MachineNamespaces,
+    NotHereError,
+    killed_with_parent,
+    not_started,
+)
+from dios.papers.sprayer.lab.veth_pairs import RIGHT, VethPairs
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.runtime.workers import Workers, jain
 
@@ -64,7 +69,7 @@ def missing() -> str:
 
 
 def throughput(
-    cables: Cables,
+    veth_pairs: VethPairs,
     function: NetworkFunction | None,
     setting: MeasurementSetting,
     *,
@@ -76,16 +81,16 @@ def throughput(
     With ``first`` the workers have priority on their processors, otherwise their default priority.
     """
     seconds = max(1, round(setting.seconds))
-    with cables.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
+    with veth_pairs.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)
-        with workers, _serving(cables.right):
+        with workers, _serving(veth_pairs.right):
             if first:
                 workers.use_realtime_priority()
-            before = _counters(cables)
+            before = _counters(veth_pairs)
             words = ["-c", RIGHT, "-P", str(setting.flows), "-t", str(seconds), "-O", str(settle_s), "-J"]
-            report = _client(cables.left, words, seconds + settle_s + GRACE_S)
-            after = _counters(cables)
+            report = _client(veth_pairs.left, words, seconds + settle_s + GRACE_S)
+            after = _counters(veth_pairs)
     if "end" not in report or not report["end"].get("streams"):
         raise NotHereError(f"{IPERF}: {report.get('error', 'no result')}")
     shares = [round(stream["receiver"]["bits_per_second"]) for stream in report["end"]["streams"]]
@@ -99,10 +104,14 @@ def throughput(
     )
 
 
-def _client(space: Space, words: list[str], limit_s: float) -> _Report:
+def _client(space: MachineNamespaces, words: list[str], limit_s: float) -> _Report:
     try:
         done = subprocess.run(
-            mortal(space.inside(IPERF, *words)), capture_output=True, text=True, check=False, timeout=limit_s
+            killed_with_parent(space.inside(IPERF, *words)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
         raise NotHereError(f"{IPERF} did not end within {limit_s:g} s") from None
@@ -115,9 +124,9 @@ def _client(space: Space, words: list[str], limit_s: float) -> _Report:
 
 
 @contextlib.contextmanager
-def _serving(space: Space) -> Iterator[None]:
+def _serving(space: MachineNamespaces) -> Iterator[None]:
     """Run the server of iperf3 while the context is active."""
-    command = mortal(space.inside(IPERF, "-s", "--forceflush"))
+    command = killed_with_parent(space.inside(IPERF, "-s", "--forceflush"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             said = ""
@@ -132,14 +141,14 @@ def _serving(space: Space) -> Iterator[None]:
             process.kill()
 
 
-def _counters(cables: Cables) -> tuple[int, int, int, int, int]:
+def _counters(veth_pairs: VethPairs) -> tuple[int, int, int, int, int]:
     """Return the left's segments and resent ones; the right's segments, those that waited, its answers."""
-    left, right = _table(cables.left, "snmp"), _table(cables.right, "snmp")
-    waited = _table(cables.right, "netstat")["TcpExt.TCPOFOQueue"]
+    left, right = _table(veth_pairs.left, "snmp"), _table(veth_pairs.right, "snmp")
+    waited = _table(veth_pairs.right, "netstat")["TcpExt.TCPOFOQueue"]
     return left["Tcp.OutSegs"], left["Tcp.RetransSegs"], right["Tcp.InSegs"], waited, right["Tcp.OutSegs"]
 
 
-def _table(space: Space, name: str) -> dict[str, int]:
+def _table(space: MachineNamespaces, name: str) -> dict[str, int]:
     """Return the kernel's counters of one machine, by names such as ``Tcp.InSegs``."""
     lines = Path(f"/proc/{space.pid}/net/{name}").read_text().splitlines()
     found: dict[str, int] = {}

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.papers.sprayer.lab import traffic_kernels as kernels
-from dios.papers.sprayer.lab.cables import CABLE, LEFT_LINK, STRANGER_LINK, Cables
 from dios.papers.sprayer.lab.frames import Bytes, Frames
-from dios.papers.sprayer.lab.spaces import NotHereError, Space
+from dios.papers.sprayer.lab.namespaces import MachineNamespaces, NotHereError
+from dios.papers.sprayer.lab.veth_pairs import CABLE, LEFT_LINK, STRANGER_LINK, VethPairs
 from dios.sprayer.linux.packet_socket import PacketSocket, interface
 
 _SOL_PACKET: Final = 263
@@ -45,7 +45,7 @@ Words = npt.NDArray[np.int64]
 _Loop = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-def made(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
+def frames_to_right(flows: int, length: int, seed: int, *, burst: int = 1) -> Frames:
     """Return frames from the left that arrive on the right and are addressed to no machine there."""
     return Frames(flows, length, seed, target=STRANGER_LINK, source=LEFT_LINK, burst=burst)
 
@@ -79,7 +79,7 @@ class FrameSender:
     Nothing is sent before ``open_flows`` and ``running``.
     """
 
-    def __init__(self, space: Space, frames: Frames) -> None:
+    def __init__(self, space: MachineNamespaces, frames: Frames) -> None:
         self.frames: Final = frames
         with space.entered():
             try:
@@ -189,9 +189,9 @@ class FrameSender:
 class FrameSink:
     """A receiver of frames on the right with their arrival times; a context manager, active at once."""
 
-    def __init__(self, cables: Cables, sender: FrameSender, *, delays: int = 0) -> None:
+    def __init__(self, veth_pairs: VethPairs, sender: FrameSender, *, delays: int = 0) -> None:
         frames = sender.frames
-        with cables.right.entered():
+        with veth_pairs.right.entered():
             self._socket: Final = PacketSocket(interface(CABLE), SINK_PLACES)
         ring = self._socket.ring()
         self._last: Final = np.zeros(frames.flows, np.int64)
@@ -221,21 +221,21 @@ class FrameSink:
 
     def clear(self) -> None:
         """Reset the counters."""
-        for word in (kernels.TAKEN, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
+        for word in (kernels.ARRIVED, kernels.LATE, kernels.LATE_3, kernels.DELAYS_COUNT):
             self._words[word] = 0
 
-    def wait_taken(self, count: int, limit_s: float) -> None:
+    def wait_arrived(self, count: int, limit_s: float) -> None:
         """Wait until ``count`` frames arrived; NotHereError if they do not within ``limit_s``."""
         late = time.monotonic() + limit_s
-        while self.taken < count:
+        while self.arrived < count:
             if time.monotonic() > late:
-                raise NotHereError(f"{self.taken} of {count} frames arrived within {limit_s:g} s")
+                raise NotHereError(f"{self.arrived} of {count} frames arrived within {limit_s:g} s")
             time.sleep(PAUSE_NS / 1e9)
 
     @property
-    def taken(self) -> int:
+    def arrived(self) -> int:
         """The number of frames that arrived."""
-        return int(self._words[kernels.TAKEN])
+        return int(self._words[kernels.ARRIVED])
 
     @property
     def late(self) -> int:

@@ -72,7 +72,7 @@ EACH: Final = 9
 PAYLOAD: Final = 10
 LAST: Final = 11
 """The address of the highest number of each flow."""
-TAKEN: Final = 12
+ARRIVED: Final = 12
 LATE: Final = 13
 """The number of frames that arrived after a later one of their flow."""
 LATE_3: Final = 14
@@ -140,7 +140,7 @@ def _send(context: int, _one: int, _two: int) -> int:
     return 0
 
 
-def _take(context: int, _one: int, _two: int) -> int:
+def _receive(context: int, _one: int, _two: int) -> int:
     """Count arriving frames, their order and their delays."""
     words = array_at(context, (SINK_WORDS,), _WORD)
     last = array_at(words[LAST], (words[FLOWS],), _WORD)
@@ -159,7 +159,7 @@ def _take(context: int, _one: int, _two: int) -> int:
             number = np.int64(peek32(address + NUMBER)) // words[PAYLOAD]
             flow = np.int64(peek32(address + FLOW))
             if peek16(address + 12) == 0x0800 and number < words[EACH] and flow < words[FLOWS]:
-                words[TAKEN] += 1
+                words[ARRIVED] += 1
                 ahead = (number - last[flow]) % words[EACH]
                 if ahead < half:
                     last[flow] = number
@@ -180,4 +180,4 @@ def _take(context: int, _one: int, _two: int) -> int:
 @cache
 def functions() -> tuple[int, int]:
     """Return the addresses of the sender and of the sink."""
-    return callable_at(_send), callable_at(_take)
+    return callable_at(_send), callable_at(_receive)

@@ -48,7 +48,7 @@ def not_started(program: str, error: OSError) -> NotHereError:
     return NotHereError(f"{program}: {error.strerror} (errno {error.errno}){advice}")
 
 
-class Space:
+class MachineNamespaces:
     """The namespaces of one machine; they end with ``close``, or with the process that created them."""
 
     def __init__(self, name: str) -> None:
@@ -132,6 +132,6 @@ def _enter(namespace: int) -> None:
         raise NotHereError(f"cannot enter a namespace: {reason}; run this as root")
 
 
-def mortal(command: list[str]) -> list[str]:
+def killed_with_parent(command: list[str]) -> list[str]:
     """Return a command that the kernel kills when the thread that started it ends."""
     return ["setpriv", "--pdeathsig", "KILL", "--", *command]

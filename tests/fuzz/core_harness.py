@@ -1,7 +1,7 @@
-"""A core, and the same generator before it: frames in, checked answers out, no process and no I/O.
+"""A harness for one core with the frame generator: frames in, checked answers out, without process and I/O.
 
-Not for: time or disks that are real. It plays the host's part: it says when changes are stored, when tasks
-start and end, and when a moment has come. The same bytes do the same every time.
+It takes the part of the host: it reports stored changes, starts and ends of tasks, and the time. The same
+bytes give the same run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.fuzz.known import Known
 
 STRANGER: Final = Principal("uid:2000")
 SEATS: Final = 3
-"""How many attackers sit before one core: two of its owner's, and a stranger."""
+"""The number of attackers at one core: two of its owner, and one of another user."""
 
 OTHERS: Final = 8
-"""Kinds of input: a frame from each seat, and what the host says."""
+"""The kinds of input: a frame from each attacker, and events of the host."""
 
 _HEAD: Final = struct.Struct("<BH")
 _TASK_BITS: Final = 1 << 50
@@ -41,8 +41,8 @@ _TASK_BITS: Final = 1 << 50
 _Buffered: TypeAlias = effects.AnswerRead | effects.AnswerWrite | effects.AnswerBytes | effects.AnswerConsole
 
 
-class Rig:
-    """One core, and who talks to it. ``checked``: every invariant after every event, not only at the end."""
+class CoreHarness:
+    """One core and its clients. ``checked``: check invariants after every event, not only at the end."""
 
     def __init__(self, *, checked: bool) -> None:
         self.core: Final = Core(Entropy(7), OWNER)
@@ -66,7 +66,7 @@ class Rig:
 
     # -- in -----------------------------------------------------------------------------------------
     def feed(self, data: bytes) -> None:
-        """Any bytes: each input has a kind, a length, and that many bytes."""
+        """Feed any bytes: each input has a kind, a length, and that number of bytes."""
         for kind, body in split(data):
             if kind < SEATS:
                 self.frame(kind, body)
@@ -75,7 +75,7 @@ class Rig:
         check(self.core.state)
 
     def frame(self, seat: int, body: bytes) -> None:
-        """A frame's body from one of the attackers; one that is none costs the connection."""
+        """Feed the body of an attacker's frame; an invalid one closes the connection."""
         task = self.seats[seat]
         try:
             request = decode_request(body)
@@ -89,7 +89,7 @@ class Rig:
             self.seats[seat] = self._session(seat)
 
     def host(self, kind: int, body: bytes) -> None:
-        """What the host says of its own accord."""
+        """Feed an event of the host."""
         self._now += len(body) * 1_000_000 + 1
         now = self._now
         if kind == SEATS:
@@ -150,17 +150,17 @@ class Rig:
                     pass
 
     def _answer(self, task: TaskId, seq: int, result: AnyResult) -> None:
-        """Every answer can be sent, and is the same when it arrives."""
+        """Check that every answer can be encoded, and is the same after decoding."""
         reply = decode_reply(encode_reply(seq, result)[4:])
         assert (reply.seq, reply.result) == (seq, result)
         self.answers[task, seq] = result
 
 
-class Play:
-    """Attackers before a rig; what they did, as bytes that ``Rig.feed`` takes again."""
+class RandomInputs:
+    """Attackers at a harness; their actions are recorded as bytes for ``CoreHarness.feed``."""
 
     def __init__(self, rng: Random, *, checked: bool) -> None:
-        self.rig: Final = Rig(checked=checked)
+        self.harness: Final = CoreHarness(checked=checked)
         self.script: Final = bytearray()
         self._rng: Final = rng
         self._knowns: Final = [Known() for _ in range(SEATS)]
@@ -170,30 +170,30 @@ class Play:
             self._greet(seat)
 
     def _greet(self, seat: int) -> None:
-        welcome = self.rig.answers.get((self.rig.seats[seat], 1))
+        welcome = self.harness.answers.get((self.harness.seats[seat], 1))
         if isinstance(welcome, messages.Welcome):
             self._knowns[seat].welcome(welcome)
 
     def move(self) -> None:
-        """One frame of somebody's, rarely a wrong one, or one word of the host's."""
-        rng, rig = self._rng, self.rig
+        """Send one frame of an attacker, rarely an invalid one, or one event of the host."""
+        rng, harness = self._rng, self.harness
         dice = rng.random()
         if dice < 0.1:
             kind, body = SEATS + int(rng.random() * (OTHERS - SEATS)), b"." * int(rng.random() * 40)
             self._note(kind, body)
-            rig.host(kind, body)
+            harness.host(kind, body)
             return
         seat = int(rng.random() * SEATS)
-        task = rig.seats[seat]
+        task = harness.seats[seat]
         body = self._bents[seat].frame()[4:] if dice > 0.97 else self._sources[seat].good()
         if len(body) > 0xFFFF:
             return
         self._note(seat, body)
-        rig.frame(seat, body)
-        if rig.seats[seat] != task:
+        harness.frame(seat, body)
+        if harness.seats[seat] != task:
             self._greet(seat)
-        for seq in [seq for owner, seq in rig.answers if owner == task]:
-            self._sources[seat].answered(seq, rig.answers.pop((task, seq)))
+        for seq in [seq for owner, seq in harness.answers if owner == task]:
+            self._sources[seat].answered(seq, harness.answers.pop((task, seq)))
 
     def _note(self, kind: int, body: bytes) -> None:
         self.script.extend(_HEAD.pack(kind, len(body)) + body)
@@ -202,7 +202,7 @@ class Play:
 def _results(
     parts: Sequence[effects.Answer | effects.AnswerReceived | _Buffered],
 ) -> messages.Results:
-    """A vector's answers as one message."""
+    """Return a vector's answers as one message."""
     found: list[messages.PlainResult] = []
     for part in parts:
         assert not isinstance(part.result, messages.Results | messages.Welcome)
@@ -211,7 +211,7 @@ def _results(
 
 
 def split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Inputs and their kinds; what is cut off at the end is as long as it is."""
+    """Yield inputs and their kinds; the last input may be cut off."""
     start = 0
     while start + _HEAD.size <= len(data):
         kind, length = _HEAD.unpack_from(data, start)

@@ -1,7 +1,7 @@
-"""Three cores that speak to each other, one of which lies: what was said is bent, made up, or said again.
+"""Three connected cores, one of which sends forged messages: changed, invented, or repeated ones.
 
-Not for: what is said (``dcp``), or bytes and connections: only lengths travel. Sessions on every node make
-calls all the while, so that there are references, requests and tasks to lie about.
+The messages are made in ``dcp``; bytes and connections are not simulated, only lengths. Sessions on every
+node make calls in the meantime, so that there are references, requests and tasks to attack.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHECKED: Final = 1
 
 
 class Parcel(NamedTuple):
-    """A message under way, and how many bytes go beside it."""
+    """A message in flight, and the number of its attached bytes."""
 
     sender: NodeId
     to: NodeId
@@ -48,8 +48,8 @@ class Parcel(NamedTuple):
 class Site:
     """One node: its core, and a session that makes calls."""
 
-    def __init__(self, play: Play, node: NodeId) -> None:
-        self.play: Final = play
+    def __init__(self, simulation: ForgerySimulation, node: NodeId) -> None:
+        self.simulation: Final = simulation
         self.node: Final = node
         here = Here(node, 1, f"n{node}", "r1", f"10.0.0.{node}:7117", SECRET, 2)
         self.core: Final = Core(Entropy(node), OWNER, here=here)
@@ -59,28 +59,28 @@ class Site:
         self.refs: deque[messages.Reference] = deque(maxlen=40)
         self.buffers: deque[tuple[int, int]] = deque(maxlen=40)
         self.unheard: Final[dict[int, messages.AnyCall]] = {}
-        self.step(events.SessionOpened(play.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
+        self.step(events.SessionOpened(simulation.now, TaskId(self.tasks), 1, OWNER, (), "fuzz", 42))
 
     def connect(self, other: NodeId, epoch: int = 1) -> None:
-        """A connection with another stands."""
+        """Connect to another node."""
         address = f"10.0.0.{other}:7117"
-        self.step(events.PeerUp(self.play.now, other, epoch, f"n{other}", "r1", address))
+        self.step(events.PeerUp(self.simulation.now, other, epoch, f"n{other}", "r1", address))
 
     def take(self, parcel: Parcel) -> None:
-        """A message arrives; what is none for the core must have changed nothing."""
+        """Receive a message; a message that the core refuses must not change anything."""
         self.payload += 2_000
-        play, told = self.play, parcel
+        simulation, told = self.simulation, parcel
         event = events.Received(
-            play.now, told.sender, 1, told.message, PayloadId(self.payload), told.attached
+            simulation.now, told.sender, 1, told.message, PayloadId(self.payload), told.attached
         )
-        self.step(events.TimerFired(play.now))
-        careful = play.checked and play.rng.random() < play.checked
+        self.step(events.TimerFired(simulation.now))
+        careful = simulation.checked and simulation.rng.random() < simulation.checked
         before = snapshot(self.core.state, _HEARD) if careful else []
         remembered = self.remembered() if careful else {}
         try:
             self.step(event)
         except ProtocolError:
-            play.refused += 1
+            simulation.refused += 1
             check(self.core.state)
             if careful:
                 after = snapshot(self.core.state, _HEARD)
@@ -88,49 +88,49 @@ class Site:
                 assert before == after, f"a refusal of {told.message} changed {changed[:4]}"
                 kept = {key: given for key, given in remembered.items() if not self.settled(*key)}
                 assert self.remembered() == kept, f"a refusal of {told.message} was remembered"
-                play.compared += 1
+                simulation.compared += 1
 
     def remembered(self) -> dict[tuple[NodeId, int], object]:
-        """The answers that are kept, by who asked and the number."""
+        """Return the cached replies, by the requesting node and number."""
         cluster = self.core.state.cluster
         assert cluster is not None
         peers = cluster.peers.items()
         return {(node, number): given for node, peer in peers for number, given in peer.answers.items()}
 
     def settled(self, node: NodeId, number: int) -> bool:
-        """Whether a node has said that it has the answer."""
+        """Return True if a node has acknowledged an answer."""
         cluster = self.core.state.cluster
         assert cluster is not None
         return cluster.peers[node].settled.has(number)
 
     def step(self, event: events.Event) -> None:
-        """One event, and what the host makes of it."""
+        """Run one event of the core, and the actions of the host."""
         todo: list[events.Event] = [event]
         while todo:
             outcome = self.core.step(todo.pop(0))
             if outcome.persist:
-                fails = self.play.rng.random() < 0.02
+                fails = self.simulation.rng.random() < 0.02
                 failed = events.PersistFailed(
-                    self.play.now, outcome.ticket, outcome.ticket, int(Code.ENOSPC), "full"
+                    self.simulation.now, outcome.ticket, outcome.ticket, int(Code.ENOSPC), "full"
                 )
-                todo.append(failed if fails else events.Persisted(self.play.now, outcome.ticket))
+                todo.append(failed if fails else events.Persisted(self.simulation.now, outcome.ticket))
             self._carry_out(outcome, todo)
 
     def _carry_out(self, outcome: Outcome, todo: list[events.Event]) -> None:
-        play = self.play
+        simulation = self.simulation
         for effect in outcome.after:
             match effect:
                 case effects.Send(node, message, source):
-                    play.post(Parcel(self.node, node, message, 0 if source is None else source.length))
+                    simulation.post(Parcel(self.node, node, message, 0 if source is None else source.length))
                 case effects.Spawn(task):
-                    todo.append(events.TaskStarted(play.now, task, 100))
-                    play.running.append((self, task))
+                    todo.append(events.TaskStarted(simulation.now, task, 100))
+                    simulation.running.append((self, task))
                 case effects.Kill(task):
-                    todo.append(events.TaskEnded(play.now, task, Cause.KILLED))
+                    todo.append(events.TaskEnded(simulation.now, task, Cause.KILLED))
                 case effects.BeginShutdown():
-                    play.over = True
+                    simulation.over = True
                 case effects.HangUp(node):
-                    play.over = play.over or node in play.seats
+                    simulation.over = simulation.over or node in simulation.seats
                 case (
                     effects.Answer(task, seq)
                     | effects.AnswerRead(task, seq)
@@ -158,7 +158,7 @@ class Site:
                 part.size for part in results if isinstance(part, messages.Buffer) and part.data is None
             )
             assert not isinstance(whole, messages.Welcome)
-            self.play.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
+            self.simulation.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
             return
         call = self.unheard.pop(seq, None) if task == self.tasks else None
         for part in results:
@@ -167,13 +167,13 @@ class Site:
     def _learn(self, result: messages.AnyResult, call: messages.AnyCall | None) -> None:
         match result:
             case messages.Welcome(self_ref=own, groups=groups):
-                self.play.pools.add("task", own.object)
+                self.simulation.pools.add("task", own.object)
                 if self.tasks == own.object:
                     self.refs.extend((own, *groups))
             case messages.Created(name, reference):
                 self.refs.append(reference)
                 if name is not None:
-                    self.play.names.append(name)
+                    self.simulation.names.append(name)
             case messages.References(references):
                 self.refs.extend(references)
             case messages.Buffer(buffer) if buffer:
@@ -182,27 +182,27 @@ class Site:
             case _:
                 pass
 
-    # -- honest life ------------------------------------------------------------------------------------
+    # -- honest calls -----------------------------------------------------------------------------------
     def live(self) -> None:
-        """The session makes one call, mostly a sensible one."""
+        """Let the session make one call, mostly a valid one."""
         call = self._call()
         self.seq += 1
         self.payload += 2_000
         self.unheard[self.seq] = call
         task = self.core.state.tasks.get(TaskId(self.tasks))
         if task is not None and task.alive:
-            self.step(events.Called(self.play.now, task.id, self.seq, call, PayloadId(self.payload)))
+            self.step(events.Called(self.simulation.now, task.id, self.seq, call, PayloadId(self.payload)))
         else:
-            self.play.over = True
+            self.simulation.over = True
 
     def _call(self) -> messages.AnyCall:
-        rng, play = self.play.rng, self.play
+        rng, simulation = self.simulation.rng, self.simulation
         ref = rng.choice(self.refs).ref
         group = next((one.ref for one in self.refs if one.type is ObjectType.GROUP), 0)
         task = rng.choice([one.ref for one in self.refs if one.type is ObjectType.TASK] or [ref])
         host = rng.choice(("", "n1", "n2", "n3"))
         bref, buffer = rng.choice(self.buffers or [(ref, 1)])
-        name = rng.choice(play.names or [bytes(32)])
+        name = rng.choice(simulation.names or [bytes(32)])
         kind = rng.choice((ObjectType.SHMEM_BLOB, ObjectType.DURABLE_BLOB, ObjectType.SHMEM_STREAM))
         makers: tuple[Callable[[], messages.AnyCall], ...] = (
             lambda: messages.Create(kind, (group,), host=host),
@@ -243,8 +243,8 @@ _HEARD: Final = frozenset({
 themselves. What goes on with an answer is no data."""
 
 
-class Play:
-    """The three nodes. ``checked`` is the share of messages before which everything is written down."""
+class ForgerySimulation:
+    """The three nodes. ``checked`` is the share of messages before which the state is recorded."""
 
     def __init__(self, rng: Random, *, checked: float, lies: float = 0.7) -> None:
         self.rng: Final = rng
@@ -279,11 +279,11 @@ class Play:
 
     @property
     def target(self) -> Site:
-        """Who is lied to."""
+        """Return the node under attack."""
         return self.sites[TARGET]
 
     def post(self, parcel: Parcel) -> None:
-        """Something is said; the villain's own words are remembered, to be bent."""
+        """Post a message; those of the attacker are stored, to be changed later."""
         message = parcel.message
         if parcel.sender == VILLAIN and parcel.to == TARGET:
             self.said.append(message)
@@ -294,7 +294,7 @@ class Play:
         self.wire.append(parcel)
 
     def pump(self) -> None:
-        """Deliver what is under way, some of it bent, twice, or never where the villain says it."""
+        """Deliver messages in flight; those of the attacker may be changed, repeated or dropped."""
         for _ in range(PUMPED):
             if not self.wire:
                 return
@@ -309,7 +309,7 @@ class Play:
             )
 
     def lie(self, message: dcp.Message, attached: int | None = None) -> None:
-        """The villain says this."""
+        """Send a forged message."""
         self.lied += 1
         told = message.body if isinstance(message, dcp.Ask) else message
         self.kinds.add(type(told.result if isinstance(told, dcp.Reply) else told).__name__)
@@ -322,7 +322,7 @@ class Play:
         self.target.take(Parcel(VILLAIN, TARGET, message, attached))
 
     def move(self) -> None:
-        """Somebody does something."""
+        """Run one random action."""
         rng = self.rng
         dice = rng.random()
         if dice < self.lies:
@@ -351,7 +351,7 @@ class Play:
         return self.liar.made()
 
     def settled(self) -> None:
-        """No call waits for an answer that nobody was asked for, and what is kept has its bounds."""
+        """Check that no call waits for an answer that was not requested, and that tables are in bounds."""
         state = self.target.core.state
         cluster = state.cluster
         assert cluster is not None
@@ -366,10 +366,10 @@ class Play:
             assert len(peer.answers) <= 2 * limits.DCP_REQUESTS_MAX
             assert len(peer.remote_tasks) <= limits.DEPUTIES_PER_NODE_MAX
             for target in peer.proxies.values():
-                assert target.references or target.pinned, "a stand-in that nobody holds"
+                assert target.references or target.pinned, "a proxy object without references"
 
     def _pass(self, milliseconds: int) -> None:
-        """Time passes, in pieces, so that nobody is taken for dead who is not."""
+        """Advance the time in steps, so that no living node is declared dead."""
         for _ in range(max(1, milliseconds // 100)):
             self.now += min(milliseconds, 100) * MS
             for site in self.sites.values():
@@ -377,7 +377,7 @@ class Play:
             self.pump()
 
     def _look(self) -> None:
-        """The liar knows everything that its victims know: ids are no secret in this play."""
+        """Give the attacker all ids of its victims: ids are not secret in this test."""
         pools, rng = self.pools, self.rng
         for site in (self.target, self.sites[FRIEND]):
             state = site.core.state

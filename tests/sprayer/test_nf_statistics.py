@@ -30,18 +30,24 @@ def test_who_asks_gets_what_is_there_now(tmp_path: Path) -> None:
     """Each question has the answer of its moment, and afterwards nobody is there."""
     count = iter(range(10))
     with serve_statistics("mine", lambda: says(next(count)), tmp_path) as path:
-        assert [read_statistics("mine", tmp_path), read_statistics("mine", tmp_path)] == [{"packets": 0}, {"packets": 1}]
+        assert [read_statistics("mine", tmp_path), read_statistics("mine", tmp_path)] == [
+            {"packets": 0},
+            {"packets": 1},
+        ]
         assert names(tmp_path) == ["mine"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(tmp_path) == []
-    with pytest.raises(NotRunningError, match="no function of the name mine runs"):
+    with pytest.raises(NotRunningError, match="no function named mine is running"):
         read_statistics("mine", tmp_path)
 
 
 def test_a_name_is_had_once(tmp_path: Path) -> None:
     """A second function of a name is refused while the first runs, which goes on."""
     with serve_statistics("mine", says, tmp_path):
-        with pytest.raises(Busy, match="a function of the name mine runs"), serve_statistics("mine", says, tmp_path):
+        with (
+            pytest.raises(Busy, match="a function named mine is running"),
+            serve_statistics("mine", says, tmp_path),
+        ):
             pass
         assert read_statistics("mine", tmp_path) == says()
 
@@ -59,7 +65,7 @@ def test_what_a_killed_one_left_is_taken_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 65])
 def test_a_name_is_a_file_s_and_short(tmp_path: Path, name: str) -> None:
     """A name that would be a path, or is too long, is refused."""
-    with pytest.raises(InvalidError, match="cannot be the name"), serve_statistics(name, says, tmp_path):
+    with pytest.raises(InvalidError, match="not a valid name"), serve_statistics(name, says, tmp_path):
         pass
 
 

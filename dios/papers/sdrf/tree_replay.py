@@ -113,7 +113,7 @@ class _TreeMirror:
 def replay(
     trace: FairTrace,
     capacity: ArrayLike,
-    played: MechanismResult,
+    result: MechanismResult,
     rule: str = "dominant",
     progress: DecisionCallback | None = None,
     *,
@@ -124,15 +124,15 @@ def replay(
     Tasks must last at least a microsecond. ``resort_every`` times a new heap of all waiting users at every
     n-th decision; 0 is never. Raises ``InvariantError`` if a decision was not for the lowest priority.
     """
-    if played.delta is None:
+    if result.delta is None:
         raise ValueError(
             "the result is of plain DRF, which has no events: priorities do not change with time"
         )
-    mirror = _TreeMirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(played.delta), rule)
+    mirror = _TreeMirror(trace, np.asarray(capacity, np.float64), -1.0 / math.log(result.delta), rule)
     decisions = waited = timed = 0
     apart = sorted_s = 0.0
     began = time.process_time()
-    for micros, kind, user, demand in _events_of(trace, played.start_us, played.order):
+    for micros, kind, user, demand in _events_of(trace, result.start_us, result.order):
         now = micros / MICRO
         mirror.tree.update(now)
         if kind == _ARRIVE:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dios.papers.sprayer.lab.spaces import Space
+from dios.papers.sprayer.lab.namespaces import MachineNamespaces
 from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.linux.offloads import change_features, requested_features
@@ -30,7 +30,7 @@ STRANGER_LINK: Final = bytes.fromhex("02d10502ffff")
 LEFT_LINK: Final = bytes.fromhex("02d105020001")
 
 
-class Cables:
+class VethPairs:
     """``left`` and ``right`` with addresses, and ``middle`` with ``in0`` and ``out0``; a context manager.
 
     Raises NotHereError, with the system's reason, if this machine cannot create namespaces.
@@ -41,13 +41,14 @@ class Cables:
         with contextlib.ExitStack() as stack:
             self._folder: Final = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-nf-")))
             self.left, self.right, self.middle = (
-                stack.enter_context(contextlib.closing(Space(name))) for name in ("left", "right", "middle")
+                stack.enter_context(contextlib.closing(MachineNamespaces(name)))
+                for name in ("left", "right", "middle")
             )
             for space, ours, number in ((self.left, INSIDE, 1), (self.right, OUTSIDE, 2)):
-                self._lay(space, ours, number)
+                self._add_pair(space, ours, number)
             self._stack.push(stack.pop_all())
 
-    def _lay(self, space: Space, ours: str, number: int) -> None:
+    def _add_pair(self, space: MachineNamespaces, ours: str, number: int) -> None:
         add = f"link add {ours} address 02:d1:05:01:00:{number:02x} type veth"
         peer = f"peer name {CABLE} address 02:d1:05:02:00:{number:02x} netns {space.pid}"
         self.middle.batch([f"{add} {peer}", f"link set {ours} up"])

@@ -1,6 +1,6 @@
-"""Network functions under bad packets, and what must hold of each of them.
+"""Network functions with bad packets, and the checks of each of them.
 
-For: the suite and ``make fuzz-frames`` (``packets_run.py``). Not for: what is sent (``bad_packets.py``).
+They are used by the suite and by ``make fuzz-frames`` (``packets_run.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.fuzz.bad_packets import OUTSIDE4, OUTSIDE6, SERVICE
 CORES = 2
 PART = 20_000
 SECONDS = 400
-"""Of a file's time, so that flows are over in between."""
+"""The time between packets of a file, long enough for flows to expire."""
 _TABLES = 512
 
 FUNCTIONS: dict[str, Callable[[], NetworkFunction]] = {
@@ -37,16 +37,16 @@ FUNCTIONS: dict[str, Callable[[], NetworkFunction]] = {
         SERVICE, [("10.0.0.1", 1100), ("10.0.0.2", 1101)], "10.0.0.250", flows_max=_TABLES
     ),
 }
-"""Functions with tables that are too small for what comes."""
+"""Functions with tables that are too small for the traffic."""
 
 
 def side(data: bytes) -> int:
-    """Inside or outside, by a byte of the frame."""
+    """Return the side, by a byte of the frame."""
     return data[11] & 1 if len(data) > 11 else 0
 
 
 def write(path: Path, frames: Iterable[bytes], count: int) -> None:
-    """A file of so many frames."""
+    """Write a file of ``count`` frames."""
     with path.open("wb") as file:
         writer = PcapWriter(file)
         for number, data in enumerate(frames):
@@ -54,13 +54,13 @@ def write(path: Path, frames: Iterable[bytes], count: int) -> None:
 
 
 def dropped(found: Statistics, function: NetworkFunction) -> dict[str, int]:
-    """Frames by the cause for which they went nowhere."""
+    """Return the dropped frames by cause."""
     rows = {row.name: row.stateless if function.stateless else row.stateful for row in CAUSES}
     return {name: count for name, count in found.causes.items() if rows[name] == DROP and count}
 
 
 def accounted(found: Statistics, function: NetworkFunction, count: int) -> None:
-    """Every frame was received once, and sent, or dropped for one cause."""
+    """Check that every frame was received once, and sent, or dropped for one cause."""
     causes = dropped(found, function)
     counts = found.counts
     assert counts["received"] == count, (counts, causes)
@@ -71,7 +71,7 @@ def accounted(found: Statistics, function: NetworkFunction, count: int) -> None:
 def through_a_file(
     source: Path, target: Path, name: str, count: int, progress: Callable[[int], None] | None = None
 ) -> dict[str, int]:
-    """Replay a file through a function; what was dropped, by cause, and ``sent``."""
+    """Replay a file through a function; return the dropped frames by cause, and ``sent``."""
     function = FUNCTIONS[name]()
     found = replay(source, target, function, cores=CORES, side=side, progress=progress)
     accounted(found, function, count)
@@ -79,13 +79,13 @@ def through_a_file(
 
 
 def in_parts(frames: Iterator[Frame]) -> Iterator[list[bytes]]:
-    """Some frames at a time."""
+    """Yield some frames at a time."""
     while part := [each.data for each in islice(frames, PART)]:
         yield part
 
 
 def through_memory(frames: Iterator[Frame], name: str) -> Counter[str]:
-    """Let frames go through a function; each must be given back once, and go out once, or not at all."""
+    """Run frames through a function; each must be released once, and be sent at most once."""
     function = FUNCTIONS[name]()
     workers: Workers | None = None
     seen: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def through_memory(frames: Iterator[Frame], name: str) -> Counter[str]:
         for each in sent:
             before = part[each.frame]
             assert len(each.data) == len(before), f"part {number}, frame {each.frame}: {before.hex()}"
-            # Ethernet is nobody's to change.
+            # Ethernet headers must not change.
             assert each.data[:14] == before[:14], f"part {number}, frame {each.frame}: {before.hex()}"
             seen["changed" if each.data != before else "as it was"] += 1
         seen["frames"] += len(part)
