@@ -1,7 +1,7 @@
-"""The core of a node: ``step(event) -> outcome``, pure and deterministic.
+"""The core of a node: ``Core.step`` takes an event, changes the tables, and returns an outcome.
 
-Not for: doing anything. It blocks never, reads no clock, draws entropy only from the function given, and
-touches no machine; the same events and entropy give the same outcomes, byte for byte.
+A step never blocks, reads no clock, draws entropy only from the given function, and touches no machine. The
+same events and the same entropy give the same outcomes, byte for byte.
 """
 
 from __future__ import annotations

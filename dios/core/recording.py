@@ -1,7 +1,4 @@
-"""What a recording of a node holds, so that host and simulator agree.
-
-Not for: writing or reading files.
-"""
+"""The format of a recorded node, for the host, which writes it, and for the simulator, which replays it."""
 
 from __future__ import annotations
 

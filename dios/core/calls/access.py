@@ -1,6 +1,6 @@
 """The checks that every call makes before it changes anything.
 
-Not for: changing. Each function either returns what was asked for or raises the refusal.
+Each function returns what the call asked for, or raises the refusal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compound requests: several stages of an I/O request in one message (§5.2.3).
 
-Not for: the single stages (``dios.core.calls.io_calls``).
+The single stages are in ``dios.core.calls.io_calls``.
 """
 
 from __future__ import annotations

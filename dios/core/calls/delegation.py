@@ -1,7 +1,6 @@
-"""Delegation: a new, never wider reference in another task's table (thesis §4.5.3, Table 4.3, B.1.3).
+"""Delegation: a new reference in another task's table, with at most the same rights (Table 4.3, B.1.3).
 
-Not for: handing references to a task at its start (``dios.core.calls.run_calls``), or taking them back
-(``dios.core.calls.retirement``).
+``dios.core.calls.retirement`` takes delegated references back.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
 
 
 def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
-    """A new reference in the table of a task of this node, or of another one's deputy."""
+    """A new reference in the table of a task of this node, or of another one's remote task."""
     reference = access.delegable(task, call.ref)
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
@@ -149,7 +148,7 @@ def delegate_remote(
     *,
     asker: NodeId,
 ) -> None:
-    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a deputy.
+    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a remote task.
 
     ``then`` goes on with the answer. ``asker`` is the node that waits for it; what is for one of its own
     tasks it enters itself.
@@ -174,24 +173,24 @@ def delegate_remote(
     known = dcp.Caller(
         receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
     )
-    deputy = remote_tasks.remote_task_for(
+    remote_task = remote_tasks.remote_task_for(
         step, remote_tasks.peer_named(cluster, node), known, guessed=not receiver.principal
     )
-    fresh = delegate(step, giver, deputy, _without_place(call))
+    fresh = delegate(step, giver, remote_task, _without_place(call))
     told = proxies.public_part(step, fresh)
     if node == asker:
         step.continue_with(then, dcp.Offered((told,)))
         return
     give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
 
-    requests.ask(step, node, give, HandedOver(deputy.id, fresh.id, then))
+    requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then))
 
 
 def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
     """Drop a reference that the receiver's node did not take, and go on."""
-    deputy = step.state.remote_tasks.get(then.task)
-    if deputy is not None and not isinstance(answer, messages.Done):
-        reference = deputy.table.find(then.ref)
+    remote_task = step.state.remote_tasks.get(then.task)
+    if remote_task is not None and not isinstance(answer, messages.Done):
+        reference = remote_task.table.find(then.ref)
         if reference is not None:
             lifetimes.drop_reference(step, reference)
     step.continue_with(then.then, answer)

@@ -1,6 +1,6 @@
-"""The interface of the core: which function handles which call (Table 4.4, appendix B).
+"""The interface of the core: the function that handles each call (Table 4.4, appendix B).
 
-Not for: what the calls do. A refusal is turned into a Failure here, and denials into audit records.
+A refusal becomes a Failure here, and a denial also an audit record.
 """
 
 from __future__ import annotations

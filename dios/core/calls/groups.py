@@ -1,6 +1,6 @@
 """Groups: namespaces as objects, and what Table 4.2 allows (thesis §4.4).
 
-Not for: delegation of group references, which is refused in ``dios.core.calls.delegation``: there is none.
+References to groups are never delegated; ``dios.core.calls.access`` refuses that.
 """
 
 from __future__ import annotations

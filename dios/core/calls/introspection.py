@@ -1,6 +1,6 @@
-"""What a task may learn of tasks and of the node, and who may end the node.
+"""What a task may learn of tasks and of the node, and the call that stops the node.
 
-Not for: use and limits of resources (``dios.core.calls.limit_calls``).
+Use and limits of resources are in ``dios.core.calls.limit_calls``.
 """
 
 from __future__ import annotations

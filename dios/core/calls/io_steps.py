@@ -1,6 +1,6 @@
-"""What the calls on buffers have in common: checks, counting, and their answers.
+"""The parts that the calls on buffers share: checks, counting and answers.
 
-Not for: the calls themselves (``io_calls``, ``compound_calls``), or validity (``iorequests``).
+``dios.core.model.io_requests`` decides on admission and validity.
 """
 
 from __future__ import annotations

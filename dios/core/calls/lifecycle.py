@@ -1,6 +1,6 @@
 """How sessions and tasks begin and end (thesis §4.4 Bootstrap, §4.5.2, B.1.4, B.1.5).
 
-Not for: the run call's checks (``dios.core.calls.task_calls``), or processes.
+The host has the processes; ``dios.core.calls.run_calls`` handles the run call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What tasks wrote, kept as objects that outlive the task, and its node when a task of another started it.
+"""The output of tasks, kept as objects that outlive the task.
 
-Not for: reading along while a task runs; that is its console. A log is a durable blob named after its
-task, in a group that each principal has for them.
+A log is a durable blob that is named after its task, in a group that each principal has for them. The node of
+a task's parent keeps a copy. The console of a running task is read directly.
 """
 
 from __future__ import annotations

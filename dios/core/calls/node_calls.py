@@ -1,6 +1,6 @@
-"""The nodes of the cluster, for people: who there is, and draining and removing them.
+"""The nodes of the cluster for people: list, drain and remove them.
 
-Not for: how one knows (``dios.core.membership.swim``).
+``dios.core.membership.swim`` finds out which nodes live.
 """
 
 from __future__ import annotations

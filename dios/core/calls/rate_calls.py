@@ -1,8 +1,7 @@
-"""The call by which whoever schedules divides what is shared at a rate: links and the store.
+"""The call by which the scheduler divides what is shared at a rate: links and the store.
 
-Not for: which rates those are (``dios.firmament``), and keeping to them (``dios.host.bandwidth.rates``).
-The core
-keeps what coordinators tell each other, and hands on the rest: the host adds the meters to the answer.
+The core keeps the shares that coordinators send each other, and passes the rates to the host, which adds its
+meters to the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Name resolution: an external name to fresh references, or to nothing (thesis §4.3.3, B.1.2).
+"""Name resolution: an external name to new references, or to none (thesis §4.3.3, B.1.2).
 
-Not for: other nodes (``dios.core.remote.remote_lookup``). A name that does not exist and a name in
-a group of which the caller is no member take the same path and give the same empty answer.
+A name that does not exist, and a name in a group of which the caller is no member, take the same path and
+give the same empty answer. ``dios.core.remote.remote_lookup`` continues on other nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Taking references back: on request, with all that was delegated from them, or when their time is over.
+"""Taking references back: on request, with all that was delegated from them, or at their end.
 
-Not for: dropping a reference of one's own, which is ``delete``. What a holder has read or mapped before
-stays with it: no memory is taken out of a process.
+A holder keeps what it has read or mapped before: no memory is taken out of a process.
 """
 
 from __future__ import annotations

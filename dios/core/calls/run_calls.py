@@ -1,6 +1,6 @@
 """run: a child with exactly the memberships, references and limits that it is handed (B.1.5).
 
-The way of a run call: it waits on the submission queue (``submissions``) or starts at once. A start checks
+The way of a run call: it waits in the submission queue (``submissions``) or starts at once. A start checks
 what is asked for (``run_orders``), then what the child may use (``admission``), then makes the child
 (``starting``). Where other nodes are concerned, ``dios.core.remote.remote_run`` does so once they have
 offered what the child is handed.
@@ -53,7 +53,7 @@ def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
 
 
 def _is_scheduled(step: Step, call: messages.Run) -> bool:
-    """Whether a run waits for whoever schedules; otherwise it is placed at once.
+    """Whether a run waits for the scheduler; otherwise it is placed at once.
 
     Raises:
         UnreachableError: it asks for what only a scheduler can give, and there is none.
@@ -83,7 +83,7 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
 
 
 def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
-    """Let a run wait on the board; what is wrong with it is refused at once."""
+    """Let a run wait in the submission queue; what is wrong with it is refused at once."""
     table = step.state.queue
     if len(table.waiting) >= limits.SUBMISSIONS_MAX:
         table.tidy(step.state.pending)
@@ -99,8 +99,8 @@ def start(
 ) -> None:
     """Start a child now, on this node or on another one.
 
-    ``chosen`` says who it will be, where whoever schedules has placed it; a node that has no room for it
-    is then no refusal: WouldBlockError, or it waits on the board again.
+    ``chosen`` says who it will be, where the scheduler has placed it; a node that has no room for it
+    is then no refusal: WouldBlockError, or it waits in the submission queue again.
     """
     flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
     peer = _place(step, call, flags)

@@ -1,8 +1,6 @@
-"""Calls between a node and whoever schedules for it: its board, placing, questions (thesis §6.5.1).
+"""Calls between a node and its scheduler: the submission queue, placements, questions (thesis §6.5.1).
 
-Not for: what is on a board (``dios.core.model.submission_queue``), or where a task runs when nobody schedules
-(``dios.core.model.placement``). Every call here is for the node's own user; a question may be anybody's but a
-pure task's.
+Every call here is for the node's own user, except that every task that is not pure may ask a question.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
     lifecycle.end_task_by(step, found, task, "preempted")
 
 
-# -- the board --------------------------------------------------------------------------------------------
+# -- the submission queue ---------------------------------------------------------------------------
 def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
     require_cluster_user(step, task)
@@ -175,7 +173,7 @@ def _size(work: messages.Work) -> int:
 
 # -- questions, and what is reported ------------------------------------------------------------------------
 def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
-    """Put a question before whoever schedules here."""
+    """Put a question before the scheduler here."""
     access.refuse_pure(task)
     table = step.state.queue
     if step.state.cluster is None:
@@ -229,7 +227,7 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
 
 
 def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
-    """Keep what this node's coordinator measured, until whoever schedules has read it."""
+    """Keep what this node's coordinator measured, until the scheduler has read it."""
     require_cluster_user(step, task)
     table = step.state.queue
     table.reports.append((table.next_report, call.data))

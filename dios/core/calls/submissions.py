@@ -1,4 +1,4 @@
-"""Runs that wait on the submission queue, and what the scheduler learns of tasks (thesis ch. 6).
+"""Runs that wait in the submission queue, and what the scheduler learns of tasks (thesis ch. 6).
 
 The calls of the scheduler are in ``dios.core.calls.scheduling_calls``.
 """
@@ -24,7 +24,7 @@ _MS: Final = 1_000_000
 
 
 def changed(step: Step) -> None:
-    """Something on the board is new: who waits for that looks again."""
+    """Something in the submission queue is new: who waits for that looks again."""
     board = step.state.queue
     board.version += 1
     if board.waiters:
@@ -96,14 +96,14 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
 
 
 def note_end(step: Step, task: LocalHolder) -> None:
-    """A task of this node has ended: whoever schedules learns with what it used."""
+    """A task of this node has ended: the scheduler learns with what it used."""
     if isinstance(task, Task):
         step.state.queue.ended.append(occupant(task, step.now))
         changed(step)
 
 
 def occupant(task: Task, now: int) -> messages.Occupant:
-    """A task as the board shows it."""
+    """A task as the submission queue shows it."""
     recipe = task.recipe
     until = task.ended_ns or now
     return messages.Occupant(

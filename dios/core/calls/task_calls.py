@@ -1,9 +1,4 @@
-"""pause, resume, select, and the ends of streams (B.1.6, B.1.13).
-
-Not for: run (``dios.core.calls.run_calls``), introspection (``dios.core.calls.introspection``), or how
-tasks begin and
-end (``dios.core.calls.lifecycle``).
-"""
+"""pause, resume, select, cancel, and the ends of streams (B.1.6, B.1.13)."""
 
 from __future__ import annotations
 

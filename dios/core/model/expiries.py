@@ -1,7 +1,4 @@
-"""Which references go by themselves, and when.
-
-Not for: taking them away (``dios.core.calls.retirement``).
-"""
+"""The references that expire, by the time of their end. ``dios.core.calls.retirement`` takes them back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is always true between two steps; checked in tests and simulation, and on request in a node.
+"""The invariants of a node's tables between two steps; checked in tests, in the simulator, and on request.
 
-Not for: refusing calls. A violation is a defect of the core and raises InvariantError.
+A violation is a defect of the core and raises InvariantError.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _check_references(state: State) -> None:
 
 
 def _check_stand_in(state: State, reference: Reference) -> None:
-    """A reference to an object of another node is to the one stand-in for it, and counts with it."""
+    """A reference to an object of another node is to the one proxy for it, and counts with it."""
     target = reference.object
     cluster = state.cluster
     _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")

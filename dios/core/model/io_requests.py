@@ -1,7 +1,7 @@
 """I/O requests: admission, validity and the four counters (thesis §3.7, §4.7, Table 4.5).
 
-Not for: the system calls around them (``dios.core.calls.io_calls``). Everything here is arithmetic on one
-object and one buffer, so that the table of the semantics can be read off line by line.
+Everything here is arithmetic on one object and one buffer, so that it can be compared with the table of the
+semantics line by line. ``dios.core.calls.io_calls`` has the system calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The node's name table: internal name to physical objects (thesis §4.3.2).
-
-Not for: resolution with its rights (``dios.core.calls.resolution``). Never exposed to tasks.
-"""
+"""The node's name table: internal name to physical objects (thesis §4.3.2). It is never exposed to tasks."""
 
 from __future__ import annotations
 

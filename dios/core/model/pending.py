@@ -1,6 +1,6 @@
-"""Blocked system calls: rows in a table, not waiting threads.
+"""Blocked system calls: rows in a table instead of waiting threads.
 
-Not for: deciding when they are done; whoever changes an object wakes its waiters.
+The code that changes an object wakes the calls that wait on it.
 """
 
 from __future__ import annotations

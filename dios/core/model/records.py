@@ -174,7 +174,7 @@ class PhysicalObject:
         self.fingerprint: Final = shown or fingerprint(
             name if name is not None else object_id.to_bytes(8, "big")
         )
-        self.home = _HERE  # of a stand-in: the node that has the object
+        self.home = _HERE  # of a proxy: the node that has the object
         self.place = ("", "")  # name and rack of the node that has it
         self.watchers: dict[NodeId, int] = {}  # how many references tasks of other nodes have to it
         self.size = 0

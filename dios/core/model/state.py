@@ -1,6 +1,6 @@
-"""Everything a node knows, and the few operations on it that keep the tables consistent.
+"""All tables of a node, and the few operations on them that keep the tables consistent.
 
-Not for: system calls. Whatever is changed here is checked by ``dios.core.model.invariants``.
+``dios.core.model.invariants`` checks what is always true of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class State:
         self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``deputies``)
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``remote tasks``)
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -128,7 +128,7 @@ class State:
         return "" if self.cluster is None else self.cluster.here.name
 
     def everybody(self) -> Iterator[Holder]:
-        """Tasks and sessions of this node, and the deputies of those of others."""
+        """Tasks and sessions of this node, and the remote tasks of those of others."""
         return chain(self.tasks.values(), self.remote_tasks.values())
 
     def living_tasks(self) -> Iterator[Task]:
@@ -212,7 +212,7 @@ class State:
         """A fresh reference in the task's table; the caller has made sure that there is room.
 
         It goes at the latest when the one that it was delegated from goes by itself. ``ref_id`` is given to
-        one to a stand-in: that of the reference over there.
+        one to a proxy: that of the reference over there.
         """
         reference = Reference(
             RefId(ref_id or self.fresh_id()),

@@ -1,8 +1,6 @@
-"""The board of a node: what waits for its place, and what whoever schedules needs to know (thesis ch. 6).
+"""The submission queue of a node: runs that wait for a place, and questions to the scheduler (thesis ch. 6).
 
-Not for: the calls about it (``dios.core.calls.scheduling_calls``), or deciding (``dios.firmament``). The
-board knows no
-policy: runs wait on it while somebody attends to it, and are placed once.
+The queue has no policy: runs wait in it while a scheduler reads it, and are placed once.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class QueuedRun(Struct):
 
 
 class SchedulerQuestion(Struct, frozen=True):
-    """A question to whoever schedules, and the call that waits for the answer."""
+    """A question to the scheduler, and the call that waits for the answer."""
 
     row: Pending
     asked: messages.Asked
@@ -41,9 +39,9 @@ class SchedulerQuestion(Struct, frozen=True):
 class SubmissionQueue:
     """What is on it, and a version that counts its changes.
 
-    ``attended_until`` is the time by which whoever schedules has to ask again; ``own_until`` the same for
+    ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` the same for
     this node's own coordinator, which need not be the one that schedules. ``shares`` are those that
-    coordinators told last, and ``shares_since`` the version of the board before them.
+    coordinators told last, and ``shares_since`` the version of the submission queue before them.
     """
 
     __slots__ = (

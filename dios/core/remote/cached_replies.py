@@ -17,11 +17,11 @@ READS: Final = (effects.AnswerRead,)
 
 
 def remember(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
-    """Remember the answer to a deputy's call."""
-    deputy = state.remote_tasks.get(answer.task)
-    if deputy is None or state.cluster is None:
+    """Remember the answer to a remote task's call."""
+    remote_task = state.remote_tasks.get(answer.task)
+    if remote_task is None or state.cluster is None:
         return
-    peer = state.cluster.peers.get(deputy.home)
+    peer = state.cluster.peers.get(remote_task.home)
     if peer is not None and answer.seq in peer.answers:
         parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
         read = [state.objects.get(part.object) for part in parts if isinstance(part, READS)]

@@ -1,7 +1,6 @@
-"""What happens with other nodes: they come, go, die and return (thesis §4.6; semantics, Failure).
+"""Events of other nodes: they connect, disconnect, die, return and are removed (thesis §4.6).
 
-Not for: what they ask (``dios.core.remote.serving``), or how one knows that they live
-(``dios.core.membership.swim``).
+``dios.core.membership.swim`` decides which nodes live, ``dios.core.remote.serving`` handles their requests.
 """
 
 from __future__ import annotations
@@ -183,10 +182,10 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
     resume_all(step)  # runs that were not started are no children to lose
     _lose_requests(step, peer)
     _lose_children(step, peer)
-    for deputy in peer.remote_tasks.values():
-        for row in list(deputy.pending.values()):
+    for remote_task in peer.remote_tasks.values():
+        for row in list(remote_task.pending.values()):
             step.state.pending.remove(row)
-        for buffer in list(deputy.buffers.values()):
+        for buffer in list(remote_task.buffers.values()):
             lifetimes.close_buffer(step, buffer)
     if peer.remote_tasks:
         cluster.grace_ends[peer.node] = step.now + limits.GRACE_MS * _MS

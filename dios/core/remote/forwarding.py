@@ -1,7 +1,7 @@
-"""Calls on objects of other nodes: the call travels, the answer is fitted to the task here (§4.8).
+"""Calls on objects of other nodes: the call travels, and the answer is fitted to the task here (§4.8).
 
-Not for: calls whose place is not given by one reference (``away_calls``, ``away_run``, ``away_lookup``), or
-what is done over there (``dios.core.remote.serving``).
+Calls that are not about one reference are in ``remote_calls``, ``remote_run`` and ``remote_lookup``; the
+other node handles the call in ``dios.core.remote.serving``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes
 
 
 def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
-    """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
+    """The proxy that a call is about; None when it is for this node, or wrong in a way for it to say."""
     field = _PLACED_BY.get(type(call))
     if field is None:
         return None
@@ -394,5 +394,5 @@ def _fit_references(
 
 # -- vectors ------------------------------------------------------------------------------------------
 def proxies_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
-    """The stand-in that each call of a vector is about."""
+    """The proxy that each call of a vector is about."""
     return [proxy_of(task, call) for call in vector.calls]

@@ -1,7 +1,4 @@
-"""The other nodes as this one knows them, and what is under way with each.
-
-Not for: who lives (``dios.core.membership.swim``), or what is said (``dios.core.remote.requests``).
-"""
+"""The other nodes as this one knows them, and the requests that are under way with each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Stand-ins: what stands here for objects of other nodes that tasks of this one refer to (§4.5, §4.8).
+"""Proxies: the records of objects of other nodes that tasks of this node refer to (§4.5, §4.8).
 
-Not for: calls on them (``dios.core.remote.forwarding``). A stand-in has no bytes and no name, and its
-counters are
-what the object's node told last. A reference to it has the id that its deputy's has over there.
+A proxy has no bytes and no name, and its counters are those that the object's node sent last. A reference to
+it has the same id as the reference of the remote task on that node.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dios.wire.types import Permission
 
 
 def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
-    """The stand-in for an object that another node told of; made when it is the first time."""
+    """The proxy for an object that another node told of; made when it is the first time."""
     if told.object in step.state.objects:
         raise ProtocolError("an object of another node has the id of one that is here")
     target = peer.proxies.get(ObjectId(told.object))
@@ -77,13 +76,13 @@ def adopt(
 
 
 def public_part(step: Step, reference: Reference) -> messages.Reference:
-    """The public part of a deputy's reference as it travels: with the time it has left."""
+    """The public part of a remote task's reference as it travels: with the time it has left."""
     told = reference.public()
     return replace(told, expires_ns=max(1, told.expires_ns - step.now)) if told.expires_ns else told
 
 
 def published(step: Step, peer: Peer, told: dcp.Published) -> None:
-    """Bring a stand-in's counters up to date."""
+    """Bring a proxy's counters up to date."""
     target = peer.proxies.get(told.object)
     if target is None or target.zombie or told.order <= target.order:
         return

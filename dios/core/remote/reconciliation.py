@@ -1,8 +1,7 @@
-"""Agreeing with other nodes on who holds what: so that reference counts come to be the truth again.
+"""Reference reconciliation: nodes agree on who holds what, so that reference counts become exact again.
 
-Not for: single references, which are released as they go (``dios.core.remote.proxies``). After a lost
-message, a
-partition or a new start the two sides may differ; each says what its tasks hold, and the other corrects.
+After a lost message, a partition or a restart two nodes may differ. Each says what its tasks hold, and the
+other corrects it. Single references are released as they go (``dios.core.remote.proxies``).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
             by_task.setdefault(reference.task, []).append(entry)
     for task in step.state.tasks.values():
         if peer.node in task.remote_nodes:
-            by_task.setdefault(task, [])  # it holds nothing there, and has its deputy
+            by_task.setdefault(task, [])  # it holds nothing there, and has its remote task
     epoch = peer.reconciled_epoch or peer.epoch
     parts = list(_parts(by_task))
     bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
@@ -119,40 +118,40 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
     restarted = _may_be_of_before(step, peer, body.epoch)
     for holding in body.holdings:
-        deputy = remote_tasks.remote_task_for(step, peer, holding.caller)
+        remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
-        for reference in deputy.table:
+        for reference in remote_task.table:
             told = holding.first <= reference.id <= holding.last
             if told and reference.id not in named and reference.granted_ns <= young:
                 lifetimes.drop_reference(step, reference)
         for ref, object_id, permissions, own in holding.references:
-            if ref in deputy.table:
+            if ref in remote_task.table:
                 continue
             target = step.state.objects.get(object_id)
             if target is None:
                 objects[object_id] = None
                 refs.append(ref)
-            elif restarted and own and remote_tasks.can_restore(deputy, target, ref):
+            elif restarted and own and remote_tasks.can_restore(remote_task, target, ref):
                 rights = Permission(permissions) & Permission.ALL
-                remote_tasks.restore(step, deputy, target, ref, rights)
+                remote_tasks.restore(step, remote_task, target, ref, rights)
             else:
                 refs.append(ref)
     if body.tasks is not None:
         peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
         known = set(body.tasks)
-        for deputy in [one for one in peer.remote_tasks.values() if one.id not in known]:
-            for reference in deputy.table:
+        for remote_task in [one for one in peer.remote_tasks.values() if one.id not in known]:
+            for reference in remote_task.table:
                 if reference.granted_ns <= young:
                     lifetimes.drop_reference(step, reference)
-            busy = len(deputy.table) or deputy.pending or deputy.buffers
-            if not busy and deputy.started_ns <= young:
-                remote_tasks.end(step, peer, deputy)
+            busy = len(remote_task.table) or remote_task.pending or remote_task.buffers
+            if not busy and remote_task.started_ns <= young:
+                remote_tasks.end(step, peer, remote_task)
     for child in body.lost:
         victim = step.state.tasks.get(child)
         if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
             lifecycle.end_task_by(step, victim, victim.parent, "its parent was told that it is lost")
-    for deputy in peer.remote_tasks.values():
-        for reference in deputy.table:
+    for remote_task in peer.remote_tasks.values():
+        for reference in remote_task.table:
             if not reference.object.zombie:
                 step.after += publication.publish(cluster, reference.object, step.now, step.informed)
     requests.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
@@ -170,5 +169,5 @@ def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
 def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Nothing that tasks of a node hold here counts any more."""
     del cluster
-    for deputy in list(peer.remote_tasks.values()):
-        remote_tasks.end(step, peer, deputy)
+    for remote_task in list(peer.remote_tasks.values()):
+        remote_tasks.end(step, peer, remote_task)

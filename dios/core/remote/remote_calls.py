@@ -1,7 +1,4 @@
-"""Calls whose place is not given by one reference: to a named node, to all, or to several at once (§4.8).
-
-Not for: resolution (``away_lookup``), tasks (``away_run``), or calls on one object (``forwarding``).
-"""
+"""Calls to a node that is named, to all nodes, or to several at once (§4.8)."""
 
 from __future__ import annotations
 

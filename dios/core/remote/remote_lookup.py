@@ -1,8 +1,7 @@
-"""Resolution on other nodes: a question to all that live, and the first answers (thesis §4.3.3, §4.8).
+"""Name resolution on other nodes: a request to all that live, and their first answers (thesis §4.3.3, §4.8).
 
-Not for: the local table, which is always looked at first (``dios.core.calls.resolution``). What is sent
-depends on
-neither whether the name exists nor whether the caller is a member of the group.
+The local table is always searched first (``dios.core.calls.resolution``). The requests that are sent do not
+depend on the existence of the name, nor on the caller's membership of the group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tasks on other nodes: what the child is handed is offered to it before it is started (B.1.5, §4.8).
 
-Not for: starting tasks here (``dios.core.calls.run_calls``), or choosing the node
-(``dios.core.model.placement``).
+``dios.core.model.placement`` chooses the node, ``dios.core.calls.starting`` starts tasks here.
 """
 
 from __future__ import annotations
@@ -131,13 +130,13 @@ def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sh
 def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
     """What is here goes to the child's remote task record; what is where it will run is handed over there."""
     here = requests.cluster_of(step).here.node
-    deputy: Holder | None = None
+    remote_task: Holder | None = None
     for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
         home = origin.object.home
         if not home:
-            if deputy is None:
-                deputy = remote_tasks.remote_task_for(step, peer, start.child)
-            told = offer(step, deputy, origin, sharing)
+            if remote_task is None:
+                remote_task = remote_tasks.remote_task_for(step, peer, start.child)
+            told = offer(step, remote_task, origin, sharing)
             start.held[place] = dcp.Held(here, told)
             start.granted.append((here, RefId(told.ref)))
         elif home == peer.node:
@@ -210,9 +209,9 @@ def _withdraw(step: Step, start: StartProgress) -> None:
     cluster = requests.cluster_of(step)
     if start.node:
         peer = cluster.peer(start.node)
-        deputy = peer.remote_tasks.get(start.child.task)
-        if deputy is not None:
-            remote_tasks.end(step, peer, deputy)
+        remote_task = peer.remote_tasks.get(start.child.task)
+        if remote_task is not None:
+            remote_tasks.end(step, peer, remote_task)
     for node, ref in start.granted:
         if node != cluster.here.node:
             requests.notify_node(step, node, dcp.Release(start.child.task, (ref,)))

@@ -1,7 +1,7 @@
 """Copies on other nodes: a new physical object of the same logical object (§4.5.3, B.1.3).
 
-Not for: copies on this node (``dios.core.calls.delegation``). The node that has the original sends its
-bytes, which the transport checks; the other makes the object and grants the caller a reference.
+The node that has the original sends its bytes; the other one makes the object and grants the caller a
+reference. Copies on this node are in ``dios.core.calls.delegation``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
 
 
 def caller_of(task: Holder) -> dcp.Caller:
-    """For whom: the task itself, also where this node knows it by its deputy."""
+    """For whom: the task itself, also where this node knows it by its remote task."""
     return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
 

@@ -1,9 +1,7 @@
 """Requests to other nodes and answers to theirs: numbers, repeats, and the memory that keeps a repeat from
 acting twice (thesis §4.6 Handling failures, §4.8).
 
-Not for: what is asked (``dios.core.remote.serving`` and its callers), or who lives
-(``dios.core.membership.swim``).
-Messages may be lost, doubled, late and out of order; nothing here blocks.
+Messages may be lost, duplicated, late and out of order; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -325,8 +323,8 @@ def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
         return True
     if not isinstance(part, _OPENS) or not part.result.buffer:
         return False
-    deputy = step.state.remote_tasks.get(part.task)
-    return deputy is None or BufferId(part.result.buffer) not in deputy.buffers
+    remote_task = step.state.remote_tasks.get(part.task)
+    return remote_task is None or BufferId(part.result.buffer) not in remote_task.buffers
 
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:

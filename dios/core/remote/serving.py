@@ -1,7 +1,7 @@
-"""What other nodes ask of this one, done in the names of their tasks (thesis §4.8).
+"""Requests of other nodes, handled on behalf of their tasks (thesis §4.8).
 
-Not for: asking (``forwarding``, ``away_calls``), or repeats (``coordination``). A request that makes no sense
-raises ProtocolError before anything has changed; one that is refused is answered with a Failure.
+A request that makes no sense raises ProtocolError before anything has changed; a request that is refused is
+answered with a Failure.
 """
 
 from __future__ import annotations
@@ -58,41 +58,41 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
-    deputy = remote_tasks.remote_task_for(step, peer, body.caller)
+    remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     call = body.call
     attached = step.payload_size
     if isinstance(call, messages.ReadOnce | messages.WriteOnce):
         step.informed = peer.node
     if isinstance(call, messages.Vector):
-        dispatch.dispatch_vector(step, deputy, number, call, step.payload, attached)
+        dispatch.dispatch_vector(step, remote_task, number, call, step.payload, attached)
     elif isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
         names = groups.names_for(step, body.groups)
         if len(names) < len(body.groups):
             raise StaleError("a group was destroyed; create the object in another")
-        object_calls.create_in(step, deputy, number, call, names)
+        object_calls.create_in(step, remote_task, number, call, names)
     else:
-        dispatch.dispatch(step, deputy, number, call, step.payload, attached)
+        dispatch.dispatch(step, remote_task, number, call, step.payload, attached)
 
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
-    deputy = remote_tasks.remote_task_for(step, peer, body.caller)
+    remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     every = {target.id: target for name in body.names for target in step.state.names.find(name)}
     found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
     found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
-    deputy.table.require_room(len(found))
-    deputy.account.require(Resource.REFERENCES, len(found))
+    remote_task.table.require_room(len(found))
+    remote_task.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     owners: list[tuple[ObjectId, str]] = []
     references: list[messages.Reference] = []
     for target in found:
-        reference = lifetimes.grant(step, deputy, target, Permission.ALL, Provenance.RESOLVED)
+        reference = lifetimes.grant(step, remote_task, target, Permission.ALL, Provenance.RESOLVED)
         references.append(proxies.public_part(step, reference))
         if target.type is ObjectType.GROUP:
             owners.append((target.id, target.owner))
     if references:
-        step.audit(deputy, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
+        step.audit(remote_task, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
     requests.reply(step, peer, number, dcp.Found(tuple(references), tuple(owners)))
 
 
@@ -131,10 +131,10 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
 
 def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     """Sent by the task's own node, or by one that offered and had no use for it."""
-    deputy = step.state.remote_tasks.get(body.task)
-    if deputy is not None:
+    remote_task = step.state.remote_tasks.get(body.task)
+    if remote_task is not None:
         for ref in body.refs:
-            reference = deputy.table.find(ref)
+            reference = remote_task.table.find(ref)
             if reference is not None:
                 lifetimes.drop_reference(step, reference)
     requests.reply(step, peer, number, messages.Done(1))
@@ -142,9 +142,9 @@ def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
 
 def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
     for task in body.tasks:
-        deputy = peer.remote_tasks.get(task)
-        if deputy is not None:
-            remote_tasks.end(step, peer, deputy)
+        remote_task = peer.remote_tasks.get(task)
+        if remote_task is not None:
+            remote_tasks.end(step, peer, remote_task)
     requests.reply(step, peer, number, messages.Done(1))
 
 

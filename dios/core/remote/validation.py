@@ -1,7 +1,6 @@
-"""What requests and answers of other nodes must be to make sense: looked at before anything changes (§4.8).
+"""The validation of requests and answers of other nodes, before anything changes (§4.8).
 
-Not for: what is refused to somebody (each call's own checks), or malformed bytes (``dios.wire.codec``). What
-no node would say raises ProtocolError, and costs the peer its connection.
+What no correct node would send raises ProtocolError, and closes the connection to that node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which requests between two nodes need no answer any more: how it is said, and how it is remembered (§4.8).
+"""The acknowledgement watermark: which requests between two nodes need no answer any more (§4.8).
 
-Not for: the answers themselves (``dios.core.remote.requests``). A request is *settled* once its asker has its
-answer, or does not want it any more. It never becomes unsettled, so whatever was once said of it stays true:
-what is said may be lost, doubled, late and out of order, and nobody confirms it.
+A request is *settled* once its asker has its answer, or does not want it any more. It never becomes
+unsettled, so that every statement about it stays true, even if it is lost, duplicated, late or out of order,
+and no statement has to be confirmed.
 """
 
 from __future__ import annotations
