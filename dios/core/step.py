@@ -15,7 +15,8 @@ from dios.core.model.records import Holder, Pending, PhysicalObject
 from dios.core.model.state import State
 from dios.core.remote import cached_replies, publication
 from dios.core.remote.continuations import Continuation
-from dios.errors import DiosError, InvalidError, WouldBlockError
+from dios.core.remote.peers import Cluster
+from dios.errors import DiosError, InvalidError, UnreachableError, WouldBlockError
 from dios.ids import NodeId, PayloadId, Ticket
 from dios.wire import dcp, messages
 
@@ -68,6 +69,13 @@ class Step:
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)
         self._wait = Ticket(0)
+
+    def require_cluster(self) -> Cluster:
+        """Return what is known of other nodes; EHOSTUNREACH on a node that is alone."""
+        cluster = self.state.cluster
+        if cluster is None:
+            raise UnreachableError("this node is alone: no other node is known here")
+        return cluster
 
     # -- answers --------------------------------------------------------------------------------
     def reply(self, answer: Reply) -> None:

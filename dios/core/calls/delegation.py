@@ -115,7 +115,7 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
 
 def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """An object of this node, and a receiver or a place on another."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
     row = Pending(task, seq, call, ())
     step.wait(row)
@@ -153,7 +153,7 @@ def delegate_remote(
     ``then`` goes on with the answer. ``asker`` is the node that waits for it; what is for one of its own
     tasks it enters itself.
     """
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     place = NodeId(0)
     if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
         place = _place_seen_from(cluster, node, call)

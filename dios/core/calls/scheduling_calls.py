@@ -13,7 +13,7 @@ from dios import limits
 from dios.core.calls import access, lifecycle, run_calls, submissions
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
-from dios.core.remote import forwarding, remote_calls, requests
+from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -116,7 +116,7 @@ def retry(step: Step, row: Pending) -> None:
 def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
     table = state.queue
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     table.tidy(state.pending)
     newer = table.version > call.since
     waiting = _submissions(step) if newer else []

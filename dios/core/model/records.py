@@ -23,7 +23,7 @@ from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import TypeState
 from dios.errors import BadReferenceError, LimitError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Bound, Limits, Work
 from dios.wire.nametext import fingerprint
 from dios.wire.types import (
@@ -701,6 +701,10 @@ class Holder:
     def alive(self) -> bool:
         """Whether it can still make calls."""
         return self.state is not TaskState.ENDED
+
+    def caller(self) -> dcp.Caller:
+        """How requests to other nodes name it."""
+        return dcp.Caller(self.id, self.principal, self.object.fingerprint, self.brand, self.label)
 
     def leave(self, group: Name) -> None:
         """The group is no more."""

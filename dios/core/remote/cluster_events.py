@@ -29,7 +29,7 @@ _GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 def peer_up(step: Step, event: PeerUp) -> None:
     """A connection stands: what was under way with an earlier start of that node is over."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peer(event.node)
     if event.epoch < peer.epoch and peer.met:
         step.emit(effects.HangUp(event.node, "an earlier start of this node was met before"))
@@ -65,7 +65,7 @@ def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
 
 def peer_down(step: Step, event: PeerDown) -> None:
     """The connection is gone; whether the node is, time and the others will tell."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch:
         return
@@ -75,7 +75,7 @@ def peer_down(step: Step, event: PeerDown) -> None:
 
 def received(step: Step, event: Received) -> None:
     """A message came. What no node would say raises ProtocolError, and has changed nothing."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
         return
@@ -135,7 +135,7 @@ def time_passed(step: Step, cluster: Cluster) -> None:
 
 def follow_all(step: Step) -> None:
     """Do what the membership has decided in the course of a call."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     for decision in step.decisions:
         follow(step, cluster, decision)
 

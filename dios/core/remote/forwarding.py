@@ -112,16 +112,16 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         _forward_attach(step, task, seq, call, target)
         return
     there, source = translate(task, call)
-    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
+    send(step, task, seq, call, target.home, dcp.Forward(task.caller(), there), source)
 
 
 def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, target: Proxy) -> None:
     """The other node takes the end over there for us; the bytes have a connection of their own."""
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
-    number = requests.cluster_of(step).peer(target.home).next_number
+    number = step.require_cluster().peer(target.home).next_number
     row = wait(step, task, seq, call, target.home)
-    body = dcp.Forward(caller_of(task), call)
+    body = dcp.Forward(task.caller(), call)
     requests.ask_for_call(step, row, target.home, body, FitAttached(row.id, number))
 
 
@@ -173,7 +173,7 @@ def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: 
     """Let another node answer a call that names it."""
     there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
     row = wait(step, task, seq, call, peer.node)
-    body = dcp.Forward(caller_of(task), there)
+    body = dcp.Forward(task.caller(), there)
     requests.ask_for_call(step, row, peer.node, body, AnswerCaller(row.id))
 
 
@@ -183,11 +183,6 @@ def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answ
     if not isinstance(answer, _PASSED_BACK):
         raise ProtocolError("an answer of the wrong kind")
     step.answer(row.task, row.seq, answer)
-
-
-def caller_of(task: Holder) -> dcp.Caller:
-    """For whom a request is made."""
-    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
 
 # -- out ----------------------------------------------------------------------------------------------
@@ -273,13 +268,13 @@ def _lost_child(
     reference = task.table.find(call.ref)
     if reference is None or reference.object.type is not ObjectType.TASK:
         return None
-    if requests.cluster_of(step).peer(reference.object.home).dead_since is None:
+    if step.require_cluster().peer(reference.object.home).dead_since is None:
         return None
     return _lost_status(step, task, seq, reference)
 
 
 def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
-    peer = requests.cluster_of(step).peer(reference.object.home)
+    peer = step.require_cluster().peer(reference.object.home)
     data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 

@@ -16,7 +16,7 @@ def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
         return
     body = dcp.Tell(task.id, event)
     if isinstance(event, messages.ChildEnded):
-        peer = requests.cluster_of(step).peer(task.home)
+        peer = step.require_cluster().peer(task.home)
         requests.notify_reliably(step, peer, event.object, body)
     else:
         # Everything else that the node must know comes out when the nodes compare what they hold.

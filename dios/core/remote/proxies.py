@@ -25,7 +25,7 @@ def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
         raise ProtocolError("an object of another node has the id of one that is here")
     target = peer.proxies.get(ObjectId(told.object))
     if target is None:
-        cluster = requests.cluster_of(step)
+        cluster = step.require_cluster()
         target = peer.proxies[ObjectId(told.object)] = Proxy(peer, told, cluster.proximity_of(peer.node))
         peer.reconciled_epoch = peer.reconciled_epoch or peer.epoch
     return target
@@ -49,7 +49,7 @@ def adopt(
     label: str | None = None,
 ) -> Reference:
     """Enter a reference to an object of another node into a task's table; there is room."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peer(node)
     if told.ref in task.table:
         raise ProtocolError("a reference to another node's object has the id of one that is here")
@@ -102,7 +102,7 @@ def release(step: Step, cluster: Cluster) -> None:
 
 def drop_lost(step: Step, reference: Reference) -> None:
     """The reference is gone over there already: drop it without a word."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     target, task = reference.object, reference.task
     lifetimes.drop_reference(step, reference)
     refs = cluster.to_release.get((target.home, task.id))

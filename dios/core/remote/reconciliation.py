@@ -13,7 +13,7 @@ from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import lifecycle
 from dios.core.model.records import Holder, Provenance, Task
-from dios.core.remote import forwarding, notices, proxies, publication, remote_tasks, requests
+from dios.core.remote import notices, proxies, publication, remote_tasks, requests
 from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
@@ -57,7 +57,7 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
     """Correct what another node does not know; with the last answer of a round it has heard everything."""
     if not isinstance(answer, dcp.Unknown):
         return
-    peer = requests.cluster_of(step).peer(then.node)
+    peer = step.require_cluster().peer(then.node)
     if then.round == peer.reconcile_round:
         peer.reconcile_missing -= 1
         if not peer.reconcile_missing:
@@ -75,7 +75,7 @@ def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, .
         while left or not first:
             now, left = left[:room], left[room:]
             last = now[-1][0] if left else _LAST_ID
-            part.append(dcp.Holding(forwarding.caller_of(task), first, last, tuple(now)))
+            part.append(dcp.Holding(task.caller(), first, last, tuple(now)))
             first = last + 1
             room -= len(now)
             if not room or len(part) == limits.CLAIM_TASKS_MAX:
@@ -112,7 +112,7 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
 
 def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
@@ -163,7 +163,7 @@ def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
     Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
     """
     late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.CLAIM_YOUNG_MS * _MS
-    return 0 < epoch < requests.cluster_of(step).here.epoch and not late
+    return 0 < epoch < step.require_cluster().here.epoch and not late
 
 
 def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:

@@ -113,7 +113,7 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
         load.places.append(place)
         load.source = load.source or source
     asked = [
-        (load.node, dcp.Forward(forwarding.caller_of(task), messages.Vector(tuple(load.calls))), load.source)
+        (load.node, dcp.Forward(task.caller(), messages.Vector(tuple(load.calls))), load.source)
         for load in loads.values()
     ]
     plan = VectorPlan(
@@ -208,7 +208,7 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
             tuple(call.refs[index] for index in indexes), call.mode, None if waits else 0, call.flags
         )
         task.remote_nodes.add(node)
-        body = dcp.Forward(forwarding.caller_of(task), there)
+        body = dcp.Forward(task.caller(), there)
         requests.ask_for_call(step, row, node, body, SelectAnswer(row.id, tuple(indexes)))
 
 
@@ -246,7 +246,7 @@ def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer
         raise InvalidError(f"a {call.object_type.name} is for where the task is")
     names = groups.names_for_creation(task, call.groups)
     task.table.require_room()
-    body = dcp.Forward(forwarding.caller_of(task), _placed(call), groups.described(step, names))
+    body = dcp.Forward(task.caller(), _placed(call), groups.described(step, names))
 
     row = forwarding.wait(step, task, seq, call, peer.node)
     requests.ask_for_call(step, row, peer.node, body, FitCreated(row.id, peer.node))
@@ -278,14 +278,14 @@ def _placed(call: messages.Create) -> messages.Create:
 
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
     """Delegation of an object of another node: it checks and grants, and tells the receiver's (§4.5.3)."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     access.held(task, call.ref, Permission.DELEGATE)
     node, receiver = receiver_of(step, cluster, task, call.task)
     if node == cluster.here.node:
         taker = step.state.tasks[receiver.task]
         taker.table.require_room()
         taker.account.require(Resource.REFERENCES, 1)
-    body = dcp.Delegate(forwarding.caller_of(task), call, receiver, node)
+    body = dcp.Delegate(task.caller(), call, receiver, node)
 
     row = forwarding.wait(step, task, seq, call, target.home)
     then = FitDelegated(row.id, target.home, node, receiver.task)
@@ -297,7 +297,7 @@ def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answ
     task, seq = row.task, row.seq
     if isinstance(answer, dcp.Planted):
         finish_copy(step, task, seq, answer)
-    elif isinstance(answer, dcp.Offered) and then.node == requests.cluster_of(step).here.node:
+    elif isinstance(answer, dcp.Offered) and then.node == step.require_cluster().here.node:
         _enter_received(step, task, seq, then.receiver, then.home, answer)
     elif isinstance(answer, messages.Done):
         step.answer(task, seq, answer)
@@ -313,7 +313,7 @@ def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tupl
         # The principal is the receiver's own node's to say; nobody is asked for it before it gets something.
         return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
     found = access.receiving(step.state, reference)
-    return cluster.here.node, forwarding.caller_of(found)
+    return cluster.here.node, found.caller()
 
 
 def _enter_received(
@@ -336,7 +336,7 @@ def _enter_received(
 def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.Planted) -> None:
     """A copy of the data was made on some node: the caller has a reference to it."""
     told = answer.held
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     if told.node == cluster.here.node:
         # Planted here by the node that has the original, which granted it to the task itself.
         found = task.table.find(told.reference.ref)
@@ -353,8 +353,8 @@ def list_tasks(
     step: Step, task: Holder, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
 ) -> None:
     """The tasks of the caller's principal on every node that answers."""
-    cluster = requests.cluster_of(step)
-    asked = [(peer.node, dcp.Rows(forwarding.caller_of(task)), None) for peer in cluster.living()]
+    cluster = step.require_cluster()
+    asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
         step.answer(task, seq, messages.Tasks(own, _some_dead(cluster)))
         return
@@ -365,7 +365,7 @@ def list_tasks(
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
     """Answer with the tasks of every node that answered."""
     rows = list(plan.own)
-    missing = _some_dead(requests.cluster_of(step))
+    missing = _some_dead(step.require_cluster())
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
             rows += gathered.answer.tasks

@@ -13,7 +13,7 @@ from dios.core import lifetimes
 from dios.core.calls import groups
 from dios.core.model.accounts import require_each
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
-from dios.core.remote import forwarding, proxies, requests
+from dios.core.remote import proxies, requests
 from dios.core.remote.continuations import SearchAnswer, SearchProgress
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
@@ -33,7 +33,7 @@ def search(
     names: tuple[InternalName, ...],
 ) -> None:
     """Look further: at first where the same names were found before, then everywhere."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     row = Pending(task, seq, call, ())
     step.wait(row)
     progress = SearchProgress(names, tuple(target.id for target in here), [], {})
@@ -59,7 +59,7 @@ def _ask_all(step: Step, cluster: Cluster, row: Pending, progress: SearchProgres
 def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]) -> None:
     task, limit = row.task, cast("messages.Lookup", row.call).limit
     progress.waiting = dict.fromkeys(nodes)
-    body = dcp.Resolve(forwarding.caller_of(task), progress.names, limit)
+    body = dcp.Resolve(task.caller(), progress.names, limit)
     for node in nodes:
         task.remote_nodes.add(node)
         requests.ask_for_call(step, row, node, body, SearchAnswer(row.id, node))
@@ -84,7 +84,7 @@ def take_found(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
 
 
 def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     task, call = row.task, cast("messages.Lookup", row.call)
     if progress.cached and progress.count < call.limit:
         # The one failed use after which the cache is right again.

@@ -32,7 +32,7 @@ from dios.core.model.records import (
     narrowed,
 )
 from dios.core.model.type_rules import RULES
-from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.remote import proxies, remote_tasks, requests
 from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
@@ -129,7 +129,7 @@ def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sh
 
 def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
     """What is here goes to the child's remote task record; what is where it will run is handed over there."""
-    here = requests.cluster_of(step).here.node
+    here = step.require_cluster().here.node
     remote_task: Holder | None = None
     for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
         home = origin.object.home
@@ -170,10 +170,10 @@ def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[
     if not by_node:
         _start(step, row, start)
         return
-    goal = start.node or requests.cluster_of(step).here.node
+    goal = start.node or step.require_cluster().here.node
     for node, places in by_node.items():
         shared = tuple(start.shared[place] for place in places)
-        body = dcp.Offer(forwarding.caller_of(row.task), shared, start.child, goal)
+        body = dcp.Offer(row.task.caller(), shared, start.child, goal)
         requests.ask_for_call(step, row, node, body, OfferAnswer(row.id, node, tuple(places)))
 
 
@@ -206,7 +206,7 @@ def _refuse(step: Step, row: Pending, failure: messages.Failure) -> None:
 
 def _withdraw(step: Step, start: StartProgress) -> None:
     """It will not be started: what was offered is taken back."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     if start.node:
         peer = cluster.peer(start.node)
         remote_task = peer.remote_tasks.get(start.child.task)
@@ -283,7 +283,7 @@ def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing
 
 def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
     task, recipe, child = row.task, start.recipe, start.child
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     held = [one for one in start.held if one is not None]
     inputs = len(recipe.inputs)
     plain = messages.Run(
@@ -296,7 +296,7 @@ def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
         work=recipe.work,
     )
     body = dcp.Start(
-        forwarding.caller_of(task),
+        task.caller(),
         child.task,
         start.identity.name,
         plain,
@@ -341,14 +341,14 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
     if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
         _no_room(step, row, start)
         return
-    peer = requests.cluster_of(step).peer(start.node)
+    peer = step.require_cluster().peer(start.node)
     step.answer(task, row.seq, answer if isinstance(answer, messages.Failure) else requests.unreachable(peer))
 
 
 # -- on the other node --------------------------------------------------------------------------------
 def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task for one of another node: with exactly what it was offered."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
         raise ProtocolError("a task with an id that is taken")
     parent = remote_tasks.remote_task_for(step, peer, body.caller)

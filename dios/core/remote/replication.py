@@ -36,7 +36,7 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
         kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
     raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
     body = dcp.Plant(
-        caller=caller_of(giver),
+        caller=giver.caller(),
         name=origin.name,
         groups=groups.described(step, origin.groups),
         owner=origin.owner,
@@ -45,17 +45,12 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
         v_r=origin.v_r,
         v_w=origin.v_w,
         size=origin.size,
-        home=giver.home or requests.cluster_of(step).here.node,
+        home=giver.home or step.require_cluster().here.node,
     )
     step.depend_on(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
     requests.ask(step, node, body, then, source=source)
-
-
-def caller_of(task: Holder) -> dcp.Caller:
-    """For whom: the task itself, also where this node knows it by its remote task."""
-    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
 
 
 def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
@@ -65,7 +60,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> N
     rules = RULES[body.kind]
     if not rules.bytes_in_host:
         raise ProtocolError("a copy of something without bytes")
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     task: Holder | None = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):

@@ -43,7 +43,7 @@ def ask(
 
     Return None if the request fails at once.
     """
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
         _continue(step, then, unreachable(peer))
@@ -107,7 +107,7 @@ def repeat_notices(step: Step, peer: Peer) -> None:
 def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
     """Forget a notice that a node has heard."""
     if not isinstance(answer, messages.Failure):
-        cluster_of(step).peer(then.node).notices.pop(then.key, None)
+        step.require_cluster().peer(then.node).notices.pop(then.key, None)
 
 
 def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
@@ -163,13 +163,13 @@ def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
 
 def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
     node, number = request
-    peer = cluster_of(step).peers.get(node)
+    peer = step.require_cluster().peers.get(node)
     return None if peer is None else peer.asked.pop(number, None)
 
 
 def repeat_due(step: Step) -> None:
     """Repeat what was not answered in time; give up on whom nothing was heard of for too long."""
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     for question in cluster.due(step.now):
         peer = question.peer
         silent_ms = (step.now - max(question.silent_since, question.moving_since)) // _MS
@@ -224,9 +224,9 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
         return
     if isinstance(reply.result, dcp.Working):
         question.silent_since = step.now
-        cluster_of(step).repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
+        step.require_cluster().repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
         return
-    validation.require_answer(step.state, cluster_of(step), question, reply.result)
+    validation.require_answer(step.state, step.require_cluster(), question, reply.result)
     _finish(step, question, reply.result)
 
 
@@ -244,7 +244,7 @@ def fail_all(step: Step, peer: Peer, why: str = "") -> None:
 
 def repeat_all(step: Step, peer: Peer) -> None:
     """The connection is new: whatever was said on the one before may be lost."""
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     for question in list(peer.asked.values()):
         question.silent_since = step.now
         _repeat(step, cluster, question)
@@ -337,14 +337,6 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
 
 def answer_request(step: Step, then: AnswerRequest, result: dcp.Answer) -> None:
     """Answer a request whose answer depended on another node."""
-    peer = cluster_of(step).peer(then.node)
+    peer = step.require_cluster().peer(then.node)
     if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none
         reply(step, peer, then.number, result)
-
-
-def cluster_of(step: Step) -> Cluster:
-    """The cluster, which there is where other nodes are spoken of."""
-    cluster = step.state.cluster
-    if cluster is None:
-        raise UnreachableError("this node is alone: no other node is known here")
-    return cluster

@@ -38,7 +38,7 @@ Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
 def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
-    validation.require_request(step.state, requests.cluster_of(step), peer, body)
+    validation.require_request(step.state, step.require_cluster(), peer, body)
     settled = peer.settled.has(message.number)  # if it waits still, then for nobody
     if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
         known = step.state.remote_tasks.get(body.caller.task)
@@ -100,7 +100,7 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Delegate to a task that is about to be started on another node."""
     giver = remote_tasks.remote_task_for(step, peer, body.caller)
     references = [access.delegable(giver, one.ref) for one in body.shared]
-    home = remote_tasks.peer_named(requests.cluster_of(step), body.node)
+    home = remote_tasks.peer_named(step.require_cluster(), body.node)
     receiver = remote_tasks.remote_task_for(step, home, body.receiver)
     receiver.table.require_room(len(references))
     told = [
