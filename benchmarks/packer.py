@@ -62,7 +62,7 @@ def _played(servers: int, instants: int, seed: int, mbps: float, policies: tuple
 
 def _late_ms(simulation: Simulation, begin: int) -> list[float]:
     """Return the milliseconds for each job from an instant on, under the only policy."""
-    before = int(simulation.came.jobs[:begin].sum())
+    before = int(simulation.arrivals.jobs[:begin].sum())
     return [1e3 * each for each in simulation.records[0].job_s[before:]]
 
 

@@ -22,6 +22,9 @@ LOCK: Final = "dios-kernels.lock"
 
 _STATUS: Final = "dios-kernels.status"
 
+_REPORT_S: Final = 0.5
+_LOWEST_PRIORITY: Final = 19
+
 Progress = Callable[[int, int, str], None]
 """Called with the number of compiled kernels, the number of all kernels, and a sentence about them."""
 
@@ -76,6 +79,30 @@ def compile_all(progress: Progress) -> None:
             kernel_compilation.mark_complete(folder)
         (folder / _STATUS).unlink(missing_ok=True)
     progress(1, 1, "compiled")
+
+
+def _report_progress(compiled: int, total: int) -> None:
+    """Write the two numbers on a line, which the coordinator reads."""
+    sys.stdout.write(f"{compiled} {total}\n")
+    sys.stdout.flush()
+
+
+def compile_in_background() -> None:
+    """Compile at the lowest priority, unless another process does it at this time or has done it.
+
+    While another process compiles into the same folder, its numbers are printed.
+    """
+    os.nice(_LOWEST_PRIORITY)
+    while (state := status()).startswith("compiling"):
+        # The state is "compiling", or "compiling 37 of 120".
+        numbers = [word for word in state.split() if word.isdigit()]
+        if len(numbers) == 2:
+            _report_progress(int(numbers[0]), int(numbers[1]))
+        time.sleep(_REPORT_S)
+    try:
+        compile_all(lambda compiled, total, _: _report_progress(compiled, total))
+    except OSError as error:
+        sys.exit(f"cannot compile the scheduler's kernels: {error}")
 
 
 def main() -> None:

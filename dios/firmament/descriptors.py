@@ -116,7 +116,7 @@ class TaskDescriptor:
     restartable: bool = True
     """True if the task may be stopped and started again elsewhere; else it stays where it is."""
     expected_runtime: float | None = None
-    """The expected run time in seconds, if known, for the simulator's oracle and Jockey-like models."""
+    """The expected run time in seconds, if known; the simulator's oracle and Jockey-like models use it."""
 
     def __post_init__(self) -> None:
         _check_identifier("task", self.task)
@@ -124,7 +124,7 @@ class TaskDescriptor:
             if not (math.isfinite(value) and value >= 0):
                 raise BadDescriptorError(f"task {self.task}: demand.{name} is {value}; it must be 0 or more")
         if self.deadline is not None and not math.isfinite(self.deadline):
-            raise BadDescriptorError(f"task {self.task}: deadline is {self.deadline}, not a time")
+            raise BadDescriptorError(f"task {self.task}: deadline is {self.deadline}; it must be finite")
         if not -(2**63) < self.priority < 2**63:
             raise BadDescriptorError(f"task {self.task}: priority is {self.priority}; it must fit 64 bits")
         runtime = self.expected_runtime
@@ -132,7 +132,9 @@ class TaskDescriptor:
             raise BadDescriptorError(f"task {self.task}: expected_runtime is {runtime}; it must be 0 or more")
         for block in self.blocks:
             if block.size < 0:
-                raise BadDescriptorError(f"task {self.task}: a block of {block.size} bytes")
+                raise BadDescriptorError(
+                    f"task {self.task}: a block has {block.size} bytes; it must have 0 or more"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,9 @@ class JobDescriptor:
         _check_count(f"job {self.job}: maximum_running", most)
         _check_count(f"job {self.job}: gang", self.gang)
         if most < max(self.minimum_running, self.gang):
-            raise BadDescriptorError(f"job {self.job}: maximum_running is {most}, less than what has to run")
+            raise BadDescriptorError(
+                f"job {self.job}: maximum_running is {most}, below minimum_running or gang"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class Inner:
     def __post_init__(self) -> None:
         if self.level <= Level.MACHINE:
             raise BadDescriptorError(
-                f"{self.name}: level is {self.level.name}, which is no part of a machine"
+                f"{self.name}: level is {self.level.name}, but a part of a machine is below MACHINE"
             )
         for child in self.children:
             if child.level <= self.level:
@@ -204,7 +208,9 @@ class MachineDescriptor:
         _check_count(f"machine {self.name}: slots", self.slots)
         for name, value in zip(Resources._fields, self.capacity, strict=True):
             if not (math.isfinite(value) and value >= 0):
-                raise BadDescriptorError(f"machine {self.name}: capacity.{name} is {value}")
+                raise BadDescriptorError(
+                    f"machine {self.name}: capacity.{name} is {value}; it must be 0 or more"
+                )
 
 
 class FinalReport(NamedTuple):

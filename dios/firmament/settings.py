@@ -67,6 +67,10 @@ class SchedulerSettings:
             if not getattr(self, name) >= 0:
                 raise BadDescriptorError(f"setting {name} is {getattr(self, name)}; it must be 0 or more")
         if not self.model_time_limit_s > 0:
-            raise BadDescriptorError(f"setting model_time_limit_s is {self.model_time_limit_s}, not positive")
+            raise BadDescriptorError(
+                f"setting model_time_limit_s is {self.model_time_limit_s}; it must be positive"
+            )
         if not self.retry_last_s >= self.retry_first_s:
-            raise BadDescriptorError(f"setting retry_last_s is {self.retry_last_s}, less than retry_first_s")
+            raise BadDescriptorError(
+                f"setting retry_last_s is {self.retry_last_s}; it must be at least retry_first_s"
+            )

@@ -169,7 +169,7 @@ async def measure_load(clock: Clock, feed: Callable[[Event], None]) -> None:
 
 
 async def keep_seeds(settings: Settings, links: PeerLinks) -> None:
-    """Save the addresses of the other nodes whenever a node connects, for the next start; until cancelled."""
+    """Save the other nodes' addresses for the next start whenever a node connects, until cancelled."""
     while True:
         await links.wait_connected()
         addresses = links.addresses

@@ -40,7 +40,7 @@ class StartError(DiosError):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class DaemonProcess:
     """A running node's process."""
 
     pid: int
@@ -48,7 +48,7 @@ class Running:
 
 
 # -- seen from outside ------------------------------------------------------------------------------
-def find(path: Path) -> Running | None:
+def find(path: Path) -> DaemonProcess | None:
     """Return the process that answers on the socket at ``path``, or None."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         try:
@@ -60,7 +60,7 @@ def find(path: Path) -> Running | None:
             return None
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, _, _ = _CREDENTIALS.unpack(credentials)
-    return Running(pid, path.resolve())
+    return DaemonProcess(pid, path.resolve())
 
 
 def start_detached(
@@ -69,7 +69,7 @@ def start_detached(
     config: Path | None = None,
     flags: Mapping[str, str] | None = None,
     waiting: Callable[[float], None] = lambda _: None,
-) -> Running:
+) -> DaemonProcess:
     """Start a node that outlives this process, and return once it answers.
 
     ``flags`` are settings as text. ``waiting`` is called about ten times per second with the elapsed seconds.
@@ -105,7 +105,7 @@ def start_detached(
             os.close(ready_far)
     # The process is not waited for: this process ends before the daemon does.
     process.returncode = 0
-    return Running(process.pid, settings.socket)
+    return DaemonProcess(process.pid, settings.socket)
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def _wait_ready(
 
 
 def stop(
-    running: Running,
+    running: DaemonProcess,
     *,
     ask: Callable[[], None],
     say: Callable[[str], None] = lambda _: None,

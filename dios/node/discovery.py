@@ -50,7 +50,7 @@ async def find_others(voice: Voice, links: PeerLinks, place: MulticastNetwork) -
                 return
             if not links.is_up(found.node):
                 sought.add(found.address)
-                nursery.start_soon(seek, found.address, name="look for who announced itself")
+                nursery.start_soon(seek, found.address, name="connect to an announced node")
 
         try:
             await announce.announce(voice, heard, place)

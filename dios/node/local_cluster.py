@@ -26,7 +26,7 @@ from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
 from dios.node import cluster, daemon, seeds
 from dios.node.addresses import join_address
-from dios.node.daemon import Running
+from dios.node.daemon import DaemonProcess
 from dios.node.settings import KEYS, load
 from dios.transport.identity import durable_files, identity
 
@@ -77,7 +77,7 @@ class LocalCluster:
         revoked = {number for own in owns.values() if own is not None for number in own.revoked}
         return frozenset(name for name, own in owns.items() if own is not None and own.node in revoked)
 
-    def running(self) -> dict[str, Running]:
+    def running(self) -> dict[str, DaemonProcess]:
         """Return the nodes whose processes answer, by name."""
         found = {node.name: daemon.find(node.socket) for node in self.nodes}
         return {name: running for name, running in found.items() if running is not None}
@@ -232,11 +232,11 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 # -- processes ----------------------------------------------------------------------------------------
-def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) -> list[str]:
+def start(found: LocalCluster, *, report: Callable[[str], None] = lambda _: None) -> list[str]:
     """Start the nodes that do not run, all at once, and wait until each sees all. Return the started names.
 
-    Forgotten nodes are not started. ``told`` is called with a text for each step, from any thread. On failure
-    or interruption, the nodes that this call started are stopped again. Raise the errors of
+    Forgotten nodes are not started. ``report`` is called with a text for each step, from any thread. On
+    failure or interruption, the nodes that this call started are stopped again. Raise the errors of
     ``daemon.start_detached``, and TimeLimitError.
     """
     running = found.running()
@@ -246,11 +246,11 @@ def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) 
 
     def begin(node: LocalNode) -> None:
         daemon.start_detached(node.data, flags=node.flags())
-        told(f"{node.name} runs")
+        report(f"{node.name} runs")
 
     try:
         _all_at_once(begin, absent)
-        wait_ready(wanted, told=told)
+        wait_ready(wanted, report=report)
         _claim_default(found)
     except BaseException:
         _all_at_once(lambda node: _stop_one(node, lambda _: None), absent)
@@ -258,7 +258,7 @@ def start(found: LocalCluster, *, told: Callable[[str], None] = lambda _: None) 
     return [node.name for node in absent]
 
 
-def wait_ready(nodes: Sequence[LocalNode], *, told: Callable[[str], None] = lambda _: None) -> None:
+def wait_ready(nodes: Sequence[LocalNode], *, report: Callable[[str], None] = lambda _: None) -> None:
     """Wait until each of these nodes sees all others. Raise TimeLimitError after NODE_START_MS_MAX."""
     deadline = time.monotonic() + limits.NODE_START_MS_MAX / 1000
     names = {node.name for node in nodes}
@@ -270,7 +270,7 @@ def wait_ready(nodes: Sequence[LocalNode], *, told: Callable[[str], None] = lamb
                         f"{node.name} does not see {', '.join(sorted(missing))} after "
                         f"{limits.NODE_START_MS_MAX // 1000} s. See its log {node.data / daemon.LOG_NAME}."
                     )
-                told(f"{node.name} looks for {', '.join(sorted(missing))}")
+                report(f"{node.name} looks for {', '.join(sorted(missing))}")
                 time.sleep(_POLL_S)
 
 

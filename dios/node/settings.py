@@ -422,6 +422,6 @@ def _check_addresses(settings: Settings) -> None:
         )
     if settings.listen and is_unspecified(split_address(settings.address)[0]):
         raise SettingsError(
-            f"listen {settings.listen} means every address of this machine, so other machines do not know "
-            "which to use: set advertise to the HOST:PORT that they can reach"
+            f"listen {settings.listen} means every address of this machine, so other machines cannot "
+            "use it: set advertise to the HOST:PORT that they can reach"
         )

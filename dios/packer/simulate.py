@@ -131,7 +131,7 @@ class Simulation:
         self.source: Final = source
         self.instants: Final = instants
         self.records: Final = [PolicyRecord(policy, make(), instants) for policy in chosen]
-        self.came: Final = _zero_counts(instants)
+        self.arrivals: Final = _zero_counts(instants)
         self.done = 0
         """The number of instants that were simulated."""
         first = self.records[0].datacenter
@@ -144,9 +144,9 @@ class Simulation:
         instant = self.done
         jobs = self.source(instant)
         payment = [self.payment(job) for job in jobs]
-        self.came.jobs[instant] = len(jobs)
-        self.came.tasks[instant] = sum(node.service is None for job in jobs for node in job.nodes)
-        self.came.revenue[instant] = sum(payment)
+        self.arrivals.jobs[instant] = len(jobs)
+        self.arrivals.tasks[instant] = sum(node.service is None for job in jobs for node in job.nodes)
+        self.arrivals.revenue[instant] = sum(payment)
         for record in self.records:
             for job, pay in zip(jobs, payment, strict=True):
                 record.offer(instant, job, pay)
@@ -183,11 +183,13 @@ class PolicySummary:
 def summarise(simulation: Simulation, begin: int) -> list[PolicySummary]:
     """Return the results of every policy from the instant ``begin`` to the last simulated one."""
     span = slice(begin, simulation.done)
-    came = [float(each[span].sum()) for each in simulation.came]
+    arrivals = [float(each[span].sum()) for each in simulation.arrivals]
     found = []
     for record in simulation.records:
         got = [float(each[span].sum()) for each in record.admitted]
-        jobs, tasks, revenue = (part / all_ if all_ else 1.0 for part, all_ in zip(got, came, strict=True))
+        jobs, tasks, revenue = (
+            part / all_ if all_ else 1.0 for part, all_ in zip(got, arrivals, strict=True)
+        )
         times = np.array(record.job_s or [0.0]) * 1e3
         found.append(
             PolicySummary(
@@ -284,7 +286,7 @@ def instants_csv(runs: Sequence[tuple[int | None, Simulation]]) -> str:
             for at in range(simulation.done):
                 parts = (*record.used[at], *record.booked[at])
                 cells = (
-                    *("" if seed is None else seed, record.policy.name, at, simulation.came.tasks[at]),
+                    *("" if seed is None else seed, record.policy.name, at, simulation.arrivals.tasks[at]),
                     *(record.admitted.tasks[at], f"{record.admitted.revenue[at]:.4f}"),
                     *(f"{part:.5f}" for part in parts),
                 )
@@ -295,12 +297,12 @@ def instants_csv(runs: Sequence[tuple[int | None, Simulation]]) -> str:
 def figures_of(simulation: Simulation) -> list[Lines]:
     """Return figures of acceptance and demand over time."""
     instants = np.arange(simulation.done, dtype=np.float64)
-    came = np.maximum(np.cumsum(simulation.came.tasks[: simulation.done]), 1)
+    arrivals = np.maximum(np.cumsum(simulation.arrivals.tasks[: simulation.done]), 1)
     drawn = [
         Lines(
             *("acceptance", "Admitted tasks of all tasks so far", "instant", "fraction"),
             {
-                record.policy.name: (instants, np.cumsum(record.admitted.tasks[: simulation.done]) / came)
+                record.policy.name: (instants, np.cumsum(record.admitted.tasks[: simulation.done]) / arrivals)
                 for record in simulation.records
             },
         )

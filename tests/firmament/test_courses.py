@@ -25,7 +25,10 @@ from dios.firmament.knowledge.usage_profile import (
 def known(base: KnowledgeBase) -> object:
     """All that a base answers of courses, whatever came first."""
     return {
-        (principal, job): (base.usage_profiles.runs(principal, job), base.usage_profiles.members(principal, job))
+        (principal, job): (
+            base.usage_profiles.runs(principal, job),
+            base.usage_profiles.members(principal, job),
+        )
         for principal in ("uid:0", "uid:1")
         for job in sorted(base.usage_profiles.jobs(principal))
     }

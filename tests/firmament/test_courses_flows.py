@@ -39,7 +39,9 @@ def out(task: int, moved: int, traffic: Traffic = Traffic.OUT) -> Meter:
 def taken(base: KnowledgeBase) -> dict[str, dict[UsageChannel, list[int]]]:
     """What is known of tasks whose nodes have told of them, too."""
     for number, member in ((SENDER, "map.0"), (READER, "reduce")):
-        base.add_usage_profile(course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4))
+        base.add_usage_profile(
+            course(member, run=5, task=number, began_s=WALL, length_ms=4_000, cpu_milli=[1] * 4)
+        )
     return {one.name: one.highest.values for one in base.usage_profiles.members("uid:1", "words")}
 
 

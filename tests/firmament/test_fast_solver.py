@@ -8,7 +8,7 @@ from flow_scheduling import scheduling_network
 
 from benchmarks.networks import quincy
 from dios.firmament.solvers import FlowProblem, certificate, solve
-from dios.firmament.solvers.auction import ALGORITHM, solve_or_none, run
+from dios.firmament.solvers.auction import ALGORITHM, run, solve_or_none
 from dios.firmament.solvers.contraction import contract
 
 pytest.importorskip("ortools")

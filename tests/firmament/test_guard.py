@@ -325,7 +325,7 @@ def test_bad_settings_name_the_setting() -> None:
         SchedulerSettings(retry_first_s=math.nan)
     with pytest.raises(BadDescriptorError, match="solver is 'simplex'; it must be one of auto, "):
         SchedulerSettings(solver="simplex")
-    with pytest.raises(BadDescriptorError, match="less than retry_first_s"):
+    with pytest.raises(BadDescriptorError, match="at least retry_first_s"):
         SchedulerSettings(retry_first_s=5, retry_last_s=1)
 
 
@@ -338,11 +338,11 @@ def test_bad_settings_name_the_setting() -> None:
         (lambda: TaskDescriptor(1, deadline=math.inf), "deadline is inf"),
         (lambda: TaskDescriptor(1, expected_runtime=math.nan), "expected_runtime is nan"),
         (lambda: TaskDescriptor(1, expected_runtime=-1.0), "expected_runtime is -1.0"),
-        (lambda: TaskDescriptor(1, blocks=(Block(-1, ()),)), "a block of -1 bytes"),
+        (lambda: TaskDescriptor(1, blocks=(Block(-1, ()),)), "a block has -1 bytes"),
         (lambda: JobDescriptor(1, gang=-1), "gang is -1"),
         (lambda: JobDescriptor(1, minimum_running=2**64), "minimum_running is 18446744073709551616"),
-        (lambda: JobDescriptor(1, gang=3, maximum_running=2), "maximum_running is 2, less than"),
-        (lambda: Inner(Level.RACK, "r"), "r: level is RACK, which is no part of a machine"),
+        (lambda: JobDescriptor(1, gang=3, maximum_running=2), "maximum_running is 2, below"),
+        (lambda: Inner(Level.RACK, "r"), "r: level is RACK, but a part of a machine is below MACHINE"),
         (
             lambda: Inner(Level.CORE, "c", (Inner(Level.SOCKET, "s"),)),
             "s in c: level is SOCKET, not below CORE",

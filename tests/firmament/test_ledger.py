@@ -66,7 +66,7 @@ def test_who_was_not_seen_for_long_does_not_share() -> None:
         ("a", 0.0, {}, "weight is 0.0"),
         ("a", math.nan, {}, "weight is nan"),
         ("a", 1e9, {}, "weight is 1000000000.0"),
-        ("a", None, {"cpu": 1.0}, "'cpu' is nothing that is shared; known: tasks, cpus"),
+        ("a", None, {"cpu": 1.0}, "unknown resource 'cpu'; quotas limit tasks, cpus"),
         ("a", None, {"cpus": -1.0}, "cpus is -1.0"),
         ("a", None, {"memory": math.nan}, "memory is nan"),
         ("", 1.0, {}, "no principal"),

@@ -272,7 +272,7 @@ def test_of_a_running_task_it_is_said_that_it_stays() -> None:
     rounds.submit(made, task(1))
     rounds.rounds(made, 0.0)
     [other] = made.explain(1).places
-    assert "nothing moves it" in other.remark
+    assert "it is not moved" in other.remark
 
 
 @pytest.mark.parametrize("name", ["load", "near"])

@@ -110,14 +110,16 @@ def test_links_are_booked_like_machines() -> None:
     assert len(set(places(told).values())) == 1, "together on a node no link is needed"
     blind = Yard(capacity=0)
     refused = blind.bring(both)
-    assert "What n1, n2, n3 can do is not known: give them the setting link_rate" in str(refused["error"])
+    assert "The capacities of n1, n2, n3 are unknown: give them the setting link_rate" in str(
+        refused["error"]
+    )
     assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
     early = Yard(metered=False)
     asked = Asked(1, ME, ruler=False, question=b'{"ask": "pack", "do": "list"}')
     assert early.office.must_wait(asked)
     assert not yard.office.must_wait(asked)
     assert not early.office.must_wait(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
-    assert "What n1, n2, n3 can do was not heard yet: try again" in str(early.bring(both)["error"])
+    assert "The capacities of n1, n2, n3 were not reported yet: try again" in str(early.bring(both)["error"])
 
 
 def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:

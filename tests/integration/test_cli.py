@@ -278,7 +278,7 @@ def test_a_node_that_hangs_is_told_of_and_stopped(tmp_path: Path) -> None:
     someone.types("dios-node start --data ./node0 --detach")
     pid = int((someone.home / "node0" / "node.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
-    assert "does not answer" in someone.types("dios-node status", status=1).stderr
+    assert "did not answer" in someone.types("dios-node status", status=1).stderr
     stopped = someone.types("dios-node stop")
     assert "killed" in stopped.stdout
     assert "SIGKILL" in stopped.stderr

@@ -119,7 +119,7 @@ def test_without_arrivals_each_job_comes_once(tmp_path: Path) -> None:
         (("--rate", "0"), ("--rate is 0",)),
         (("--bandwidth", "nan"), ("--bandwidth is nan",)),
         (("--instants", "0"), ("--instants is 0",)),
-        (("--jobs", "{tmp}", "--seed", "3"), ("--seed means nothing",)),
+        (("--jobs", "{tmp}", "--seed", "3"), ("--seed has no meaning",)),
         (("--jobs", "{tmp}"), ("holds no job",)),
         (("--jobs", "{tmp}/jobs"), ("arrivals.csv:2", "none.toml", "half, large")),
         (("--jobs", "{tmp}/bad"), ("job.toml:3", "tasks.a.cpu")),
@@ -172,7 +172,7 @@ def test_what_jobs_ask_for_is_what_is_booked_by_who_knows_it() -> None:
     assert (peaks.used.sum(axis=0) < peaks.booked.sum(axis=0)).all()
     ahead, tetris = summarise(simulation, 5)
     assert 0 < tetris.tasks < ahead.tasks <= 1
-    assert int(simulation.came.jobs.sum()) == 35
+    assert int(simulation.arrivals.jobs.sum()) == 35
 
 
 def test_a_job_pays_for_what_it_asks_for_by_the_server() -> None:

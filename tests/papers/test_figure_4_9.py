@@ -252,7 +252,7 @@ def in_turn(stage: Stage, names: tuple[str, str], *, backwards: bool) -> Outcome
 
 
 def at_once(stage: Stage, names: tuple[str, str], pick: Callable[[int], int]) -> Outcome:
-    """Both are under way before either arrives; what the nodes say then comes in the order of ``pick``."""
+    """Both are under way before either arrives; what the nodes say then comes in the order of ``select``."""
     calls = stage.calls(names)
     stage.cluster.settle()
     stage.cluster.select = pick

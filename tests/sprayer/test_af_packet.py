@@ -1,6 +1,6 @@
 """Network functions between real interfaces, in namespaces of their own.
 
-Not for: how fast they are (``benchmarks``). Skipped where this machine makes no namespaces, with its reason.
+They are skipped, with the reason, if this machine cannot create network namespaces.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def test_iperf3_comes_through(lab: FunctionLab, function: str) -> None:
 @BOTH
 @pytest.mark.parametrize("steer", ["spray", "rss", "direct"])
 def test_a_nat_carries_curl(lab: FunctionLab, steer: str) -> None:
-    """With a NAT in between, the page arrives, and the right takes it for the NAT's own.
+    """With a NAT in between, the page arrives, and the server sees the address of the NAT.
 
-    What opens and closes connections is handed over, unless it is steered by flow: then it arrives there.
+    Packets that open or close connections are handed over, unless they are steered by flow.
     """
     lab.right.batch([f"neigh add {OUTSIDE} lladdr 02:d1:05:02:00:01 dev e0"])
     with lab.running(steer=steer, function=f"dios.sprayer.functions.nat:Nat(['{OUTSIDE}'])") as told:
@@ -205,7 +205,7 @@ def test_frames_that_a_sender_did_not_cut_are_counted_and_dropped(lab: FunctionL
 
 @BOTH
 def test_two_pairs_of_interfaces_are_kept_apart(lab: FunctionLab) -> None:
-    """What comes in by one interface of a pair goes out by its other one only, in both directions."""
+    """Frames from one interface of a pair leave by its other interface only, in both directions."""
     for name in ("in1", "out1"):
         lab.middle.batch([f"link add {name} type veth peer name far-{name}"])
         lab.middle.batch([f"link set {name} up", f"link set far-{name} up"])
@@ -262,13 +262,13 @@ def test_offloads_of_a_killed_function_come_back(lab: FunctionLab) -> None:
 
 @BOTH
 def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -> None:
-    """One interface belongs to one function, and whoever starts another is told so."""
+    """One interface belongs to one function; a second function on it is refused."""
     with lab.running():
         done = subprocess.run(
             lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         assert done.returncode
-        assert "belongs to a network function that runs" in done.stderr
+        assert "is in use by a running network function" in done.stderr
         fetch(lab)
 
 
@@ -276,7 +276,7 @@ def test_a_second_function_on_the_same_interfaces_is_refused(lab: FunctionLab) -
 def test_an_interface_that_the_kernel_forwards_from_is_refused(
     lab: FunctionLab, version: int, address: str
 ) -> None:
-    """With an address and forwarding on, the message names the setting; what it says helps, for it alone."""
+    """With an address and forwarding on, the message names the setting, and that setting alone helps."""
 
     def setting(name: str, value: int) -> None:
         text = f"echo {value} > /proc/sys/net/ipv{version}/conf/{name}/forwarding"
@@ -312,7 +312,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
     bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
-    assert re.search(r"NotPermittedError: .* for root.*CAP_NET_ADMIN", done.stderr), done.stderr
+    assert re.search(r"NotPermittedError: .* needs root.*CAP_NET_ADMIN", done.stderr), done.stderr
     assert run(lab.middle.inside("cat", "/proc/self/net/packet")).count("\n") == 1
 
 
@@ -320,7 +320,7 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
     """No such interface, no Ethernet, twice the same, odd sizes: each says what is wrong."""
     with pytest.raises(InvalidError, match=r"the interfaces are .*lo"):
         interface("nothere0")
-    with pytest.raises(InvalidError, match=r"is no Ethernet|is down"):
+    with pytest.raises(InvalidError, match=r"is not Ethernet|is down"):
         interface("lo")
     for pairs, options, reason in (
         ([], {}, "give pairs"),

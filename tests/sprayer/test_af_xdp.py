@@ -1,6 +1,6 @@
-"""AF_XDP sockets and their programs: what packet sockets have no part in; the rest is in test_af_packet.py.
+"""AF_XDP sockets and their programs; tests of both kinds of sockets are in test_af_packet.py.
 
-Not for: how fast they are (``benchmarks``). Skipped where this machine does not let one try.
+They are skipped if this machine does not support AF_XDP.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_the_kernel_answers_the_core_by_the_rule(programs: list[int], steer: str
 
 @pytest.mark.parametrize("steer", STEERS)
 def test_a_frame_that_ends_too_early_goes_to_some_core(programs: list[int], steer: str) -> None:
-    """Whatever a frame is cut to, the answer is a core that there is."""
+    """A frame that is cut anywhere is given to an existing core."""
     chance = random.Random(SEED)  # noqa: S311 - test data
     programs.append(bpf_calls.load(program(steering(steer), 4, 1)))
     for _ in range(20):
@@ -103,7 +103,7 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
         ([ebpf.EbpfLabel("up"), end, ebpf.go("up")], "is not defined below"),
         ([ebpf.go("nowhere"), end], "is not defined below"),
         ([ebpf.go("far"), *[end] * 2**15, ebpf.EbpfLabel("far"), end], "jumps over 32768"),
-        ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "stands twice"),
+        ([ebpf.EbpfLabel("one"), end, ebpf.EbpfLabel("one"), end], "is defined twice"),
     ]
     for program_, reason in wrong:
         with pytest.raises(ValueError, match=reason):
@@ -111,7 +111,7 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
 
 
 def shown(lab: FunctionLab, name: str = "in0") -> str:
-    """What the system says of an interface."""
+    """Return the system's description of an interface."""
     return run(lab.middle.inside("ip", "-details", "link", "show", name))
 
 
@@ -128,7 +128,7 @@ def test_a_killed_function_leaves_no_program_behind(lab: FunctionLab) -> None:
 
 
 def test_an_engine_follows_another_at_once(lab: FunctionLab) -> None:
-    """What the kernel lets go a little later is waited for, again and again."""
+    """A queue that the kernel releases a little later is waited for, repeatedly."""
     text = "from dios.sprayer.linux.af_xdp import *\n"
     text += "for _ in range(4):\n"
     text += "    with AfXdpEngine([('in0', 'out0')], 2, places=256) as engine:\n"
@@ -154,7 +154,10 @@ def test_an_interface_with_another_program_is_refused(lab: FunctionLab) -> None:
             lab.command(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         assert done.returncode
-        assert "'out0' has another XDP program; `ip link set out0 xdp off`" in done.stderr, done.stderr
+        reason = (
+            "'out0' has another XDP program; if nothing uses it, remove it with `ip link set out0 xdp off`"
+        )
+        assert reason in done.stderr, done.stderr
         assert "prog/xdp" in shown(lab, "out0")
         assert "prog/xdp" not in shown(lab, "in0")
 
@@ -203,7 +206,7 @@ def test_without_the_right_it_is_refused_with_what_to_do(lab: FunctionLab, left:
     bare = ["setpriv", f"--bounding-set={left}", "--inh-caps=-all", "--", *PYTHON, "-c", text]
     done = subprocess.run(lab.middle.inside(*bare), capture_output=True, text=True, check=False)
     assert done.returncode
-    assert "for root: start it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW" in done.stderr, done
+    assert "needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW" in done.stderr, done
     assert "prog/xdp" not in shown(lab)
 
 

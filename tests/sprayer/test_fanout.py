@@ -139,7 +139,7 @@ def test_packets_of_one_slice_of_time_stay_together() -> None:
 
 @pytest.mark.parametrize("text", ["", "Spray", "subset", "subset:0", "subset:65", "subset:x", "rss:2"])
 def test_an_unknown_steering_is_refused_with_the_known_ones(text: str) -> None:
-    """What is no steering raises, and the message says what there is."""
+    """An unknown steering raises, and the message lists the known ones."""
     with pytest.raises(ValueError, match="choose spray, rss, flowlet"):
         steering(text)
 
@@ -151,8 +151,8 @@ def test_the_assembler_refuses_what_the_kernel_would() -> None:
         ([bpf.BpfLabel("up"), end, bpf.go("up")], "is not defined below"),
         ([bpf.go("nowhere"), end], "is not defined below"),
         ([bpf.jump("equal", 1, "far"), *[end] * 256, bpf.BpfLabel("far"), end], "jumps over 256"),
-        ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "stands twice"),
-        ([], "0 lines"),
+        ([bpf.BpfLabel("one"), end, bpf.BpfLabel("one"), end], "is defined twice"),
+        ([], "0 instructions"),
     ]
     for program_, reason in wrong:
         with pytest.raises(ValueError, match=reason):

@@ -1,4 +1,4 @@
-"""``dios nf`` as a person types it: files of packets, and interfaces in namespaces of their own."""
+"""The command ``dios nf``: files of packets, and interfaces in namespaces of their own."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_side_is_told_by_networks(tmp_path: Path) -> None:
 
 
 def dios_nat(folder: Path, frames: list[bytes]) -> list[bytes]:
-    """What a NAT makes of frames."""
+    """Return the frames after a NAT."""
     target = folder / "out.pcap"
     words = ("nat", "--set", f"addresses={NAT}", "--inside", "10.0.0.0/8", "--inside", "fd00::/8")
     result = dios("replay", write(folder / "in.pcap", frames), str(target), *words)
@@ -123,7 +123,7 @@ def test_a_network_that_is_none_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_what_is_wrong(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
-    """What cannot be is one line with its cause, before anything is compiled."""
+    """An invalid argument gives one line with its cause, before anything is compiled."""
     source = write(tmp_path / "in.pcap", [Made().frame()])
     result = dios(*(source if word == "IN" else word for word in words))
     assert result.exit_code == 1
@@ -161,13 +161,13 @@ def running(lab: FunctionLab, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(stream: IO[str] | None) -> str:
-    """What was said first."""
+    """Return the first lines of the output."""
     assert stream is not None
     return stream.readline()
 
 
 def in_middle(lab: FunctionLab, *words: str) -> str:
-    """What ``dios nf`` prints beside the function."""
+    """Return the rest of the output of ``dios nf``."""
     return run(lab.middle.inside(*PYTHON, "-m", "dios.cli.main", "nf", *words))
 
 
@@ -214,8 +214,8 @@ def fetch(lab: FunctionLab) -> None:
 WAITING = """
 import sys
 from pathlib import Path
-from dios.sprayer.linux.af_packet import between
-with between([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sys.argv[2])) as engine:
+from dios.sprayer.linux.af_packet import open_engine
+with open_engine([("in0", "out0")], 2, how=sys.argv[1], steer="rss", records=Path(sys.argv[2])) as engine:
     print("ready", flush=True)
     sys.stdin.readline()
     print(*[engine.waiting(core) for core in range(2)])
@@ -256,5 +256,5 @@ def test_an_interface_that_goes_ends_the_function(lab: FunctionLab) -> None:
         lab.middle.batch(["link delete in0"])
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "interface 'in0' is gone" in errors
+    assert "interface 'in0' was removed or replaced" in errors
     assert not list(RECORDS.glob(f"{network}-*"))

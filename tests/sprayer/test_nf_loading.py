@@ -1,4 +1,4 @@
-"""Which network function is meant by what a person types, and what it is made with."""
+"""Loading of network functions by name, and conversion of their settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_told_by_name(name: str, words: list[str], told: str) 
 
 
 def test_a_file_with_one_class_needs_no_name(tmp_path: Path) -> None:
-    """The only class of a file is the one meant; with two, the name decides, and is asked for."""
+    """The only class of a file is used; of two classes one must be named."""
     made = load(file(tmp_path, ONE), {"size": 5})
     assert (type(made).__name__, vars(made)["size"]) == ("One", 5)
     two = file(tmp_path, TWO)
@@ -133,7 +133,7 @@ def test_an_object_of_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_wrong_is_told_by_its_line(tmp_path: Path, text: str, told: str) -> None:
-    """What a file does wrong is told with file and line; what is not a function is not taken for one."""
+    """An error in a file is reported with file and line; other objects are not used as functions."""
     path = file(tmp_path, text)
     if told:
         with pytest.raises(InvalidError, match=told):

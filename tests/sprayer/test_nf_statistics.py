@@ -1,4 +1,4 @@
-"""What a running function says of itself, on a socket for its user alone."""
+"""The statistics socket of a running function, which only its user can open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def says(number: int = 1) -> JsonObject:
 
 
 def test_who_asks_gets_what_is_there_now(tmp_path: Path) -> None:
-    """Each question has the answer of its moment, and afterwards nobody is there."""
+    """Each request gets the current statistics; after the end there is no answer."""
     count = iter(range(10))
     with serve_statistics("mine", lambda: says(next(count)), tmp_path) as path:
         assert [read_statistics("mine", tmp_path), read_statistics("mine", tmp_path)] == [
@@ -42,7 +42,7 @@ def test_who_asks_gets_what_is_there_now(tmp_path: Path) -> None:
 
 
 def test_a_name_is_had_once(tmp_path: Path) -> None:
-    """A second function of a name is refused while the first runs, which goes on."""
+    """A second function with the same name is refused while the first runs; the first continues."""
     with serve_statistics("mine", says, tmp_path):
         with (
             pytest.raises(Busy, match="a function named mine is running"),
@@ -53,7 +53,7 @@ def test_a_name_is_had_once(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_one_left_is_taken_away(tmp_path: Path) -> None:
-    """A socket that nobody answers on does not keep its name."""
+    """A socket file without a process does not block its name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(tmp_path / "mine.sock"))
     with pytest.raises(NotRunningError):
@@ -79,7 +79,7 @@ def test_a_name_is_a_file_s_and_short(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_answers_are_bounded_and_looked_at(tmp_path: Path, data: bytes, told: type[Exception]) -> None:
-    """What is no document of JSON, or larger than it may be, is an error."""
+    """An answer that is not JSON, or too large, is an error."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "mine.sock"))
         listener.listen(1)
@@ -97,7 +97,7 @@ def test_answers_are_bounded_and_looked_at(tmp_path: Path, data: bytes, told: ty
 
 
 def test_who_hangs_up_harms_nobody(tmp_path: Path) -> None:
-    """An asker that goes without reading leaves the others their answers."""
+    """A client that leaves without reading does not affect the others."""
     with serve_statistics("mine", lambda: {"long": "x" * 500_000}, tmp_path) as path:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rude:
             rude.connect(str(path))

@@ -29,7 +29,7 @@ class Harness:
         self.workers = Workers(balancer, MemoryEngine([], 2), seed=1, now=50)
 
     def give(self, frames: Sequence[bytes]) -> dict[int, bytes]:
-        """What came of each frame from outside that went on, by its number."""
+        """Return the packets that were forwarded from outside, by the number of the frame."""
         steer = [number % 2 for number in range(len(frames))]
         engine = MemoryEngine(frames, 2, sides=[OUTSIDE] * len(frames), steer=steer)
         self.workers.change_engine(engine)
@@ -46,7 +46,7 @@ class Harness:
 
 
 def clients(first: int, count: int, flags: int = SYN) -> list[Made]:
-    """So many clients, each with a port of its own."""
+    """Return clients with different ports."""
     return [Made(source="203.0.113.7", source_port=5000 + first + n, flags=flags) for n in range(count)]
 
 
@@ -86,7 +86,7 @@ def test_without_servers_connections_are_refused_by_a_cause() -> None:
 
 
 def test_it_asks_before_the_first_packet_and_leaves_out_what_it_cannot_reach() -> None:
-    """Whoever gives the servers is asked at the start; IPv6 is nothing for a service of IPv4."""
+    """The source of servers is asked at the start; IPv6 servers are left out of a service of IPv4."""
     harness = Harness(Balancer(SERVICE, lambda: [SIX, ONE], INNER))
     assert harness.servers(clients(0, 3)) == [ONE] * 3
     harness = Harness(Balancer(("2001:db8::9", 80), lambda: [SIX, ONE], "2001:db8::fe"))
@@ -95,7 +95,7 @@ def test_it_asks_before_the_first_packet_and_leaves_out_what_it_cannot_reach() -
 
 
 def test_an_answer_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception of whoever knows the servers is logged, and those that were known are dealt to."""
+    """An exception of the source of servers is logged, and the known servers stay in use."""
     answers: list[list[Server]] = [[ONE]]
 
     def ask() -> list[Server]:

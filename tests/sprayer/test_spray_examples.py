@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "sprayer"
 
 @pytest.fixture(autouse=True)
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts find what lies beside them."""
+    """Let scripts import modules of their own folder."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 

@@ -28,7 +28,7 @@ class Small(NetworkFunction):
 
 
 def tables(cores: int = 1, journal: int = 0, flows_max: int = 40) -> list[Flows]:
-    """The tables of so many cores."""
+    """Return the tables of some cores."""
     function = Small()
     function.flows_max = flows_max
     return make_tables(function, cores, SEED, journal)
@@ -71,7 +71,7 @@ def get(flows: Flows, number: int) -> int:
 
 @fresh
 def remove(flows: Flows, number: int) -> bool:
-    """Whether there was one."""
+    """Return True if there was one."""
     return flows.remove_local_flow(flow_of(number))
 
 

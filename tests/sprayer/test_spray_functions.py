@@ -41,7 +41,7 @@ class Harness:
         self.workers = Workers(function, MemoryEngine([], cores), seed=1, now=50)
 
     def give(self, frames: Sequence[bytes], side: int = INSIDE) -> dict[int, bytes]:
-        """What came of each frame that went on, by its number."""
+        """Return the forwarded packets by the number of the frame."""
         steer = [self.chance.randrange(self.cores) for _ in frames]
         engine = MemoryEngine(frames, self.cores, sides=[side] * len(frames), steer=steer)
         self.workers.change_engine(engine)
@@ -77,7 +77,7 @@ def test_without_a_function_everything_goes_on() -> None:
 
 
 def test_the_firewall_lets_answers_in() -> None:
-    """What was opened from inside goes both ways until it is closed; strangers stay out."""
+    """Connections from inside pass in both directions until they are closed; others are dropped."""
     harness = Harness(Firewall())
     client = Made(flags=SYN)
     back = client.other_way()
@@ -95,7 +95,7 @@ def test_the_firewall_lets_answers_in() -> None:
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    """Networks, protocols, ports and sides of rules are looked at in their order."""
+    """The rules are compared in order, with networks, protocols, ports and sides."""
     rules = [
         Rule(allow=False, target="192.0.2.128/25"),
         Rule(source="10.0.0.0/8", protocol=TCP, ports=(80, 90)),
@@ -243,14 +243,14 @@ class Batched(NetworkFunction):
 
 
 def test_the_batch_form_finds_what_the_other_does() -> None:
-    """Every packet of a batch has its own flow's entry, and those without one are told apart."""
+    """Every packet of a batch gets the entry of its own flow; packets without an entry are marked."""
     harness = Harness(Batched(), 3)
     harness.give([Made(source_port=n, flags=SYN).frame() for n in range(1, 101)])
     assert sorted(harness.give([Made(source_port=n).frame() for n in range(51, 201)])) == list(range(50))
 
 
 class Nowhere(NetworkFunction):
-    """Uses a method that there is not."""
+    """A function that calls a method that does not exist."""
 
     stateless = True
 
@@ -334,7 +334,7 @@ def _reads_nothing(packet: Packet) -> int:
 
 
 class Elsewhere(Nowhere):
-    """Calls what reads a field that there is not."""
+    """A function that calls code with an unknown field."""
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Nothing that works."""
@@ -343,8 +343,8 @@ class Elsewhere(Nowhere):
 
 
 def test_a_mistake_in_what_a_handler_calls_is_an_error_of_the_handler() -> None:
-    """What is wrong outside of the class is told by its name, if not by its line."""
-    with pytest.raises(HandlerError, match=r"class Elsewhere: .* nothing is known of 'nothing'"):
+    """An error outside of the class names the class if its line is not known."""
+    with pytest.raises(HandlerError, match=r"class Elsewhere: .* 'nothing' is unknown"):
         Workers(Elsewhere(), MemoryEngine([]))
 
 

@@ -22,7 +22,7 @@ from nf_lab import END_SECONDS, PYTHON, RIGHT, FunctionLab, Told
 PAGE_BYTES = 1_500_000
 PORT = "8000"
 PLAY = Path(__file__).parents[1] / "support" / "nf_play.py"
-# A segment at a time, the first one filled up: payloads are known as a whole, and so are cut as before.
+# Send one segment at a time and fill the first, because payloads match only as a whole.
 SERVER = """
 import socket, sys
 page = open(sys.argv[1], "rb").read()

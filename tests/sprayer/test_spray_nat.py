@@ -165,7 +165,7 @@ def test_a_closed_connection_gives_its_port_back() -> None:
     assert harness.causes() == {"no_port": 1}
     back = replace(first.other_way(), target=OUTER[0], target_port=5000)
     for now in (200, 399):
-        # It is used within 300 seconds each time, by one end only.
+        # The flow is used within each 300 seconds, in one direction only.
         harness.workers.set_time(now)
         assert len(harness.give([back], OUTSIDE)) == 1
     assert opened(harness, [second]) == {}
@@ -195,7 +195,7 @@ def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
 
 
 def test_strangers_do_not_come_in() -> None:
-    """What nobody inside asked for is dropped, whatever its flags, and counted."""
+    """A packet from outside without a flow is dropped and counted, whatever its flags are."""
     harness = Harness(Nat(OUTER), 2, 3)
     strangers = [
         Made("192.0.2.1", OUTER[0], 80, port, flags=flags) for port in (2000, 3000) for flags in (SYN, ACK)

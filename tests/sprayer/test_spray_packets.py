@@ -159,7 +159,7 @@ def test_rewriting_keeps_checksums_right(frame: Made, data: st.DataObject) -> No
 @settings(max_examples=100, deadline=None)
 @given(made(), ports)
 def test_a_wrong_checksum_stays_wrong(frame: Made, port: int) -> None:
-    """What was damaged on its way is not made good."""
+    """A checksum that was wrong stays wrong."""
     frame = replace(frame, protocol=TCP, options=b"")
     data = bytearray(frame.frame())
     data[-frame.transport().__len__() + 16] ^= 0x5A

@@ -25,7 +25,7 @@ def write(path: Path, frames: list[bytes], step_ns: int = 1000) -> Path:
 
 
 def frames_in(path: Path) -> list[bytes]:
-    """What a file holds."""
+    """Return the packets of a file."""
     with path.open("rb") as file:
         return [frame.data for frame in read_pcap(file, str(path))]
 
@@ -33,7 +33,7 @@ def frames_in(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize(("magic", "unit"), [(0xA1B2C3D4, 1000), (0xA1B23C4D, 1)])
 def test_both_byte_orders_and_units_are_read(order: str, magic: int, unit: int) -> None:
-    """Times come out in nanoseconds, and a cut packet is told from a whole one."""
+    """Times are in nanoseconds, and a cut packet has its original length."""
     data = struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, 65535, 1)
     data += struct.pack(f"{order}4I", 5, 7, 3, 3) + b"abc" + struct.pack(f"{order}4I", 6, 0, 2, 90) + b"de"
     found = list(read_pcap(io.BytesIO(data), "some.pcap"))

@@ -28,7 +28,7 @@ class End:
         self.workers = Workers(function, MemoryEngine([], cores), seed=1, now=50)
 
     def give(self, frames: Sequence[bytes], side: int) -> dict[int, bytes]:
-        """What came of each frame that went on, by its number."""
+        """Return the forwarded packets by the number of the frame."""
         steer = [self.chance.randrange(self.cores) for _ in frames]
         sides = [side] * len(frames)
         engine = MemoryEngine(frames, self.cores, sides=sides, steer=steer, grow=self.function.grows)
@@ -49,7 +49,7 @@ class Link:
         self.bytes = 0
 
     def carry(self, frames: Sequence[bytes]) -> dict[int, bytes]:
-        """What comes out of each frame, by its number; those that were lost, or dropped, are not there."""
+        """Return the packets at the end of the link by their numbers, without lost and dropped ones."""
         over = self.near.give(frames, INSIDE)
         assert set(over) == set(range(len(frames))), "nothing is dropped where it goes in"
         order = [number for number in over if self.chance.random() >= self.lost]
@@ -188,7 +188,7 @@ def test_what_is_sent_again_goes_whole() -> None:
     link.near.give([first], INSIDE)  # it never arrives
     again = link.near.give([first], INSIDE)[0]
     assert again == first
-    # Another connection is told by a token, in vain.
+    # A token on another connection fails.
     other = numbered(Made(source_port=2, payload=b"x" * 500), 100)
     assert link.carry([other]) == {}
     assert link.missing == 1
@@ -201,7 +201,7 @@ def test_what_is_sent_again_goes_whole() -> None:
 
 
 def test_an_end_that_begins_anew_learns_again() -> None:
-    """Where the other end forgot everything, few of many known segments are sent in vain."""
+    """If the other end has lost its cache, few of many known segments are sent in vain."""
     chance = random.Random(1)  # noqa: S311 - repeatable dice, nothing secret
     parts = [chance.randbytes(200) for _ in range(1500)]
     link = Link(remembered=2**14)
@@ -210,7 +210,7 @@ def test_an_end_that_begins_anew_learns_again() -> None:
         frames = [numbered(Made(source_port=port, payload=part), n * 200) for n, part in enumerate(parts)]
         for at in range(0, len(frames), 10):
             window = frames[at : at + 10]
-            # What does not arrive is sent again, as often as it takes.
+            # Lost frames are sent again until they arrive.
             for _ in range(3):
                 out = link.carry(window)
                 window = [data for number, data in enumerate(window) if number not in out]
@@ -233,7 +233,7 @@ def test_another_key_restores_nothing() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_looks_like_a_token_is_told_apart(which: int) -> None:
-    """Whoever knows a token's beginning, or that of an escape, gets through with it, whatever its length."""
+    """A payload that begins like a token or an escape passes, whatever its length is."""
     link = Link()
     begin = int(key_numbers(KEY)[which]).to_bytes(8, "big")
     for size in (8, TOKEN_BYTES, ESCAPE_BYTES + TOKEN_BYTES, 100, 1400):
@@ -248,7 +248,7 @@ def test_what_looks_like_a_token_is_told_apart(which: int) -> None:
 
 
 def test_both_directions_of_a_link_know_the_same() -> None:
-    """What came one way goes back as a token, where both ends do both."""
+    """A payload from one direction is sent back as a token, if both ends do both."""
     left, right = End(Redundancy("both", KEY)), End(Redundancy("both", KEY))
     made = Made(payload=b"there and back" * 50)
     assert right.give([left.give([made.frame()], INSIDE)[0]], OUTSIDE)[0] == made.frame()

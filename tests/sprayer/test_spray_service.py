@@ -199,7 +199,7 @@ def client(front: Front) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def asked(process: subprocess.Popen[str], words: str) -> list[str] | str:
-    """What the client says to a line: who answered so many connections, or what came back on the held one."""
+    """Send a line to the client; return its answer: counts by server, or the reply on the open connection."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{words}\n")
@@ -210,7 +210,7 @@ def asked(process: subprocess.Popen[str], words: str) -> list[str] | str:
 
 @pytest.mark.extended
 def test_a_balancer_follows_the_tasks_that_accept(front: Front) -> None:
-    """New workers get connections; who left, or was killed, gets no more, and what it has goes on."""
+    """New workers get connections; a worker that left or was killed gets no more, but keeps its open ones."""
     for name in ("one", "two"):
         front.begin(name)
     with front.balanced() as told, client(front) as (with_whom, process):

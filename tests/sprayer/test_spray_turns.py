@@ -1,4 +1,4 @@
-"""How much a worker takes upon itself at once."""
+"""The number of packets that a worker receives at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAMES = 40 * SPRAYER_BATCH
 
 
 def test_what_takes_long_is_taken_in_few() -> None:
-    """A function of so many cycles gets no more packets at once than take about a turn, and at least some."""
+    """A slow function receives only the packets of about one turn, but at least some."""
     frames = [Made(source_port=number, flags=ACK).frame() for number in range(1, FRAMES + 1)]
     workers = Workers(Synthetic(EACH), MemoryEngine(frames), now=1)
     taken = [workers.turn(0) for _ in range(40)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dios.node.daemon import Running, find, start_detached
+from dios.node.daemon import DaemonProcess, find, start_detached
 
 DEADLINE_SECONDS = 30.0
 
@@ -20,7 +20,7 @@ class RunningNode:
     def __init__(self, data: Path, flags: dict[str, str]) -> None:
         self.data = data
         self.flags = {"accept_weaker_sandbox": "yes", **flags}
-        self.running: Running = start_detached(data, flags=self.flags)
+        self.running: DaemonProcess = start_detached(data, flags=self.flags)
 
     @property
     def place(self) -> str:

@@ -85,12 +85,12 @@ def up(
             if found is not None:
                 _refuse_other(found, nodes, racks, settings)
                 found = local_cluster.keep(found) if keep else found
-            with progress("bringing the cluster up") as told:
+            with progress("bringing the cluster up") as report:
                 made = found or local_cluster.make(
                     place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings
                 )
                 try:
-                    started = local_cluster.start(made, told=told)
+                    started = local_cluster.start(made, report=report)
                 except DiosError:
                     if found is None:
                         say(f"the cluster's logs were kept in {place}; `dios down` deletes them")

@@ -215,17 +215,17 @@ def drain(
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         member = _member(connected.set_node(name, "undrain" if undo else "drain"), name)
         if wait:
-            with progress(f"waiting for the tasks on {name}") as told:
-                member = _wait_empty(connected, name, told)
+            with progress(f"waiting for the tasks on {name}") as report:
+                member = _wait_empty(connected, name, report)
         if as_json:
             write_json(described(member))
         else:
             say(f"{name} takes {'tasks again' if undo else 'no new tasks'}; {member.tasks} run there now")
 
 
-def _wait_empty(connected: Node, name: str, told: Callable[[str], None]) -> Member:
+def _wait_empty(connected: Node, name: str, report: Callable[[str], None]) -> Member:
     while (member := _member(connected.nodes(), name)).tasks and member.usable:
-        told(f"{member.tasks} run")
+        report(f"{member.tasks} run")
         time.sleep(WATCH_SECONDS)
     if member.tasks:
         raise InvalidError(f"{name} is {member.status.name.lower()} now and still has {member.tasks} tasks")

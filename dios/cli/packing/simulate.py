@@ -252,8 +252,8 @@ def _summary(
             {
                 "seed": seed,
                 "instants_played": run.simulation.done,
-                "jobs": int(run.simulation.came.jobs.sum()),
-                "tasks": int(run.simulation.came.tasks.sum()),
+                "jobs": int(run.simulation.arrivals.jobs.sum()),
+                "tasks": int(run.simulation.arrivals.tasks.sum()),
                 "policies": [asdict(each) for each in policies],
             }
             for run, (seed, policies) in zip(runs, found, strict=True)

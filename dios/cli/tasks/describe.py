@@ -126,8 +126,8 @@ def _show_use(found: Description) -> None:
     ]
     lines = [f"  of its process: {name} {value}" for name, value in own]
     for _, word, used, limit, share, bar in usage_rows("", found.usage):
-        told = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
-        lines.append(f"  with all it starts: {word:<10} {told}")
+        use = f"{used} used, no limit" if limit == NONE else f"{used} of {limit}, {share}  {bar}"
+        lines.append(f"  with all it starts: {word:<10} {use}")
     _section("limits", lines)
 
 

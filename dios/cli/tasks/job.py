@@ -41,7 +41,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class JobOptions:
+class JobRunOptions:
     """The command's options for all tasks of a job."""
 
     groups: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def run_job(
     file: Path,
     open_place: OpenPlace,
     place: CommandContext,
-    options: JobOptions,
+    options: JobRunOptions,
     *,
     detach: bool,
     as_json: bool,
@@ -119,7 +119,7 @@ def _begin(
     job: Reservation,
     member: reservations.JobMember,
     program: _Program,
-    options: JobOptions,
+    options: JobRunOptions,
     at: CommandContext,
 ) -> Task:
     return at.node.run(

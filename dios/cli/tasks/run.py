@@ -80,7 +80,7 @@ HostOption = Annotated[
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
-    "  dios run job.py --host n2         (--local: on the node that is asked)\n"
+    "  dios run job.py --host n2         (--local: on the asked node)\n"
     "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
     "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
     "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n\n"
@@ -126,7 +126,9 @@ def run(
         if file.suffix == jobs.SUFFIX:
             said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
-            options = jobs.JobOptions(tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo)
+            options = jobs.JobRunOptions(
+                tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo
+            )
             raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
         name = label or file.name

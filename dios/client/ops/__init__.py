@@ -4,7 +4,7 @@ Read in this order:
 
 - ``attributes``: the public part of a reference; ``handles``: the operations on objects
 - ``requests``: acquire, commit and release of I/O requests
-- ``node_base``, ``nodes``: the identity of a task; creating, looking up and running objects
+- ``nodes``: creating, looking up and running objects
 - ``streams``, ``logs``, ``network``: streams in shared memory, logs on disk, network streams
 - ``batches``: several operations in few messages
 - ``cluster``, ``scheduling``, ``usage``, ``status``: nodes, schedulers, limits, and the status of tasks

@@ -1,18 +1,20 @@
-"""The attributes of a handle without a call: the public part of a reference, from the page (§4.5.1)."""
+"""What handles are made of: the public part of a reference, read without a call (§4.5.1), and their node."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from dios.errors import InvalidError
+from dios.transport.rings.end import RingEnd
 from dios.wire import messages
+from dios.wire.nametext import fingerprint
 from dios.wire.page import PublicAttributes
 from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persistence, Proximity
 
 if TYPE_CHECKING:
-    from dios.client.ops.node_base import NodeBase
     from dios.client.page import Page
 
 Rights: TypeAlias = "str | Permission"
@@ -231,3 +233,32 @@ def rights_text(permissions: Permission) -> str:
     """Return rights as five letters, like a file's mode: ``rwxgd``, where g is the right to delegate."""
     letters = zip("rwxgd", (1, 2, 4, 8, 16), strict=True)
     return "".join(letter if permissions & bit else "-" for letter, bit in letters)
+
+
+class NodeBase(ABC):
+    """The identity of this task, as given at its start (§4.5.2)."""
+
+    def __init__(self, link: ClientLink, welcome: messages.Welcome, *, ambient: bool = False) -> None:
+        self.link: Final = link
+        self.ambient: Final = ambient
+        """True for the task's own node, which is not closed before the task ends."""
+        self.name: Final = welcome.name
+        """This task's own name, which is a secret."""
+        self.brand: Final = welcome.brand
+        self.label: Final = welcome.label
+        self.arguments: Final = welcome.arguments
+        self.self_info: Final = welcome.self_ref
+        self.ends: Final[set[RingEnd]] = set()
+        """The ends of streams that are attached now."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
+
+    def close_ends(self) -> None:
+        """Close every end of a stream, because their references end with the connection."""
+        while self.ends:
+            self.ends.pop().close()
+
+    @abstractmethod
+    def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
+        """Return the client's handle for a reference in a message."""

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from dios.client.buffers import memory_of
-from dios.client.ops.attributes import Handle
+from dios.client.ops.attributes import Handle, NodeBase
 from dios.client.ops.handles import Data, nanoseconds
-from dios.client.ops.node_base import NodeBase
 from dios.client.ops.nodes import refs_of
 from dios.client.session import Operation, all_held, expect, expect_buffer, vector
 from dios.errors import ProtocolError, TimeLimitError

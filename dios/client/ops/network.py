@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar, cast
 
-from dios.client.ops.attributes import Handle
+from dios.client.ops.attributes import Handle, NodeBase
 from dios.client.ops.handles import Data, nanoseconds
-from dios.client.ops.node_base import NodeBase
 from dios.client.ops.nodes import refs_of
 from dios.client.ops.streams import StreamOps
 from dios.client.session import Operation, expect

@@ -15,7 +15,7 @@ from dios.wire import messages
 from dios.wire.types import Mode
 
 if TYPE_CHECKING:
-    from dios.client.ops.node_base import NodeBase
+    from dios.client.ops.attributes import NodeBase
 
 H = TypeVar("H", bound=Handle)
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dios.client.ops.attributes import Handle
-from dios.client.ops.node_base import NodeBase
+from dios.client.ops.attributes import Handle, NodeBase
 from dios.client.ops.status import Status, status_of
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError

@@ -47,7 +47,7 @@ def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concaten
 
 
 # -- I/O requests -----------------------------------------------------------------------------------
-class Request(RequestOps):
+class BlockingRequest(RequestOps):
     """An I/O request as a ``with`` body: committed after a normal exit, and released after every exit."""
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class Request(RequestOps):
             drive(self, self.release_op())
 
 
-class ReadRequest(Request, ReadOps):
+class ReadRequest(BlockingRequest, ReadOps):
     """A read request: read ``view``, then ``commit`` checks that it was valid."""
 
     __slots__ = ()
@@ -78,7 +78,7 @@ class ReadRequest(Request, ReadOps):
     finish = blocking(ReadOps.finish_op)
 
 
-class WriteRequest(Request, WriteOps):
+class WriteRequest(BlockingRequest, WriteOps):
     """A write request: fill ``view``, then ``commit`` makes it the object's content."""
 
     __slots__ = ()

@@ -1,6 +1,6 @@
 """The machines that hold blocks of input, as reported by coordinators: Quincy's data (appendix C.3).
 
-The data terms of cost models are meant to read it; until coordinators report blocks, a task's inputs come
+Its readers will be the data terms of cost models. Until coordinators report blocks, a task's inputs come
 with its submission (``--near``). The node's core finds and moves objects. An outdated entry here costs no
 more than a transfer.
 """
@@ -42,7 +42,7 @@ class BlockLocations:
             self.blocks.popitem(last=False)
 
     def of(self, block: bytes) -> dict[str, int]:
-        """Return the bytes of a block by machine; empty if no machine is known to hold it."""
+        """Return the bytes of a block by machine; empty if it is not known on any machine."""
         holders = self.blocks.get(block, {})
         return {machine: size for machine, entry in holders.items() if (size := _size(entry)) >= 0}
 

@@ -188,7 +188,7 @@ def promise(state: ClusterState, principal: int, amounts: Floats) -> None:
 
 
 def emptiest_leaf(state: ClusterState, machine: int) -> int:
-    """Return the leaf of a machine with the most free slots, for a task that runs there already."""
+    """Return the leaf with the most free slots, where a task that runs on the machine is counted."""
     tree = state.resources
     leaves = np.flatnonzero(tree.alive & tree.is_leaf & (tree.machine == machine))
     free = tree.slots[leaves] - tree.running[leaves]

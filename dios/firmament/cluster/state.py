@@ -172,7 +172,7 @@ class ClusterState:
             ValueError: the identifier is in use.
         """
         if machine.machine in self._machine_rows:
-            raise ValueError(f"machine {machine.name} ({machine.machine}) is there already")
+            raise ValueError(f"machine {machine.name} ({machine.machine}) exists already")
         rack = self._rack_rows.get(machine.rack)
         if rack is None:
             rack = self._resource(self.cluster, Level.RACK, machine.rack or "rack")

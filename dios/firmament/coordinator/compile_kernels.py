@@ -1,23 +1,15 @@
-"""The process that compiles the scheduler's kernels in the background: ``main()``.
-
-It prints a line with two numbers, those of the compiled and of all kernels, whenever the first one grows.
-``dios.firmament.compile_kernels`` is the same for a user, without the low priority.
-"""
+"""The compilation of all kernels that a coordinator uses, with a count of those that are done."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from dios.firmament import compile_kernels as background
 from dios.firmament.coordinator import warm_up
 
 _REPORT_S: Final = 0.5
-_LOWEST_PRIORITY: Final = 19
 _UNUSED: Final = (
     "dios.firmament.solvers.potentials",
     "dios.firmament.solvers.relaxation",
@@ -56,24 +48,6 @@ def compile_all(report: Callable[[int, int], None]) -> None:
         reporter.join()
     total = len(_kernels())
     report(total, total)
-
-
-def main() -> None:
-    """Compile at the lowest priority, unless another process does it at this time or has done it.
-
-    While another process compiles into the same folder, its numbers are printed.
-    """
-    os.nice(_LOWEST_PRIORITY)
-    while (state := background.status()).startswith("compiling"):
-        # The state is "compiling", or "compiling 37 of 120".
-        numbers = [word for word in state.split() if word.isdigit()]
-        if len(numbers) == 2:
-            print(*numbers, flush=True)  # noqa: T201 - the coordinator reads it
-        time.sleep(_REPORT_S)
-    try:
-        background.compile_all(lambda compiled, total, _: print(compiled, total, flush=True))  # noqa: T201 - likewise
-    except OSError as error:
-        sys.exit(f"cannot compile the scheduler's kernels: {error}")
 
 
 def _report(report: Callable[[int, int], None], done: threading.Event) -> None:

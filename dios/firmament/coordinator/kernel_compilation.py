@@ -25,7 +25,7 @@ _PACKAGE: Final = Path(__file__).parents[2]
 _FOLDERS: Final = ("fairness", "packer", "firmament")
 """The packages with kernels that a coordinator uses."""
 _MARK: Final = "dios-kernels.ready"
-_PROGRAM: Final = "from dios.firmament.coordinator.compile_kernels import main; main()"
+_PROGRAM: Final = "from dios.firmament.compile_kernels import compile_in_background as main; main()"
 
 
 class KernelProgress(NamedTuple):

@@ -1,0 +1,11 @@
+"""Cost models: the policies that give the costs of places (thesis chapter 7 and appendix C).
+
+Begin with ``protocol`` (the interface), ``base`` (the class to inherit from) and ``trivial`` (ten lines).
+``catalogue`` has all models by name. ``spread`` is the default.
+
+The thesis' models: ``quincy``, ``whare``, ``coco``, ``green`` with ``green_power``, and the baseline
+``random_fit``. Other schedulers as cost models: ``apollo``, ``choosy`` (also H-DRF), ``delay``,
+``jockey``, ``kmn``, ``late``, ``sparrow``. Shared parts: ``cost_terms``, ``locality`` and ``data_model``
+(input and its places), ``runtimes`` (estimates), ``resource_tree`` (sums along the tree), ``admission``
+(tasks admitted by shares).
+"""

@@ -1,7 +1,6 @@
-"""Defaults for cost models: the one to inherit from, and one for those who think in single arcs.
+"""Base classes of cost models: ``BaseModel`` with defaults, and ``PerArcModel``, written arc by arc.
 
-For: new policies; a model that only says where tasks may go is ten lines (``models.trivial``).
-Not for: users of models.
+A model that only lists places is ten lines long (``models.trivial``).
 """
 
 from __future__ import annotations
@@ -16,95 +15,95 @@ from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs,
 
 
 def zeros(rows: Ints) -> Ints:
-    """A cost of nothing for each row."""
+    """Return a cost of 0 for each row."""
     return np.zeros(len(rows), np.int64)
 
 
 class BaseModel:
-    """Every answer of a cost model that is nothing special: no options, no classes, no cost."""
+    """The defaults of a cost model: no options, no classes, no costs."""
 
     name = "base"
     summary = ""
 
     def begin(self, state: ClusterState) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def add_machine(self, state: ClusterState, machine: int) -> None:
-        """Nothing to note."""
+        """Do nothing."""
 
     def remove_machine(self, state: ClusterState, machine: int) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
-        """Nothing to note."""
+        """Do nothing."""
 
     def remove_task(self, state: ClusterState, task: int) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
     def prepare(self, state: ClusterState) -> None:
-        """No statistics."""
+        """Do nothing: there are no statistics."""
 
     def gather(self, state: ClusterState, parents: Ints, children: Ints) -> None:
-        """No statistics."""
+        """Do nothing: there are no statistics."""
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Options do not change."""
+        """Return no task: options do not change."""
         return np.zeros(0, np.int64)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """No preferences of their own."""
+        """Return no preference arcs."""
         return NO_OPTIONS
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """No classes."""
+        """Return no classes."""
         return NO_OPTIONS
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Waiting costs nothing."""
+        """Return 0: waiting costs nothing."""
         return zeros(tasks)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Staying costs nothing."""
+        """Return 0: staying costs nothing."""
         return zeros(tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Being stopped costs what waiting costs."""
+        """Return the cost of waiting."""
         return self.task_to_unscheduled(state, tasks)
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """The cost of waiting stands at the task's own arc."""
+        """Return 0: the cost of waiting is on the task's own arc."""
         return zeros(jobs)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """No classes."""
+        """Return no arcs."""
         return NO_CLASS_ARCS
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """No classes."""
+        """Return no arcs."""
         return NO_CLASS_ARCS
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """All branches are alike."""
+        """Return 0: all branches are alike."""
         return zeros(children)
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """All leaves are alike."""
+        """Return 0: all leaves are alike."""
         return zeros(leaves)
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """As many as there are slots below (Table C.1)."""
+        """Return the number of slots below (Table C.1)."""
         return state.resources.slots[children].copy()
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Nothing beyond the number."""
+        """Return no words beyond the number."""
         return ""
 
 
 class PerArcModel(BaseModel):
-    """A model written arc by arc, with the names of Listing C.1; the vectors are made by loops.
+    """A model written arc by arc, with the names of Listing C.1; loops make the vectors.
 
-    Slower, and the easiest thing to write and to compare with the listing. The tests compare models
-    that have both forms.
+    It is slow, and the easiest form to write and to compare with the listing. The tests compare models that
+    have both forms.
     """
 
     def task_to_unscheduled_cost(self, state: ClusterState, task: int) -> int:
@@ -166,15 +165,15 @@ class PerArcModel(BaseModel):
     # The vectors ------------------------------------------------------------------------------------
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """One after the other."""
+        """Call ``task_to_unscheduled_cost`` for each task."""
         return _vector(self.task_to_unscheduled_cost(state, int(task)) for task in tasks)
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """One after the other."""
+        """Call ``unscheduled_to_sink_cost`` for each job."""
         return _vector(self.unscheduled_to_sink_cost(state, int(job)) for job in jobs)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """One after the other."""
+        """Call ``task_preference_arcs`` for each task."""
         return _options(
             (at, target, self.task_to_resource_cost(state, int(task), target))
             for at, task in enumerate(tasks)
@@ -182,7 +181,7 @@ class PerArcModel(BaseModel):
         )
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """One after the other."""
+        """Call ``task_equivalence_classes`` for each task."""
         return _options(
             (at, target, self.task_to_class_cost(state, int(task), target))
             for at, task in enumerate(tasks)
@@ -190,15 +189,15 @@ class PerArcModel(BaseModel):
         )
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """One after the other."""
+        """Call ``task_continuation_cost`` for each task."""
         return _vector(self.task_continuation_cost(state, int(task)) for task in tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """One after the other."""
+        """Call ``task_preemption_cost`` for each task."""
         return _vector(self.task_preemption_cost(state, int(task)) for task in tasks)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """One after the other."""
+        """Call ``class_resource_arcs`` for each class."""
         return _class_arcs(
             (int(each), target, *self.class_to_resource_cost(state, int(each), target))
             for each in classes
@@ -206,7 +205,7 @@ class PerArcModel(BaseModel):
         )
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """One after the other."""
+        """Call ``class_class_arcs`` for each class."""
         return _class_arcs(
             (int(each), target, *self.class_to_class_cost(state, int(each), target))
             for each in classes
@@ -214,14 +213,14 @@ class PerArcModel(BaseModel):
         )
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """One after the other."""
+        """Call ``resource_to_resource_cost`` for each arc."""
         return _vector(
             self.resource_to_resource_cost(state, int(parent), int(child))
             for parent, child in zip(parents, children, strict=True)
         )
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """One after the other."""
+        """Call ``leaf_to_sink_cost`` for each leaf."""
         return _vector(self.leaf_to_sink_cost(state, int(leaf)) for leaf in leaves)
 
 

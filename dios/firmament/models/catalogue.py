@@ -1,7 +1,6 @@
-"""All cost models by name: what ``dios sched models`` lists and ``dios sched set-model`` takes.
+"""The cost models by name, for ``dios sched models`` and ``dios sched set-model``.
 
-For: making a model from a name and parameters, numbers or the words of a command line.
-Not for: the models themselves; each is imported only when it is asked for.
+A model's module is imported when the model is used.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _PLACES = {
     "h-drf": "choosy:HdrfModel",
     "jockey": "jockey:JockeyModel",
 }
-"""Module of this package and class, by the name that users say."""
+"""Module of this package and class, by the model's name."""
 
 
 class _Catalogue(Mapping[str, type[BaseModel]]):
-    """The classes by name, imported at their first use."""
+    """The classes by name, each imported at its first use."""
 
     def __getitem__(self, name: str) -> type[BaseModel]:
         module, _, found = _PLACES[_spelled(name)].partition(":")
@@ -56,7 +55,7 @@ class _Catalogue(Mapping[str, type[BaseModel]]):
 
 
 def _spelled(name: str) -> str:
-    """A name as it is listed; people write whare_m as well."""
+    """Return the listed form of a name; whare_m is accepted for whare-m."""
     return name.replace("_", "-")
 
 
@@ -64,23 +63,23 @@ MODELS: Mapping[str, type[BaseModel]] = _Catalogue()
 
 
 def find(name: str) -> type[BaseModel]:
-    """A model's class.
+    """Return a model's class.
 
     Raises:
-        BadModelError: no such model; the message lists those that there are.
+        BadModelError: the model does not exist; the message lists all models.
     """
     if _spelled(name) not in _PLACES:
-        raise BadModelError(f"there is no cost model {name!r}; there are {', '.join(sorted(_PLACES))}")
+        raise BadModelError(f"unknown cost model {name!r}. Cost models: {', '.join(sorted(_PLACES))}")
     return MODELS[name]
 
 
 def parameters(name: str) -> dict[str, Value]:
-    """A model's parameters and what they are when nobody says otherwise."""
+    """Return a model's parameters and their defaults."""
     return {each.name: cast("Value", each.default) for each in _parameters(find(name))}
 
 
 def make(name: str, **given: Value) -> CostModel:
-    """A new model; parameters may be numbers, or words as a command line has them.
+    """Return a new model; parameters may be numbers, or words of a command line.
 
     Raises:
         BadModelError: an unknown model or parameter (the message lists the known ones), or a bad value.
@@ -92,7 +91,7 @@ def make(name: str, **given: Value) -> CostModel:
         listed = ", ".join(f"{each}={default}" for each, default in known.items()) or "none"
         raise BadModelError(f"model {name} has no parameter {strange[0]!r}; its parameters are: {listed}")
     values = {each: _converted(name, each, value, known[each]) for each, value in given.items()}
-    # The arguments were just held against the signature; no static type can say that.
+    # The arguments were just compared with the signature, which no static type can express.
     return partial(model, **values)()
 
 
@@ -103,7 +102,7 @@ def _parameters(model: type[BaseModel]) -> list[inspect.Parameter]:
 
 
 def _converted(model: str, name: str, value: Value, default: Value) -> Value:
-    """The value in the type of the parameter's default."""
+    """Return the value in the type of the parameter's default."""
     wanted = type(default)
     try:
         if wanted is bool:

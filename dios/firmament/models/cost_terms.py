@@ -1,7 +1,4 @@
-"""Pieces that several cost models share: whole costs, the cost of waiting, class numbers, fixed draws.
-
-For: the models of this package. Not for: data and where it lies (``locality``).
-"""
+"""Functions that several cost models share: whole costs, the cost of waiting, class numbers, fixed draws."""
 
 from __future__ import annotations
 
@@ -15,59 +12,59 @@ from dios.firmament.descriptors import Level
 from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, ClassArcs
 
 WAIT_MAX = 2**31
-"""What waiting may cost at the most, so that NEVER stays above it."""
+"""The largest cost of waiting, so that NEVER is always larger."""
 
 NEVER = 2**32
-"""The cost of what a model does not want under any circumstances, such as stopping a task."""
+"""The cost of an action that a model excludes, such as stopping a task."""
 
 _CLASS_BITS = 48
-"""A class's number has its kind above these bits and its own number below."""
+"""A class's number has its kind above these bits and its own number in them."""
 
 Words = npt.NDArray[np.uint64]
 
 
 class BadModelError(InvalidError):
-    """A cost model, or a parameter of one, that does not exist or cannot be meant."""
+    """A cost model, or a parameter of a model, does not exist or is out of range."""
 
 
 def whole(costs: Floats) -> Ints:
-    """Costs as whole numbers within ± COST_MAX, rounded to the nearest; any shape."""
+    """Return costs as whole numbers within ± COST_MAX, rounded to the nearest; any shape."""
     return np.rint(np.clip(costs, -COST_MAX, COST_MAX)).astype(np.int64)
 
 
 def waiting_cost(state: ClusterState, tasks: Ints, per_second: float, at_once: float = 0.0) -> Ints:
-    """``at_once`` and ``per_second`` for each second that a task has waited in all; shape (n,)."""
+    """Return ``at_once`` plus ``per_second`` for each second that a task has waited in all; shape (n,)."""
     cost = at_once + per_second * state.tasks.waiting_time(tasks, state.now)
     return whole(np.minimum(cost, WAIT_MAX))
 
 
 def stay(tasks: Ints) -> Ints:
-    """The cost of staying where nobody is to move; shape (n,)."""
+    """Return the cost of staying in a model that moves nothing; shape (n,)."""
     return np.full(len(tasks), -NEVER)
 
 
 def stop_nobody(tasks: Ints) -> Ints:
-    """The cost of being stopped where nobody is to be; shape (n,)."""
+    """Return the cost of being stopped in a model that stops nothing; shape (n,)."""
     return np.full(len(tasks), NEVER)
 
 
 def unmoved(state: ClusterState, task: int) -> str:
-    """What a model that stops and moves nobody says of a running task; nothing of a waiting one."""
+    """Return the explanation of a running task in a model that stops and moves nothing; empty if it waits."""
     if state.tasks.status[task] != RUNNING:
         return ""
-    return "it runs; this model stops nobody and moves nobody"
+    return "it runs; this model stops and moves no tasks"
 
 
 def gigabytes(size: float) -> str:
-    """Bytes for people."""
+    """Return a size as text."""
     return f"{size / 10**9:.3g} GB"
 
 
 def not_negative(model: str, most: int = WAIT_MAX, /, **values: float) -> None:
-    """Refuse parameters below 0 or above ``most``, or that are no numbers.
+    """Check that parameters are numbers from 0 to ``most``.
 
     Raises:
-        BadModelError: naming the model, the parameter and the value.
+        BadModelError: it names the model, the parameter and the value.
     """
     for name, value in values.items():
         if not 0 <= value <= most:
@@ -75,53 +72,53 @@ def not_negative(model: str, most: int = WAIT_MAX, /, **values: float) -> None:
 
 
 def class_numbers(kind: int, numbers: Ints) -> Ints:
-    """Classes of one kind (from 1), each for a number from 0 to 2^48 - 1."""
+    """Return classes of one kind (from 1), each for a number from 0 to 2^48 - 1."""
     return (kind << _CLASS_BITS) + numbers
 
 
 def class_kinds(classes: Ints) -> Ints:
-    """Which kind each class is of."""
+    """Return the kind of each class."""
     return classes >> _CLASS_BITS
 
 
 def class_members(classes: Ints) -> Ints:
-    """The number that each class was made for."""
+    """Return the number for which each class was made."""
     return classes & ((1 << _CLASS_BITS) - 1)
 
 
 def joined(*parts: ClassArcs) -> ClassArcs:
-    """All arcs of the parts, in their order."""
+    """Return all arcs of the parts, in their order."""
     columns = zip(NO_CLASS_ARCS, *parts, strict=True)
     return ClassArcs(*(np.concatenate(each).astype(np.int64, copy=False) for each in columns))
 
 
 def waiting_tasks(state: ClusterState) -> Ints:
-    """Rows of the tasks that wait, ascending."""
+    """Return the rows of the waiting tasks, ascending."""
     return np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
 
 
 def running_tasks(state: ClusterState) -> Ints:
-    """Rows of the tasks that run, ascending."""
+    """Return the rows of the running tasks, ascending."""
     return np.flatnonzero(state.tasks.alive & (state.tasks.status == RUNNING))
 
 
 def open_machines(state: ClusterState) -> Ints:
-    """Rows of the machines that take tasks, ascending."""
+    """Return the rows of the machines that take tasks, ascending."""
     machines = state.resources.at(Level.MACHINE)
     return machines[state.resources.usable[machines]]
 
 
 def roomy(state: ClusterState, machines: Ints) -> Ints:
-    """Those of the machines that take tasks and have a free slot."""
+    """Return those of the machines that take tasks and have a free slot."""
     table = state.resources
     return machines[table.usable[machines] & (table.running[machines] < table.slots[machines])]
 
 
 def draws(seed: int, identifiers: Ints, count: int, among: int) -> Ints:
-    """``count`` numbers below ``among`` for each identifier, shape (n, count).
+    """Return ``count`` numbers below ``among`` for each identifier, shape (n, count).
 
-    The same for the same arguments, on every machine and in every order: a model may be asked twice.
-    ``among`` must be 1 or more.
+    The result is the same for the same arguments, on every machine and in every order, because a model may be
+    asked twice. ``among`` must be 1 or more.
     """
     each = identifiers.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     mixed = _mix(np.bitwise_xor(each, _mix(np.full(1, seed % 2**64, np.uint64))))
@@ -129,7 +126,7 @@ def draws(seed: int, identifiers: Ints, count: int, among: int) -> Ints:
 
 
 def _mix(words: Words) -> Words:
-    """A bijection of 64-bit words whose outputs look independent (a multiply-and-shift finaliser)."""
+    """Return a bijection of 64-bit words whose outputs look independent (a multiply-and-shift finaliser)."""
     mixed: Words = words + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,21 +1,21 @@
-"""What a cost model is: Listing C.1 as a typed protocol whose methods work on vectors.
+"""The interface of cost models: Listing C.1 as a typed protocol whose methods work on vectors.
 
-For: everybody who writes a policy. A model says how good and how bad places are; it never changes the
-cluster, never sees the solver, and its answers are checked before they are used.
-Not for: capacities that follow from the network itself (Table C.1) and policies that hold for every
-model (constraints, gangs, fairness): those are the network's.
+A model gives the costs of places. It never changes the cluster and never sees the solver, and its answers are
+checked before they are used. Capacities that follow from the network itself (Table C.1), and policies that
+hold for every model (constraints, gangs, fairness), are in ``network`` and ``policies``.
 
-The network asks in this order, once each round, about what exists then:
+The network asks once each round about what exists then, in this order:
 
-1. ``begin`` tells of the state; then the statistics go from the leaves up (``prepare``, ``gather``).
-2. ``task_options`` and ``task_classes``: where waiting and movable tasks may go; asked for tasks that are
-   new and for those that ``stale_tasks`` names.
-3. ``class_to_resources`` and ``class_to_classes``: where a class's flow goes on.
+1. ``begin`` passes the state; then the statistics go from the leaves up (``prepare``, ``gather``). 2.
+``task_options`` and ``task_classes``: the places where waiting and movable tasks may go, for new tasks and
+for
+   those that ``stale_tasks`` names.
+3. ``class_to_resources`` and ``class_to_classes``: the arcs that leave a class.
 4. The remaining costs, as vectors.
 
-Costs are int64, smaller is better, within ± ``COST_MAX``; negative ones are allowed. All methods are
+Costs are int64, a smaller cost is better, within ± ``COST_MAX``; negative costs are allowed. All methods are
 called in one thread, with row numbers of the tables of ``ClusterState``. A class (equivalence class,
-aggregator vertex) is any 63-bit integer that the model chooses; it lives while an arc leads to it.
+aggregator vertex) is any 63-bit integer that the model chooses; it exists while an arc leads to it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COST_MAX = 2**40
 class Options(NamedTuple):
     """Arcs from tasks to resources or classes; all arrays have one length.
 
-    ``task`` indexes the vector of rows that was asked about (not the table), ascending; ``target`` is a
-    resource row or a class; ``cost`` as above. At most one arc for a pair.
+    ``task`` is an index into the vector of rows of the question (not into the table), ascending; ``target``
+    is a resource row or a class; ``cost`` as above. There is at most one arc for a pair.
     """
 
     task: Ints
@@ -49,7 +49,7 @@ class ClassArcs(NamedTuple):
     source: Ints
     """A class."""
     target: Ints
-    """A resource row, or a class, after what was asked."""
+    """A resource row, or a class, depending on the method."""
     cost: Ints
     capacity: Ints
 
@@ -63,34 +63,34 @@ class CostModel(Protocol):
     """One scheduling policy. ``BaseModel`` (``models.base``) has defaults for all but the name."""
 
     name: str
-    """What users call it: ``dios sched set-model NAME``."""
+    """The name in ``dios sched set-model NAME``."""
     summary: str
     """One line for ``dios sched models``."""
 
     # Machines, tasks and statistics (lines 35 to 44 of the listing) ---------------------------------
 
     def begin(self, state: ClusterState) -> None:
-        """A round begins; ``state`` is the one that later questions are about."""
+        """Begin a round; ``state`` is the one that later calls are about."""
         ...
 
     def add_machine(self, state: ClusterState, machine: int) -> None:
-        """A machine came; ``machine`` is its row."""
+        """React to a new machine; ``machine`` is its row."""
         ...
 
     def remove_machine(self, state: ClusterState, machine: int) -> None:
-        """A machine goes; its row is still there."""
+        """React to a machine that leaves; its row still exists."""
         ...
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
-        """Tasks came; their rows are filled."""
+        """React to new tasks; their rows are filled."""
         ...
 
     def remove_task(self, state: ClusterState, task: int) -> None:
-        """A task goes; its row is still there."""
+        """React to a task that leaves; its row still exists."""
         ...
 
     def prepare(self, state: ClusterState) -> None:
-        """Before the statistics go up: set the leaves' own."""
+        """Set the statistics of the leaves, before ``gather`` is called."""
         ...
 
     def gather(self, state: ClusterState, parents: Ints, children: Ints) -> None:
@@ -100,57 +100,57 @@ class CostModel(Protocol):
     # Tasks ------------------------------------------------------------------------------------------
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Rows of known tasks whose options or classes have changed since they were asked for."""
+        """Return the rows of known tasks whose options or classes have changed since they were asked for."""
         ...
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Preference arcs T -> resource: racks, machines, inner vertices, or the cluster vertex X."""
+        """Return preference arcs T -> resource: racks, machines, inner vertices, or the cluster vertex X."""
         ...
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Arcs T -> class; ``target`` is a class."""
+        """Return arcs T -> class; ``target`` is a class."""
         ...
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """What it costs to let each task wait one more round, shape (n,)."""
+        """Return the cost of waiting one more round for each task, shape (n,)."""
         ...
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """What it costs each running task to stay where it is, shape (n,)."""
+        """Return the cost of staying for each running task, shape (n,)."""
         ...
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """What it costs to stop each running task and let it wait, shape (n,)."""
+        """Return the cost of being stopped and waiting for each running task, shape (n,)."""
         ...
 
     # Aggregates and resources -----------------------------------------------------------------------
 
     def unscheduled_to_sink(self, state: ClusterState, jobs: Ints) -> Ints:
-        """The cost of U_j -> sink, shape (n,)."""
+        """Return the cost of U_j -> sink, shape (n,)."""
         ...
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Where each class's flow may go; capacity in tasks."""
+        """Return arcs from classes to resources; the capacity is in tasks."""
         ...
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Arcs between classes; they must not lead in a circle."""
+        """Return arcs between classes, without circles."""
         ...
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """The cost of each arc down the tree, shape (n,)."""
+        """Return the cost of each arc down the tree, shape (n,)."""
         ...
 
     def leaf_to_sink(self, state: ClusterState, leaves: Ints) -> Ints:
-        """The cost of one task at each leaf, shape (n,)."""
+        """Return the cost of one task at each leaf, shape (n,)."""
         ...
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """The most tasks over each arc down the tree, running ones included; usually the slots below."""
+        """Return the most tasks over each arc down the tree, with running ones; usually the slots below."""
         ...
 
-    # For people ---------------------------------------------------------------------------------------
+    # Explanations -------------------------------------------------------------------------------------
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """In words: what the cost of this task at this resource row is made of."""
+        """Return in words the parts of the cost of this task at this resource row."""
         ...

@@ -1,17 +1,18 @@
-"""The model that a cluster begins with: even load, near the data, strict priorities, nothing moved.
+"""The default model: even load, near the data, strict priorities, no migration.
 
-For: clusters of which nothing is known yet: no profiles, no measured machines.
-Not for: thousands of machines; it draws an arc to each machine for each task that may come in a round.
+It needs no profiles and no measured machines. It does not suit thousands of machines, because it draws an arc
+to each machine for each task that may arrive in a round.
 
-A machine is dearer by its load: each task counts one processor, or what it asked for. Inside a round the
-costs rise with each further task, which a flow network says by parallel arcs: class A leads to levels,
-level i to every machine, for one task, at the cost of being the i-th to come (§6.2.4 has the classes).
-A machine that holds input of waiting tasks has a class and levels of its own instead, to which those tasks
-lead as well as A: so all who come are counted, for their input or without. Tasks under different
-constraints are not counted together until the next round, because the network narrows classes by copying.
+A machine costs more the higher its load: each task counts one processor, or its demand if that is more.
+Inside a round the cost rises with each further task. The flow network expresses this by parallel arcs: class
+A leads to levels, and level i leads to every machine, for one task, at the cost of being the i-th to arrive
+(§6.2.4 describes classes). A machine that holds input of waiting tasks has a class and levels of its own
+instead, to which A and those tasks lead. So all arriving tasks are counted, with input there or without.
+Tasks under different constraints are not counted together before the next round, because the network narrows
+classes by copying them.
 
-Staying where a task runs is worth more than any place is to any other of its priority, and being stopped is
-cheaper than any move: so a higher priority stops somebody, and nothing else does anything to who runs.
+Staying where a task runs is worth more than any place is to other tasks of its priority, and being stopped is
+cheaper than any move. So a higher priority stops running tasks, and nothing else does.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ from dios.firmament.models.protocol import ClassArcs, Options
 _ALL: Final = 1
 _LEVEL: Final = 2
 _NEAR: Final = 3
-"""One machine, by its row, for those with input there."""
+"""The class of one machine, by its row, for tasks with input there."""
 _NEAR_LEVEL: Final = 4
-"""One machine's level: its row times _LEVELS_MAX, and the level."""
+"""The class of one machine's level: its row times _LEVELS_MAX, plus the level."""
 _LEVELS_MAX: Final = 64
-"""No more tasks than this come to one machine in a round."""
+"""The most tasks that come to one machine in a round."""
 _STEP: Final = 4 * 10**6
-"""Between two priorities; more than any load, nearness and waiting together."""
+"""The difference of two priorities; more than load, nearness and waiting together."""
 _TERM_MAX: Final = _STEP // 8
-"""The most that load, or being far from the input, costs."""
+"""The largest cost of load, or of being far from the input."""
 PRIORITY_MAX: Final = 500
-"""Higher priorities are all as high, and those below 0 are 0; so all waiting stays below WAIT_MAX."""
+"""Higher priorities count as this one, and priorities below 0 as 0, so that waiting stays below WAIT_MAX."""
 
 
 class SpreadModel(BaseModel):
-    """The least loaded machine, a little nearer where a task's input is; higher priorities first.
+    """The least loaded machine, or one near a task's input; higher priorities first.
 
     Args:
-        load: cost of one task more on a machine of one processor.
-        near: what having all of a task's input is worth.
-        per_second: what each second of waiting adds, up to a quarter of a priority.
+        load: the cost of one task more on a machine of one processor.
+        near: the worth of having all of a task's input.
+        per_second: the cost of each second of waiting, up to a quarter of a priority.
 
     Raises:
         BadModelError: a value is out of range.
@@ -77,20 +78,20 @@ class SpreadModel(BaseModel):
         self._choosy: Ints = np.zeros(0, np.int64)
         """Rows of the waiting tasks with input."""
         self._wanted: Ints = np.zeros(0, np.int64)
-        """Rows of the machines that hold some of it."""
+        """Rows of the machines that hold some of that input."""
 
     def begin(self, state: ClusterState) -> None:
-        """Look up where the input of those who wait is."""
+        """Look up the places of the input of waiting tasks."""
         rows = waiting_tasks(state).tolist()
         self._choosy = np.array([row for row in rows if state.tasks.descriptors[row].blocks], np.int64)
         self._wanted = np.unique(holdings(state, self._choosy).machine)
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Machines may have come and gone: those that wait and have input are asked about again."""
+        """Return the waiting tasks with input, because machines may have come and gone."""
         return self._choosy
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Every task may go anywhere; to machines with its input at less, by the part of it that is there."""
+        """Return arcs to A for every task, and cheaper ones to machines, by the part of its input there."""
         found = holdings(state, tasks)
         some = found.machine_bytes > 0
         task, machine = found.machine_task[some], found.machine[some]
@@ -103,7 +104,7 @@ class SpreadModel(BaseModel):
         return Options(owner[order], target[order], cost[order])
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """A -> level i, as many as there are machines; A -> a machine with input -> its level i, for one."""
+        """Return A -> level i for each machine, and A -> a machine with input -> its level i for one task."""
         kinds = class_kinds(classes)
         machines = np.intersect1d(class_members(classes[kinds == _NEAR]), self._wanted)
         near, levels = class_numbers(_NEAR, machines), self._levels(state)
@@ -121,7 +122,7 @@ class SpreadModel(BaseModel):
         return joined(first, ClassArcs(np.repeat(near, levels), target, cost, np.ones(len(cost), np.int64)))
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Level i -> each machine without waiting input, for one task: its load with i further ones."""
+        """Return level i -> each machine without waiting input, for one task, at its load with i more."""
         kinds = class_kinds(classes)
         levels = classes[kinds == _LEVEL]
         machines = np.setdiff1d(state.resources.at(Level.MACHINE), self._wanted)
@@ -133,20 +134,20 @@ class SpreadModel(BaseModel):
         return joined(shared, ClassArcs(own, target, zeros(own), np.ones(len(own), np.int64)))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """A step for each priority; in between, the seconds of waiting."""
+        """Return a step for each priority plus the cost of the seconds of waiting."""
         waited = np.minimum(self.per_second * state.tasks.waiting_time(tasks, state.now), _STEP // 4)
         return self._steps(state, tasks) + whole(waited)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Half a step more than a place is worth to others of its priority: only a higher one is worth it."""
+        """Return half a step more than a place is worth to others of its priority."""
         return -self._steps(state, tasks) - _STEP // 2
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nothing: to stop is cheaper than to move."""
+        """Return 0: to stop a task is cheaper than to move it."""
         return zeros(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Load, and nearness."""
+        """Return the load and the nearness of a machine in words."""
         table = state.resources
         if int(table.level[resource]) != Level.MACHINE:
             return ""
@@ -161,25 +162,25 @@ class SpreadModel(BaseModel):
             far = int(whole(np.array([self.near * (1 - here / total)]))[0])
             parts.append(f"{gigabytes(here)} of {gigabytes(total)} of input are there: the rest costs {far}")
         if state.tasks.status[task] == RUNNING:
-            parts.append("it runs, so only a higher priority stops it, and nothing moves it")
+            parts.append("it runs, so only a higher priority stops it, and it is not moved")
         return "; ".join(parts)
 
     def _steps(self, state: ClusterState, tasks: Ints) -> Ints:
         return _STEP * (1 + np.clip(state.tasks.priority[tasks], 0, PRIORITY_MAX))
 
     def _levels(self, state: ClusterState) -> int:
-        """As many as may come to one machine: those who wait, and not more than it has slots."""
+        """Return the most tasks that may come to one machine: waiting ones, up to its slots."""
         table = state.resources
         slots = int(table.slots[table.at(Level.MACHINE)].max(initial=0))
         return max(1, min(len(waiting_tasks(state)), slots, _LEVELS_MAX))
 
     def _loads(self, state: ClusterState, machines: Ints, further: Ints) -> Ints:
-        """The cost of one task more where so many further ones come before it, shape (n,); 1 or more."""
+        """Return the cost of one task more after ``further`` other new ones, shape (n,); 1 or more."""
         busy, size = self._busy(state, machines), self._processors(state, machines)
         return whole(np.clip(self.load * (busy + further + 1) / size, 1, _TERM_MAX))
 
     def _busy(self, state: ClusterState, machines: Ints) -> Floats:
-        """Processors' worth of tasks: one for each, or what was asked for where that is more."""
+        """Return the taken processors: one for each task, or its demand if that is more."""
         table = state.resources
         busy: Floats = np.maximum(table.running[machines], table.reserved[machines, 0])
         return busy

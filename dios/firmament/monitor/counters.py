@@ -1,10 +1,9 @@
 """The counters of processor and kernel for one task, by perf_event_open(2) (§6.5.3, Table 6.4).
 
-For: cycles, instructions and cache misses, from which CPI and IPMA come. Where a machine refuses a
-counter, which virtual ones do mostly, its reason says so, and procfs has to do (``profiling``).
-Not for: sampling where a program spends its time.
+They give cycles, instructions and cache misses, from which CPI and IPMA are computed. Many virtual machines
+refuse these counters. The reading has the reason then, and ``task_probe`` measures by procfs alone.
 
-A counter follows a thread and all that it starts after that. It is read without stopping anybody.
+A counter follows a thread and all that it starts later. Reading a counter stops no task.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
 class Counter(Enum):
-    """What can be counted: the kernel's type and number."""
+    """The counters, each with the kernel's type and number."""
 
     CYCLES = (_HARDWARE, 0)
     INSTRUCTIONS = (_HARDWARE, 1)
@@ -52,7 +51,7 @@ class Counter(Enum):
 
     @property
     def hardware(self) -> bool:
-        """Whether the processor counts it, and not the kernel."""
+        """Return True if the processor counts it, and not the kernel."""
         return self.value[0] == _HARDWARE
 
 
@@ -72,18 +71,18 @@ Open = Callable[[Counter, int, bool], int]
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """What was counted since the counters were opened."""
+    """The values counted since the counters were opened."""
 
     values: dict[Counter, int] = field(default_factory=dict)
     reasons: dict[Counter, str] = field(default_factory=dict)
-    """Why a counter is not among the values."""
+    """The reasons for missing counters."""
     shares: dict[Counter, float] = field(default_factory=dict)
     """The share of the time (0 to 1) that each was running; below 1 the value is scaled up from it."""
     user_only: bool = False
-    """The kernel's part of the work is not counted, as this process may not."""
+    """True if the kernel's part of the work is not counted, because this process may not."""
 
     def metrics(self, before: CounterReading | None = None) -> dict[Metric, int]:
-        """The values for a sample, since ``before`` or since the counters were opened."""
+        """Return the values for a sample, since ``before`` or since the counters were opened."""
         old = before.values if before is not None else {}
         return {
             metric: max(self.values[counter] - old.get(counter, 0), 0)
@@ -93,7 +92,7 @@ class CounterReading:
 
 
 def open_counter(counter: Counter, thread: int, user_only: bool) -> int:  # noqa: FBT001 - an Open
-    """A descriptor that counts for a thread (0: this one) and what it starts. Raises ``OSError``."""
+    """Return a descriptor that counts for a thread (0: this one) and all that it starts; raise OSError."""
     flags = _INHERIT | (_EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR if user_only else 0)
     kind, number = counter.value
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, number, 0, 0, _TIMES, flags, 0, 0, 0)
@@ -137,13 +136,13 @@ class TaskCounters:
         self.close()
 
     def close(self) -> None:
-        """Stop counting. May be called again."""
+        """Stop counting. It may be called again."""
         for fds in self._fds.values():
             while fds:
                 os.close(fds.pop())
 
     def read(self) -> CounterReading:
-        """What was counted so far, over all threads that lived meanwhile; after ``close`` nothing."""
+        """Return the values of all threads since the start; nothing after ``close``."""
         found = CounterReading({}, dict(self._reasons), {}, self._user_only)
         for counter, fds in self._fds.items():
             total, wanted, ran = 0, 0, 0
@@ -172,7 +171,7 @@ class TaskCounters:
                 fds.append(fd)
             except OSError as error:
                 if error.errno == errno.ESRCH:
-                    # It has ended meanwhile, and others may live.
+                    # This thread has ended meanwhile; others may still run.
                     continue
                 self._refuse(counter, reason(counter, error.errno or 0))
                 return
@@ -180,7 +179,7 @@ class TaskCounters:
             self._reasons[counter] = "the task has ended"
 
     def _refuse(self, counter: Counter, why: str) -> None:
-        """Part of the threads would be a wrong number: rather none."""
+        """Drop a counter: the value of a part of the threads would be wrong."""
         fds = self._fds[counter]
         while fds:
             os.close(fds.pop())
@@ -188,7 +187,7 @@ class TaskCounters:
 
 
 def survey(opener: Open = open_counter) -> dict[Counter, str]:
-    """Which counters this machine gives this process: for each the reason against it, or nothing."""
+    """Return for each counter why this machine refuses it; empty if it does not."""
     found: dict[Counter, str] = {}
     for counter in Counter:
         try:
@@ -200,10 +199,10 @@ def survey(opener: Open = open_counter) -> dict[Counter, str]:
 
 
 def reason(counter: Counter, number: int) -> str:
-    """Why the kernel refuses a counter, with the name of the errno and what would help."""
+    """Return why the kernel refuses a counter, with the errno's name and a remedy."""
     name = errno.errorcode.get(number, str(number))
     if number in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
-        what = "the processor, or the machine that plays it, has no such counter"
+        what = "the processor, or the virtual machine, has no such counter"
     elif number in {errno.EACCES, errno.EPERM}:
         what = "not permitted: give CAP_PERFMON, or set kernel.perf_event_paranoid lower than " + (
             procfs.text(_PARANOID) or "it is"
@@ -218,7 +217,7 @@ def reason(counter: Counter, number: int) -> str:
 
 
 def _opened(opener: Open, counter: Counter, thread: int, *, user_only: bool) -> tuple[int, bool]:
-    """A descriptor, and whether it is without the kernel's part, which may not be permitted."""
+    """Return a descriptor, and True if it does not count the kernel's part, which may not be permitted."""
     try:
         return opener(counter, thread, user_only), user_only
     except OSError as error:

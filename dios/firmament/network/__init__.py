@@ -8,7 +8,7 @@ In the order in which to read it:
 - ``task_rows``: the rows of a round, made from options and policies;
 - ``upper_arcs``: the arcs and supplies above the tasks (Table C.1);
 - ``flow_network``: the network that is kept from round to round;
-- ``change_log``: the differences between rounds, for a solver that keeps its solution;
+- ``change_log``: the differences between rounds, which keep a warm solver up to date;
 - ``flow_trace``: the places of tasks, read from a flow;
 - ``export``: the network as DIMACS with names, and as a picture.
 """

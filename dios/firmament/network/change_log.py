@@ -1,4 +1,4 @@
-"""The change log: the differences between two rounds, in bulk, for a solver that keeps its solution (§6.4.3).
+"""The change log: the differences between two rounds in bulk, as input of a warm solver (§6.4.3).
 
 There are the three kinds of change of the thesis: tasks that come and go (supply); rows and arcs that come,
 go or get another capacity; and costs. They are found by comparing columns, never by looking at single
@@ -18,7 +18,7 @@ from dios.firmament.solvers.warm_solver import WarmSolution, WarmSolver
 
 _VERTEX_BITS = 24
 _PARALLEL_BITS = 4
-"""The number of bits that number parallel arcs; two such arcs are made, for a soft E_j."""
+"""The number of bits that number parallel arcs; a soft E_j makes two such arcs."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ class RoundNetwork:
     vertices: int
     """The number of upper vertices; the tasks' vertices follow them in :meth:`problem`."""
     solver_input: SolverInput | None = None
-    """The differences from the last round, for a solver that continues from there."""
+    """The differences from the last round, if a warm solver continues from there."""
 
     @cached_property
     def rows(self) -> TaskRows:

@@ -34,7 +34,7 @@ class ModelQuestions:
     """The depth of each of ``children``."""
     leaves: Ints
     classes: Callable[[Ints, Ints], Ints]
-    """Returns the classes in use, given the rows that are asked again and the classes that they name now."""
+    """Returns the classes in use; arguments: the rows asked again, and the classes that they name now."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,8 @@
-"""Room in several dimensions: what is stopped for a more important task, and what is not stopped after all.
+"""Preemption for resources that a flow does not see.
 
-A flow stops tasks for slots alone. Where a placement was held back because other resources lack, strictly
-lower priorities make room for it (§C.4.1, §C.4.2); and where it stays held back, nobody is stopped in vain.
-
-Not for: deciding what fits (``policies.fit``), or who is worth more: only priorities count here, never costs.
+A flow stops tasks only for slots. If a placement was held back because other resources are short, tasks of
+strictly lower priority make room for it (§C.4.1, §C.4.2). If it stays held back, no task is stopped for it.
+Only priorities count here, never costs; ``policies.fit`` decides what fits.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from dios.wire.types import Affinity
 def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags) -> None:
     """Stop tasks of lower priority where that lets a held placement in; changes ``leaf`` and ``held``.
 
-    Tasks of gangs and of jobs with an E_j are left alone, and what was held back for other reasons than room
-    stays so: jobs with affinity, and migrations.
+    Tasks of gangs and of jobs with an E_j are not stopped. Placements that were held back for reasons other
+    than room, those of jobs with affinity and migrations, stay held back.
     """
     table, jobs = state.tasks, state.jobs
     job = table.job[tasks]
@@ -36,7 +35,7 @@ def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: 
         lower = np.flatnonzero(weak & stays & (table.priority[tasks] < table.priority[tasks[at]]))
         if not len(lower):
             continue
-        # The least important first, and of those the one that has run the shortest time.
+        # The least important first, and among equals the one that has run for the shortest time.
         order = np.lexsort((-table.since[tasks[lower]], table.priority[tasks[lower]]))
         free, slots = room_left(state, tasks, leaf, held, place)
         victims: list[int] = []
@@ -51,7 +50,7 @@ def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: 
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:
-    """Let tasks stay that were to stop for placements which are held back now; changes ``leaf``.
+    """Keep tasks that were to stop for placements which are held back now; changes ``leaf``.
 
     ``most`` is F_j by job row: a job that runs too many tasks still stops some.
     """

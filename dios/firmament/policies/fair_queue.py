@@ -1,14 +1,15 @@
-"""Whose waiting tasks take part in a round, while there is not room for all (SDRF paper, Algorithm 1).
+"""The order in which waiting tasks are admitted while there is not room for all (SDRF paper, Algorithm 1).
 
-For: the order of admission to the flow network. What is let in is what F_j of Table C.1 allows its job
-beside what runs already. Where it goes is the network's decision.
-Not for: the accounts (``policies.ledger``), and not for stopping anybody.
+This is the admission to the flow network. A job is admitted up to F_j of Table C.1, minus its running tasks;
+the network decides where the tasks go. Nothing is stopped here. The accounts are in
+``policies.principal_accounts``.
 
-Each principal's tasks go by priority, then in the order of their submission. The principal with the lowest
-priority of SDRF is next; if its first task has no room in the whole cluster, everybody waits, so that large
-tasks get their turn. Room in the whole cluster is not room on a machine, and tasks may have wishes. So what
-was let in and found no place stays let in, without room being kept for it, and so does a first task that has
-held up others who have room for FAIR_QUEUE_TIMEOUT_S, until there is room. Neither wastes what others can use.
+Each principal's tasks are ordered by priority, then by submission. The principal with the lowest priority of
+SDRF is next. If its first task has no room in the whole cluster, all others wait, so that large tasks get
+their turn. Room in the whole cluster may not be room on one machine, and tasks may have constraints.
+Therefore a task that was admitted and found no place stays admitted without reserved room. The same holds for
+a first task that has held up others with room for FAIR_QUEUE_TIMEOUT_S. Neither wastes room that others can
+use.
 """
 
 from __future__ import annotations
@@ -29,47 +30,47 @@ from dios.firmament.policies.stored_shares import RESOURCES
 from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 
 _ROUNDING: Final = 1e-9
-"""Sums of fractions of processors round; nothing is refused for that."""
+"""Sums of fractions of processors have rounding errors, which refuse no task."""
 
 
 @dataclass(frozen=True, eq=False)
 class Admission:
-    """Who takes part of those who wait."""
+    """The waiting tasks that take part in a round."""
 
     tasks: Ints
-    """Rows of the waiting tasks that do, ascending."""
+    """Rows of the admitted tasks, ascending."""
     limited: Flags
     """(P,): principals that stopped at their quota."""
     next: int = -1
-    """The principal whose task is next and has no room; -1: nobody."""
+    """The principal whose task is next and has no room; -1 for none."""
     with_room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Identifiers of those who take part because room was kept for them."""
+    """Identifiers of tasks that are admitted because room was reserved for them."""
     in_turn: bool = True
-    """False where nobody else waits, so that whoever is let in has had no turn."""
+    """False if no other principal waits, so that an admission counts as no turn."""
 
 
 class TaskFairQueue:
-    """Chooses who is let in, round after round."""
+    """Chooses the admitted tasks, round after round."""
 
     def __init__(self, ledger: PrincipalAccounts, *, preemption: bool) -> None:
         self.ledger: Final = ledger
         self._preemption = preemption
         self._in_before: Ints = np.zeros(0, np.int64)
-        """Identifiers of the tasks that were let in last, sorted."""
+        """Identifiers of the tasks that were admitted last, sorted."""
         self._first = -1
         """The identifier of the task that held up others in the last round, or -1."""
         self._since = 0.0
         self._passed: set[int] = set()
-        """Identifiers of those that did so for too long."""
+        """Identifiers of tasks that held up others for too long."""
 
     def choose(self, state: ClusterState, *, record: bool) -> Admission:
-        """Who is let in now; with ``record`` the round counts, and is no rehearsal."""
+        """Return the admission of this round; without ``record`` it is a trial round and does not count."""
         self.ledger.sync(state)
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         found, first = self._chosen(state, waiting)
         if record:
             had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
-            # Who was let in without room has had no turn: that comes with the room.
+            # A task that was admitted without room has had no turn yet.
             waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, self._in_before)
             waved &= ~np.isin(had_turns, found.with_room)
             self._in_before = np.sort(had_turns[~waved])
@@ -81,7 +82,7 @@ class TaskFairQueue:
         return found
 
     def why_not(self, state: ClusterState, admission: Admission, task: int) -> str:
-        """Why a waiting task was not let in, in a sentence that names nobody else; empty where it was."""
+        """Return why a waiting task was not admitted, without names of others; empty if it was."""
         if np.isin(task, admission.tasks):
             return ""
         number = int(state.jobs.principal[state.tasks.job[task]])
@@ -94,14 +95,17 @@ class TaskFairQueue:
             ]
             if parts:
                 return f"its principal may hold no more at once; it holds {', '.join(parts)}"
-            return f"{FAIR_QUEUE_EXEMPT_MAX} tasks of its principal had their turn, found no place and go before it"
+            most = FAIR_QUEUE_EXEMPT_MAX
+            return f"{most} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
-        return f"it is not its turn: {own}, and whoever is next has {_standing(shares, owed, admission.next)}"
+        return (
+            f"it is not its turn: {own}, and the next principal has {_standing(shares, owed, admission.next)}"
+        )
 
     def protected(self, state: ClusterState, tasks: Ints) -> Flags:
-        """Which of these running tasks (n,) nobody may stop: others' have no more than their right (1/n).
+        """Return which of these running tasks (n,) other principals may not stop: within 1/n.
 
         A principal's own tasks of higher priority may still stop its lower ones.
         """
@@ -116,7 +120,7 @@ class TaskFairQueue:
         return kept
 
     def _chosen(self, state: ClusterState, waiting: Ints) -> tuple[Admission, int]:
-        """Who is let in, and the identifier of the task that holds up others who have room, or -1."""
+        """Return the admission, and the identifier of the task that holds up others with room, or -1."""
         quota = self.ledger.quota()
         nobody = np.zeros(len(quota), np.bool_)
         owner = state.jobs.principal[state.tasks.job[waiting]]
@@ -167,7 +171,7 @@ class TaskFairQueue:
             return Admission(found, queues.limited, with_room=with_room), -1
         at = int(order[stopped])
         admission = Admission(found, queues.limited, int(who[at]), with_room)
-        # Where nobody has room, nobody is held up, however long that takes.
+        # If no task has room, none is held up, however long that takes.
         others = np.flatnonzero(~queues.taken)
         others = others[others != stopped]
         more, holds = queues.demand[others], held[who[order[others]]]
@@ -182,7 +186,7 @@ class TaskFairQueue:
         return self.ledger.rule is FairnessRule.FIFO or not len(owner) or bool((owner == owner[0]).all())
 
     def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
-        """(W,): entries for which no room is kept."""
+        """Return the entries (W,) for which no room is reserved."""
         table = state.tasks
         before = np.isin(table.id[waiting], self._in_before)
         if self._preemption:
@@ -191,9 +195,9 @@ class TaskFairQueue:
         np.logical_or.at(exempt, entry, before)
         if self._passed:
             np.logical_or.at(passed, entry, np.isin(table.id[waiting], sorted(self._passed)))
-            # Who held up others for too long has its turn all the same, as soon as there is room.
+            # A task that held up others for too long keeps its turn, as soon as there is room.
             exempt |= passed & (demand > free).any(axis=1)
-        # What is larger than the cluster would hold up everybody for ever; an explanation says so.
+        # A task larger than the cluster would hold up all others for ever; an explanation reports it.
         return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
 
 
@@ -202,7 +206,7 @@ def _standing(shares: Floats, owed: Floats, number: int) -> str:
 
 
 def _entries(state: ClusterState, waiting: Ints) -> Ints:
-    """The entry (n,) of each waiting task: a gang that does not run yet is one, any other task is one."""
+    """Return the entry (n,) of each waiting task: a gang that does not run yet is one entry."""
     job = state.tasks.job[waiting]
     gangs = np.flatnonzero(state.jobs.alive & (state.jobs.gang > 0))
     if not len(gangs):
@@ -215,9 +219,9 @@ def _entries(state: ClusterState, waiting: Ints) -> Ints:
 
 
 def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, Ints]:
-    """What each entry takes (W, R), and the first of its tasks (W,), as an index of ``waiting``.
+    """Return the demand of each entry (W, R), and the first of its tasks (W,) as an index of ``waiting``.
 
-    Of a gang so many count as still have to start together: its first ones.
+    A gang counts with the number of its first tasks that still have to start together.
     """
     table = state.tasks
     each = np.ones((len(waiting), 1 + table.demand.shape[1]))
@@ -236,7 +240,7 @@ def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, I
 
 
 def _replaces(state: ClusterState, waiting: Ints) -> Flags:
-    """Which waiting tasks (n,) can take the place of a restartable one of their own principal."""
+    """Return which waiting tasks (n,) can replace a restartable task of their own principal."""
     table, jobs = state.tasks, state.jobs
     weak = np.flatnonzero(table.alive & (table.status == RUNNING) & table.restartable)
     if not len(weak):

@@ -1,7 +1,7 @@
-"""Whose turn it is, compiled: SDRF's decision (paper, Algorithm 1) over queues of waiting tasks.
+"""SDRF's decision (paper, Algorithm 1) over queues of waiting tasks, compiled.
 
-Not for: who waits, or what follows from a decision (``policies.turns``); nor the priority itself, which
-``dios.fairness`` has for everybody.
+``policies.fair_queue`` makes the queues and applies the decision; ``dios.fairness`` computes the priority
+itself.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dios.kernels import no_refcount_kernel
 
 
 class Queues(NamedTuple):
-    """What waits, by principal (P), in the order in which each one's tasks go; W entries, R resources."""
+    """The waiting entries by principal (P), each principal's in its order; W entries, R resources."""
 
     first: Ints
-    """(P + 1,) where a principal's entries begin."""
+    """(P + 1,) the first entry of each principal."""
     demand: Floats
-    """(W, R) what an entry takes: a task, or as much of a gang as has to start together."""
+    """(W, R) the demand of an entry: a task, or the part of a gang that has to start together."""
     exempt: Flags
-    """(W,) let in without room being kept for it; these stand first in each principal's queue."""
+    """(W,) entries admitted without reserved room; they come first in each principal's queue."""
     taken: Flags
-    """(W,) the answer: who is let in."""
+    """(W,) the answer: the admitted entries."""
     limited: Flags
-    """(P,) the answer: who stopped at a quota, or at too many that are exempt."""
+    """(P,) the answer: principals stopped by a quota, or by too many exempt entries."""
 
 
 @no_refcount_kernel
 def settle_all(books: UserTable, held: Floats, scale: Floats, fair: float, g: float, mode: int) -> None:
-    """Bring every principal's line in order: what it holds (P, R), counted ``scale`` times (P,), or 1/n."""
+    """Update the line of every principal: its holdings (P, R), counted ``scale`` times (P,), or 1/n."""
     for user in range(len(scale)):
         for r in range(books.capacity.size):
             books.held[user, r] = held[user, r] * scale[user]
@@ -39,7 +39,7 @@ def settle_all(books: UserTable, held: Floats, scale: Floats, fair: float, g: fl
 
 @no_refcount_kernel
 def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> bool:
-    """Whether a principal may hold an entry as well."""
+    """Return True if a principal may hold an entry in addition."""
     within = True
     for r in range(quota.shape[1]):
         within &= held[user, r] + queues.demand[at, r] <= quota[user, r]
@@ -48,7 +48,7 @@ def _within(queues: Queues, at: int, user: int, held: Floats, quota: Floats) -> 
 
 @no_refcount_kernel
 def _let_by(queues: Queues, user: int, held: Floats, quota: Floats, most: int) -> int:
-    """Let in what is exempt of a principal, ``most`` at the most; where the rest of its queue begins."""
+    """Admit up to ``most`` exempt entries of a principal; return the begin of the rest of its queue."""
     at = queues.first[user]
     end = queues.first[user + 1]
     while at < end and queues.exempt[at]:
@@ -76,9 +76,9 @@ def take_turns(
     mode: int,
     exempt_max: int,
 ) -> int:
-    """Let in whoever is next, again and again; the entry that did not fit ``free`` (R,) and ended it, or -1.
+    """Admit the next entry repeatedly; return the entry that did not fit ``free`` (R,) and ended it, or -1.
 
-    ``books``, ``held`` (P, R), ``cursor`` (P,) and ``free`` are changed: give copies.
+    ``books``, ``held`` (P, R), ``cursor`` (P,) and ``free`` are changed: pass copies.
     """
     count = 0
     for user in range(len(scale)):

@@ -1,11 +1,11 @@
-"""Max-min fair shares: how many tasks of each job may run while the cluster is short (thesis §6.3.2).
+"""Max-min fair shares: the tasks of each job that may run while the cluster is short (thesis §6.3.2).
 
-For: F_j, and in the strict form E_j, of a round. Shares are first divided between principals, then each
-principal's between its jobs. Where machines say what they have, a share is counted in all dimensions:
-everybody's dominant part grows alike, and each task counts with the largest demand of its principal in
-every dimension, because any of them may be the one that runs.
+They give F_j, and in the strict form E_j, of a round. Shares are first divided between principals, then each
+principal's share between its jobs. If machines report their capacities, a share counts in all dimensions: all
+dominant shares grow equally, and each task counts with its principal's largest demand in every dimension,
+because any of the principal's tasks may be the one that runs.
 
-Not for: dividing preferred machines fairly, which a flow cannot do (§6.3.2), and not for priorities.
+Preferred machines are not divided fairly, which a flow cannot do (§6.3.2). Priorities do not count here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dios.firmament.descriptors import Level
 from dios.firmament.policies.fit import room_of
 
 _HALVINGS = 60
-"""Steps of the search for the common share; each halves what is left of it."""
+"""Steps of the search for the common share; each step halves the interval."""
 
 
 def fair_shares(state: ClusterState, tasks: Ints, most: Ints) -> Ints:
-    """A_j by job row: so many tasks of each job may run. ``tasks`` take part; ``most`` is F_j as given."""
+    """Return A_j by job row: the tasks of each job that may run. ``tasks`` take part; ``most`` is F_j."""
     job = state.tasks.job[tasks]
     wanted = np.minimum(np.bincount(job, minlength=len(most)), most)
     principal = state.jobs.principal
@@ -44,9 +44,9 @@ def fair_shares(state: ClusterState, tasks: Ints, most: Ints) -> Ints:
 
 
 def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
-    """How many everybody gets, (n,): the same dominant share for all, or what is wanted where that is less.
+    """Return the number of tasks of each (n,): equal dominant shares, or all wanted tasks where that is less.
 
-    ``wanted`` (n,) in tasks, ``each`` (n, dimensions) what one task takes, ``room`` (dimensions,).
+    ``wanted`` (n,) in tasks, ``each`` (n, dimensions) the demand of one task, ``room`` (dimensions,).
     """
     counted = room > 0
     each, room = each[:, counted], room[counted]
@@ -70,7 +70,7 @@ def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(at(middle)) else (low, middle)
     found = at(low)
-    # What is left is given singly, to the smallest share first.
+    # The remainder is given task by task, to the smallest share first.
     for one in np.lexsort((np.arange(len(wanted)), (found + 1) * dominant)).tolist():
         found[one] += found[one] < wanted[one]
         if not fits(found):
@@ -79,7 +79,7 @@ def divide(wanted: Ints, each: Floats, room: Floats) -> Ints:
 
 
 def _room(state: ClusterState) -> Floats:
-    """Slots, then the dimensions of resources; 0 where some machine does not say what it has."""
+    """Return the slots, then the dimensions of resources; 0 if some machine does not report its capacity."""
     tree = state.resources
     machines = tree.at(Level.MACHINE)
     machines = machines[tree.usable[machines]]

@@ -1,13 +1,14 @@
-"""Filters: which machines a group of tasks may use in a round, and what some of them cost in addition.
+"""Filters: the machines that a group of tasks may use in a round, and extra costs of some of them.
 
-For: everything that narrows a task's choice: constraints, affinity, pinning, machines that refused it, and
-machines where it did not fit. One filter serves all tasks with the same restrictions, so that the
-network grows with the kinds of restriction and not with the tasks (thesis §6.2.4, §6.3.1).
+A filter expresses everything that narrows a task's choice: constraints, affinity, pinning, machines that
+refused the task, and machines where it did not fit. All tasks with the same restrictions share a filter, so
+the network grows with the number of kinds of restriction and not with the number of tasks (thesis §6.2.4,
+§6.3.1).
 
-A wildcard arc T -> X of a filtered task leads to a vertex of its own, "X, but only where the filter allows":
-from there arcs lead to the racks that are allowed as a whole, and to single machines of the others.
+A wildcard arc T -> X of a filtered task leads to a vertex of its own, "X, as far as the filter allows". From
+there arcs lead to racks that are allowed completely, and to single machines of other racks.
 
-Not for: when a filter holds (``policies.restrictions`` decides).
+``policies.restrictions`` decides which filter holds for which task.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from dios.firmament.network.vertices import VertexKind, Vertices
 
 @dataclass(frozen=True, eq=False)
 class PlacementFilter:
-    """What one group of tasks may use; columns over the rows of the table of resources."""
+    """The machines that one group of tasks may use; columns over the rows of the table of resources."""
 
     number: int
     allowed: Flags
-    """At machine rows."""
+    """True at the rows of allowed machines."""
     penalty: Ints
-    """Added to the cost of each machine: unmet soft constraints."""
+    """An addition to the cost of each machine, for unmet soft constraints."""
     limit: Ints | None = None
-    """How many of the group's tasks may come to each machine; None: as many as it has slots."""
+    """The number of the group's tasks that may come to each machine; None for its number of slots."""
 
     def same(self, other: PlacementFilter | None) -> bool:
-        """Whether tasks under the other one have the same arcs."""
+        """Return True if tasks under both filters have the same arcs."""
         return (
             other is not None
             and same_limit(self.limit, other.limit)
@@ -46,7 +47,7 @@ class PlacementFilter:
 
 
 def same_limit(one: Ints | None, other: Ints | None) -> bool:
-    """Whether two filters let as many tasks in."""
+    """Return True if two filters allow the same numbers of tasks."""
     if one is None or other is None:
         return one is other
     return np.array_equal(one, other)
@@ -54,7 +55,7 @@ def same_limit(one: Ints | None, other: Ints | None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TreeArcs:
-    """The arcs down the tree of resources in a round: one for each row but the cluster's."""
+    """The arcs down the tree of resources in a round: one into each row except the cluster's."""
 
     cost: Ints
     """By the child's row."""
@@ -63,7 +64,7 @@ class TreeArcs:
 
 @dataclass
 class FilterColumns:
-    """Arcs between upper vertices as they are found."""
+    """Arcs between upper vertices, collected in columns."""
 
     tail: list[Ints] = field(default_factory=list)
     head: list[Ints] = field(default_factory=list)
@@ -71,14 +72,14 @@ class FilterColumns:
     cost: list[Ints] = field(default_factory=list)
 
     def add(self, tail: Ints, head: Ints, capacity: Ints, cost: Ints) -> None:
-        """Some arcs, as columns of one length."""
+        """Add arcs, as columns of one length."""
         self.tail.append(tail)
         self.head.append(head)
         self.capacity.append(capacity)
         self.cost.append(cost)
 
     def joined(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """All of them: tail, head, capacity, cost."""
+        """Return all arcs: tail, head, capacity, cost."""
         empty = np.zeros(0, np.int64)
         tail, head, capacity, cost = (
             np.concatenate([empty, *part]) for part in (self.tail, self.head, self.capacity, self.cost)
@@ -105,7 +106,7 @@ class Narrowing:
         self._seen: dict[int, tuple[int, int]] = {}
 
     def options(self, filters: Ints, owner: Ints, target: Ints, cost: Ints) -> tuple[Ints, Ints, Ints]:
-        """Task arcs after their filters: arcs to other machines go, aggregates become narrowed ones."""
+        """Return the task arcs that the filters leave, with narrowed aggregates in place of aggregates."""
         if not len(target):
             return owner, target, cost
         keep = np.ones(len(target), np.bool_)
@@ -121,7 +122,7 @@ class Narrowing:
         return owner[keep], target[keep], cost[keep]
 
     def _through(self, one: PlacementFilter, target: Ints, cost: Ints) -> tuple[Ints, Ints, Flags]:
-        """Heads, costs, and which arcs remain, for arcs that lead on under a filter."""
+        """Return heads, costs, and which arcs remain, for arcs that lead on under a filter."""
         machine = self._machine_of(target)
         inside = machine != ABSENT
         at = np.where(inside, machine, 0)
@@ -141,7 +142,7 @@ class Narrowing:
         )
 
     def vertex(self, number: int, inner: int) -> int:
-        """The vertex that stands for ``inner`` under a filter; its arcs are asked for later."""
+        """Return the vertex of ``inner`` under a filter; its arcs are added later."""
         found = self._vertices.key(("only", number, inner))
         if found not in self._seen:
             self._seen[found] = (number, inner)
@@ -149,7 +150,7 @@ class Narrowing:
         return found
 
     def changed(self, before: Mapping[int, PlacementFilter]) -> Ints:
-        """The numbers of filters that are other ones than they were."""
+        """Return the numbers of filters that have changed."""
         return np.array(
             [
                 number
@@ -160,17 +161,17 @@ class Narrowing:
         )
 
     def keep(self, numbers: Ints) -> None:
-        """Vertices that filters have already go on, because tasks may lead there."""
+        """Keep the vertices of these filters, because tasks may lead there."""
         found = self._vertices.all_of(VertexKind.ONLY)
         for vertex in found[np.isin(self._vertices.row[found], numbers)].tolist():
             self.vertex(int(self._vertices.row[vertex]), int(self._vertices.inner[vertex]))
 
     def vertices_in_use(self) -> Ints:
-        """All narrowed vertices that something led to in this round, ascending."""
+        """Return all narrowed vertices that are used in this round, ascending."""
         return np.array(sorted(self._seen), np.int64)
 
     def arcs(self, tree_arcs: TreeArcs, classes: tuple[Ints, Ints, Ints, Ints], found: FilterColumns) -> None:
-        """The arcs out of all narrowed vertices, and of those that they lead to in turn."""
+        """Add the arcs out of all narrowed vertices, and of those that they lead to."""
         order = np.argsort(classes[0], kind="stable")
         tail, head, capacity, cost = (column[order] for column in classes)
         while self._needed:
@@ -187,8 +188,10 @@ class Narrowing:
                 some = np.where(machine != ABSENT, np.minimum(some, one.limit[machine]), some)
             found.add(np.full(len(some), vertex), heads[keep], some, costs[keep])
 
-    def _tree_arcs(self, vertex: int, one: PlacementFilter, row: int, arcs: TreeArcs, found: FilterColumns) -> None:
-        """From a narrowed rack or cluster vertex to whole racks and to single machines."""
+    def _tree_arcs(
+        self, vertex: int, one: PlacementFilter, row: int, arcs: TreeArcs, found: FilterColumns
+    ) -> None:
+        """Add arcs from a narrowed rack or cluster vertex to complete racks and to single machines."""
         tree = self._tree
         from_cluster = tree.level[row] == Level.CLUSTER
         machines = self._machines
@@ -207,7 +210,7 @@ class Narrowing:
         found.add(np.full(len(machines), vertex), self._vertex_of[machines], capacity, cost)
 
     def _whole_racks(self, vertex: int, one: PlacementFilter, arcs: TreeArcs, found: FilterColumns) -> Ints:
-        """Arcs to the racks that are allowed as a whole; returns the machines of the others."""
+        """Add arcs to the racks that are allowed completely; return the machines of the others."""
         machines, racks = self._machines, self._racks
         whole = np.zeros(len(self._tree.alive), np.bool_)
         whole[racks] = True

@@ -1,8 +1,7 @@
-"""What a flow cannot see: several dimensions of a machine, and rules between a job's tasks (thesis §C.4).
+"""Checks that a flow cannot express: several dimensions, and rules between a job's tasks (thesis §C.4).
 
-For: holding back placements that the solution made and that do not go together; they wait for the next round,
-which sees the reservations of this one (reactive multi-round scheduling, §6.3.1).
-Not for: finding places.
+Placements of a solution that do not fit together are held back. They wait for the next round, which knows the
+reservations of this one (reactive multi-round scheduling, §6.3.1).
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from dios.kernels import kernel
 from dios.wire.types import Affinity
 
 _TOLERANCE = 1e-9
-"""Relative; sums of demands may miss a capacity that they fill exactly by rounding."""
+"""Relative. Demands that fill a capacity exactly may exceed it by rounding."""
 
 _MANY = 2.0**31
-"""As many tasks as anybody asks about."""
+"""A number of tasks above all that can occur."""
 
 
 @kernel
 def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: Flags) -> None:
-    """In the order given, let in what fits into ``free`` (machines, dimensions) and ``slots`` (machines,)."""
+    """In order, accept tasks that fit into ``free`` (machines, dimensions) and ``slots`` (machines,)."""
     for at in range(len(machine)):
         if not accepted[at]:
             continue
@@ -41,9 +40,9 @@ def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: 
 
 
 def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Floats:
-    """What machines have together, or have left, (1 + DIMENSIONS,): slots first.
+    """Return the sum of machines' resources, or with ``left`` of the free part, (1 + DIMENSIONS,).
 
-    Infinity for a dimension of which some machine does not tell what it has.
+    A dimension is infinity if some machine does not report its capacity.
     """
     tree = state.resources
     slots, capacity = tree.slots[machines], tree.capacity[machines]
@@ -55,10 +54,10 @@ def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Float
 
 
 def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) -> Flags:
-    """Which arrivals wait or stay instead, (n,). ``leaf`` (n,) is where the solution puts each task.
+    """Return which arrivals are held back, (n,). ``leaf`` (n,) is the place of each task in the solution.
 
-    Higher priorities first, then longer waits. A migration that is held back needs its old place again, so
-    this repeats until nothing more is held back; each time there is more, so it ends.
+    Higher priorities are accepted first, then longer waits. A migration that is held back needs its old place
+    again, so this repeats until nothing more is held back.
     """
     table, tree = state.tasks, state.resources
     source = table.machine[tasks]
@@ -83,7 +82,7 @@ def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) 
 
 
 def _overflowing(state: ClusterState, tasks: Ints, source: Ints, now: Ints, arrives: Ints) -> Flags:
-    """Which arrivals find no room, in all dimensions and in slots."""
+    """Return which arrivals find no room in slots and in all dimensions."""
     table, tree = state.tasks, state.resources
     known = tree.capacity > 0
     free = np.where(known, tree.capacity * (1 + _TOLERANCE) - tree.reserved, np.inf)
@@ -97,7 +96,7 @@ def _overflowing(state: ClusterState, tasks: Ints, source: Ints, now: Ints, arri
 
 
 def _crowded(state: ClusterState, tasks: Ints, now: Ints, arrives: Ints) -> Flags:
-    """Which arrivals meet another task of a job whose tasks have to stay apart."""
+    """Return which arrivals meet another task of a job whose tasks have to stay apart."""
     table, tree = state.tasks, state.resources
     more = np.zeros(len(arrives), np.bool_)
     affinity = state.jobs.affinity[table.job[tasks]]
@@ -121,7 +120,7 @@ def _crowded(state: ClusterState, tasks: Ints, now: Ints, arrives: Ints) -> Flag
 
 
 def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine: int) -> tuple[Floats, int]:
-    """What is left on a machine, (DIMENSIONS,) and in slots, when all go to ``leaf`` who are not held."""
+    """Return the free room of a machine, (DIMENSIONS,) and slots, after the moves that are not held."""
     table, tree = state.tasks, state.resources
     source = table.machine[tasks]
     target = np.where(held, source, np.where(leaf != ABSENT, tree.machine[leaf], ABSENT))
@@ -135,7 +134,7 @@ def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine
 
 
 def fitting_tasks(state: ClusterState, demand: Floats, priority: int, *, preemption: bool) -> Ints:
-    """By resource row: how many times a machine has ``demand`` (DIMENSIONS,), if lower priorities stop."""
+    """Return, by resource row, how often a machine has ``demand`` (DIMENSIONS,) if lower priorities stop."""
     table, tree = state.tasks, state.resources
     machines = tree.at(Level.MACHINE)
     free = np.zeros(tree.capacity.shape)

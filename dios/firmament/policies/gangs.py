@@ -1,12 +1,12 @@
 """Gangs: at least k of a job's n tasks run, or none (thesis §6.3.3).
 
 The thesis sends all n units through one vertex with a lower bound of k behind it. Each unit passes either
-that vertex or the job's unscheduled aggregator, so an upper bound of n - k behind the aggregator says the
-same. That bound exists already: it is E_j of Table C.1. A gang that is let in is a job with E_j = k in this
-round; its tasks keep their own preferences, and the network keeps the shape that solvers are fast on.
+that vertex or the job's unscheduled aggregator, so an upper bound of n - k behind the aggregator is
+equivalent. That bound exists already: it is E_j of Table C.1. A gang that is admitted is a job with E_j = k
+in this round. Its tasks keep their own preferences, and the network keeps the shape on which solvers are
+fast.
 
-A gang that is not let in is not in the network.
-Not for: finding out whether a gang has room; the solver does.
+A gang that is not admitted is not in the network. The solver finds out if a gang has room.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dios.firmament.settings import SchedulerSettings
 
 @dataclass(slots=True)
 class _Pause:
-    """How a gang that found no room waits before it is tried again."""
+    """The pause of a gang that found no room, before it is tried again."""
 
     length: float
     until: float
 
 
 def needed(state: ClusterState, jobs: Ints) -> Ints:
-    """How many tasks of each job have to run together; 0 for jobs that are no gangs. Ended tasks count."""
+    """Return the tasks of each job that have to run together; 0 if it is no gang. Ended tasks count."""
     table = state.jobs
     need: Ints = np.minimum(table.gang[jobs] - table.finished[jobs], table.tasks[jobs])
     return np.maximum(need, 0)
@@ -37,25 +37,25 @@ def needed(state: ClusterState, jobs: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class GangChoice:
-    """Which gangs take part in a round; all are job rows."""
+    """The gangs of a round, as job rows."""
 
     complete: Ints
-    """They run, and go on together."""
+    """Gangs that run, and continue together."""
     tried: Ints
-    """They are let in for this round, the most urgent first."""
+    """Gangs that are tried in this round, the most urgent first."""
     left_out: Ints
-    """They wait; what still runs of them after a loss has to stop."""
+    """Gangs that wait; tasks of theirs that still run after a loss have to stop."""
 
 
 class GangBook:
-    """Remembers which gangs found no room, and for how long they are left alone."""
+    """Gangs that found no room, and the pause of each."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._pauses: dict[int, _Pause] = {}
 
     def choose(self, state: ClusterState, now: float) -> GangChoice:
-        """By priority, then by age, as many as there are slots for."""
+        """Choose gangs by priority, then by age, up to the number of slots."""
         jobs = state.jobs
         rows = np.flatnonzero(jobs.alive & (jobs.gang > 0) & (jobs.tasks > 0))
         need = needed(state, rows)
@@ -74,23 +74,23 @@ class GangBook:
         return GangChoice(rows[complete], chosen, np.setdiff1d(rows[~complete & ~free_of_need], chosen))
 
     def failed(self, job: int, now: float) -> None:
-        """No room was found; the next try comes later, twice as late each time."""
+        """Record that no room was found; each pause is twice as long as the one before."""
         last = self._pauses.get(job)
         length = self._settings.retry_first_s if last is None else 2 * last.length
         length = min(length, self._settings.retry_last_s)
         self._pauses[job] = _Pause(length, now + length)
 
     def paused_until(self, job: int) -> float:
-        """When a gang is tried again; in the past when it is not paused."""
+        """Return when a gang is tried again; a time in the past if it is not paused."""
         pause = self._pauses.get(job)
         return float("-inf") if pause is None else pause.until
 
     def forget(self, job: int) -> None:
-        """It runs, or it is gone."""
+        """Forget a gang that runs or is gone."""
         self._pauses.pop(job, None)
 
     def room_appeared(self) -> None:
-        """A machine came or a task ended: every gang may be tried again at once."""
+        """Allow every gang to be tried again at once, because a machine joined or a task ended."""
         for pause in self._pauses.values():
             pause.until = 0.0
 

@@ -1,8 +1,4 @@
-"""Machines by label, and the machines that constraints leave (thesis §6.3.1).
-
-For: hard and soft constraints, as flags and penalties over all machines at once.
-Not for: rules between a job's tasks, which ``policies.restrictions`` has.
-"""
+"""The labels of machines, and the machines that satisfy constraints (thesis §6.3.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ class LabelIndex:
         self._columns: dict[str, Ints] = {}
 
     def add(self, row: int, labels: dict[str, str]) -> None:
-        """A machine with its labels; forgets what stood at this row before."""
+        """Set the labels of a machine; those of an earlier machine in this row are removed."""
         self.remove(row)
         for key, value in labels.items():
             column = self._columns.get(key)
@@ -34,13 +30,13 @@ class LabelIndex:
             column[row] = self._values.number(value)
 
     def remove(self, row: int) -> None:
-        """A machine goes."""
+        """Remove a machine."""
         for column in self._columns.values():
             if row < len(column):
                 column[row] = ABSENT
 
     def matches(self, constraint: Constraint, size: int) -> Flags:
-        """Over rows 0 .. size - 1: where a machine at that row would satisfy the constraint."""
+        """Return, for rows 0 to size - 1, where a machine in that row satisfies the constraint."""
         column = np.full(size, ABSENT, np.int64)
         known = self._columns.get(constraint.key)
         if known is not None:

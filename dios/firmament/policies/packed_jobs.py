@@ -1,9 +1,7 @@
 """One admitted job in the cluster's units, and a cluster's machines in Packer's (Packer paper, III-A).
 
-For: ``policies.packing``. Not for: keeping books.
-
-A job of more than one instant ends when they are over. One of a single instant, as of whoever knows only
-constants, has no end: it holds what it asks for until its tasks have ended.
+A job of several instants ends after them. A job of a single instant, for users who know only constants, has
+no end: it holds its resources until its tasks have ended.
 
 Packer counts in cores, MiB, MB/s and Mbit/s, and in instants of PACKED_INSTANT_S since 1970.
 """
@@ -32,19 +30,19 @@ from dios.limits import (
 from dios.packer import Datacenter, JobError, Node, Refusal, TiMra, allocate
 
 POLICY: Final = "ahead"
-"""Which of Packer's policies places jobs: the one that admits most (docs/packer.md)."""
+"""The policy of Packer that admits most jobs (docs/packer.md)."""
 MIB: Final = 2**20
 MB: Final = 1e6
 MBIT: Final = 1e6 / 8
-"""Bytes a second."""
+"""Bytes per second."""
 _NOISE: Final = 1e-9
-"""Of a job's instant: 3 times 0.1 s are not a fourth."""
+"""Relative to an instant: 3 times 0.1 s must not reach into a fourth."""
 _NO_LIMIT: Final = 1e12
-"""Of links between racks, Mbit/s: what they carry is not known to nodes."""
+"""Mbit/s of links between racks, whose capacity the nodes do not know."""
 
 
 class Machine(NamedTuple):
-    """A node, as Packer sees it; ``link`` and ``disk`` in bytes a second, 0 where nobody knows."""
+    """A node, as Packer describes machines; ``link`` and ``disk`` in bytes per second, 0 if unknown."""
 
     node: int
     name: str
@@ -55,7 +53,7 @@ class Machine(NamedTuple):
     link: float
     disk: float
     heard: bool = True
-    """Whether the node has told yet what these are."""
+    """True if the node has reported ``link`` and ``disk``."""
 
     def all_of_it(self) -> Floats:
         """(6,): the four resources, and bandwidth up and down, in Packer's units."""
@@ -63,19 +61,19 @@ class Machine(NamedTuple):
         return np.array((self.cpus, self.memory / MIB, disk, disk, link, link))
 
     def taken(self, amounts: Resources) -> Floats:
-        """(6,): what tasks of the flow network have been given, likewise."""
+        """(6,): the resources that tasks of the flow network hold, in the same units."""
         disk, link = amounts.disk_io / MB, amounts.network / MBIT
         return np.array((amounts.cpus, amounts.memory / MIB, disk, disk, link, link))
 
 
 def units_of(amounts: Floats) -> Resources:
-    """(4,) or more amounts of Packer's in the scheduler's units; Packer's bandwidth is told of by nobody."""
+    """Return (4,) or more amounts of Packer's in the scheduler's units, without bandwidth."""
     cpu, memory, write, read = amounts[:4].tolist()
     return Resources(cpu, math.ceil(memory * MIB), (write + read) * MB)
 
 
 def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZON_INSTANTS) -> Datacenter:
-    """Empty books of these machines, from instant ``now`` on. Their racks limit nothing."""
+    """Return an empty data centre of these machines, from instant ``now`` on. Racks limit nothing."""
     racks = {rack: number for number, rack in enumerate(dict.fromkeys(one.rack for one in machines))}
     has = np.array([one.all_of_it() for one in machines])
     return Datacenter(
@@ -93,12 +91,12 @@ def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZ
 
 @dataclass(frozen=True)
 class Booking:
-    """A job, where its members are, and when it began."""
+    """A job, the places of its members, and its beginning."""
 
     job: TiMra
-    """As it was described; what it calls services are nodes of the cluster, and members like the others."""
+    """The description. Services are nodes of the cluster, and members like the others."""
     packed: bytes
-    """Its description, as it is handed on."""
+    """Its description in the stored form."""
     began: float
     """In seconds since 1970."""
     places: dict[str, str]
@@ -106,27 +104,27 @@ class Booking:
 
     @classmethod
     def unpacked(cls, packed: bytes, began: float, places: dict[str, str]) -> Booking:
-        """A booking that was handed on; InvalidError for what is none."""
+        """Return a stored booking; raise InvalidError if it is invalid."""
         try:
             unpacker = zlib.decompressobj()
             text = unpacker.decompress(packed, PACKED_TEXT_BYTES_MAX)
             if unpacker.unconsumed_tail:
-                raise InvalidError("a job that was handed on is too long")
+                raise InvalidError("a stored job is too long")
             job = TiMra.from_toml(text.decode())
         except (zlib.error, UnicodeDecodeError, JobError) as error:
-            raise InvalidError(f"a job that was handed on makes no sense: {error}") from None
+            raise InvalidError(f"a stored job is invalid: {error}") from None
         if not math.isfinite(began) or places.keys() != {node.name for node in job.nodes}:
-            raise InvalidError(f"a job that was handed on makes no sense: the places of {job.name}")
+            raise InvalidError(f"a stored job is invalid: the places of {job.name}")
         return cls(job, packed, began, places)
 
     @property
     def endless(self) -> bool:
-        """Whether it lasts until its tasks have ended."""
+        """Return True if it lasts until its tasks have ended."""
         return self.job.instants == 1
 
     @property
     def ends(self) -> float:
-        """In seconds since 1970; infinity where it lasts until its tasks have ended."""
+        """The end in seconds since 1970; infinity if it lasts until its tasks have ended."""
         return math.inf if self.endless else self.began + self.job.instants * self.job.instant_s
 
     @cached_property
@@ -134,27 +132,27 @@ class Booking:
         return frozenset(node.name for node in self.job.nodes if node.service is not None)
 
     def is_service(self, member: str) -> bool:
-        """Whether a member is a node of the cluster, and no task."""
+        """Return True if a member is a node of the cluster and not a task."""
         return member in self._services
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """The nodes that edges with bandwidth leave for other nodes, once for each edge."""
+        """The nodes from which edges with bandwidth lead to other nodes, once for each edge."""
         flows = self.job.bandwidth.max(axis=1, initial=0.0).tolist()
         ends = [(self.places[edge.source], self.places[edge.target]) for edge in self.job.edges]
         return tuple(out for (out, into), sends in zip(ends, flows, strict=True) if sends and out != into)
 
     @cached_property
     def kept_bytes(self) -> int:
-        """How much of what is handed on it takes, about."""
+        """The approximate size of its stored form."""
         return (
             64 + len(self.packed) + sum(len(member) + len(node) + 8 for member, node in self.places.items())
         )
 
     def rest(self, elapsed: float, members: Collection[str]) -> TiMra | None:
-        """What is left of it for these members after so many seconds, in the books' instants.
+        """Return the rest of the job for these members after ``elapsed`` seconds, in Packer's instants.
 
-        None for nothing.
+        Return None if nothing is left.
         """
         left = self.job.instants * self.job.instant_s - elapsed
         if not members or left <= 0.0:
@@ -180,7 +178,7 @@ class Booking:
         )
 
     def add_to(self, held: Floats, names: Mapping[str, int]) -> None:
-        """Add what it holds at its first instant to ``held`` (machines, 6), where ``names`` has numbers."""
+        """Add its first demand to ``held`` (machines, 6); ``names`` has the machines' numbers."""
         where = [names.get(self.places[node.name], -1) for node in self.job.nodes]
         for at, machine in enumerate(where):
             if machine >= 0:
@@ -194,9 +192,9 @@ class Booking:
 
 
 def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
-    """A job that begins then and has no places yet.
+    """Return a job that begins at ``began`` and has no places yet.
 
-    Raises ``JobError``: a service is no node, or the job lasts longer than books reach.
+    Raises ``JobError`` if a service is no node, or the job lasts longer than the horizon.
     """
     for node in job.nodes:
         if node.service is not None and node.service not in nodes:
@@ -218,7 +216,7 @@ def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
 
 
 def placed(booking: Booking, books: Datacenter, names: Mapping[str, int]) -> Booking | Refusal:
-    """The booking with places for all of its members; they are not held. ``names`` has machines' numbers."""
+    """Return the booking with places, which are not held yet; ``names`` has the machines' numbers."""
     members = list(booking.places)
     wanted = booking.rest(0.0, members)
     if wanted is None:
@@ -233,15 +231,15 @@ def placed(booking: Booking, books: Datacenter, names: Mapping[str, int]) -> Boo
 
 
 def _bare(node: Node, demand: Floats) -> Node:
-    """A member with what it needs from now on, and nothing that it waits for."""
+    """Return a member with its demand from now on, and without dependencies."""
     cpu, memory, write, read = demand.T
     return Node(node.name, cpu, memory, write, read)
 
 
 def _spans(instants: int, instant_s: float, elapsed: float) -> list[tuple[int, int]]:
-    """Which of a job's instants (from, up to) each of the books touches, so many seconds after its beginning.
+    """Return the job's instants (from, up to) that each of Packer's touches, from ``elapsed`` seconds on.
 
-    It may begin anywhere within an instant of the books, so each touches what two together would.
+    The job may begin anywhere within one of Packer's instants, so each touches the instants of two.
     """
     count = math.ceil((instants * instant_s - elapsed) / PACKED_INSTANT_S) + 1
     spans = []

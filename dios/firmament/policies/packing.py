@@ -1,11 +1,10 @@
-"""Jobs that say what they need over time, admitted as a whole beside the flow network (Packer paper, III).
+"""Jobs with demands over time, admitted as a whole next to the flow network (Packer paper, III).
 
-For: the coordinator, which asks when somebody brings such a job, and tells what nodes have and who runs.
-Not for: finding places, which is Packer's (``dios.packer.allocate``), nor for starting tasks.
+``dios.packer.allocate`` finds the places.
 
-What runs by the flow network holds what it holds until it ends, nobody knows when: it is set aside in
-Packer's books at all instants. What Packer has promised of a machine, at the worst coming instant, is
-withheld from the flow network. So neither gives away what the other has given.
+The resources of tasks in the flow network are reserved in Packer's data centre at all instants, because the
+end of these tasks is unknown. The largest amount that Packer has promised of a machine at any future instant
+is withheld from the flow network. So neither of them uses the resources of the other.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _SERVER: Final = re.compile(r"server (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class RunningMember:
-    """A task that is a member of an admitted job, and where it runs."""
+    """A running task that is a member of an admitted job."""
 
     task: int
     node: str
@@ -56,24 +55,24 @@ class RunningMember:
 
 @dataclass
 class AdmittedJob:
-    """A job that has its places."""
+    """A job that was admitted and has its places."""
 
     number: int
     principal: str
     booking: Booking
     renewed: float
-    """When its user was heard of last, or one of its tasks ran; in seconds of the scheduler's clock."""
+    """The last time at which its user renewed it or one of its tasks ran, in the scheduler's clock."""
     running: dict[str, RunningMember] = field(default_factory=dict)
     """By member."""
     placement: Placement | None = None
-    """What it holds in Packer's books; None for one without an end, which is set aside there instead."""
+    """Its allocation in Packer's data centre; None for a job without an end, which is only reserved."""
 
 
 class AdmittedJobs:
-    """The admitted jobs of one cluster, and Packer's books of it.
+    """The admitted jobs of one cluster, and Packer's data centre.
 
     Args:
-        scheduler: whose machines and tasks they share.
+        scheduler: shares its machines with these jobs.
         wall: seconds since 1970 at time 0 of the scheduler's clock.
     """
 
@@ -82,37 +81,37 @@ class AdmittedJobs:
         self._wall = wall
         self.jobs: dict[int, AdmittedJob] = {}
         self.problems: dict[int, str] = {}
-        """Jobs that hold less than they were promised, and why."""
+        """Jobs that hold less than they were promised, and the reasons."""
         self._machines: tuple[Machine, ...] = ()
         self._datacenter: Datacenter | None = None
         self._drawn: tuple[int, int] | None = None
-        """Version and instant for which ``_promised`` was reckoned."""
+        """The version and the instant for which ``_promised`` was computed."""
         self._promised: Floats = np.zeros((0, 6))
-        """By machine: what is withheld, in Packer's units."""
+        """The withheld amounts by machine, in Packer's units."""
         self._version = 0
         self._gone: deque[int] = deque(maxlen=4 * PACKED_JOBS_MAX)
-        """Jobs that were released: what others hand on late must not bring them back."""
+        """Jobs that were released: late messages of others must not bring them back."""
         self.over: deque[int] = deque(maxlen=4 * PACKED_JOBS_MAX)
-        """Jobs whose time was over: a task of theirs that begins late is stopped, too."""
+        """Jobs whose time is over: a task of theirs that begins late is stopped, too."""
         self._owners: set[str] = set()
         self.changed = False
-        """Whether a job came or went that nobody else knows of yet."""
+        """True if a job came or went since the last storing."""
 
     # Admission ------------------------------------------------------------------------------------------
 
     def check(self, text: str, machines: Iterable[Machine], now: float) -> Booking:
-        """Where a job would go now, by its description in TOML: all of it, or nothing. Nothing is held.
+        """Return the places that a job would get now, by its description in TOML. Nothing is held.
 
         Raises:
-            InvalidError: the description makes no sense.
-            NotPermittedError: it has no place, with what is short and when.
-            LimitError: more jobs are admitted, or edges guaranteed, than can be kept.
+            InvalidError: the description is invalid. NotPermittedError: there is no place for the whole job;
+            the message names the short resource and the time.
+            LimitError: too many jobs are admitted, or too many edges guaranteed.
         """
         there = tuple(machines)
         if there != self._machines:
             self._rebuild(there, now)
         try:
-            # A text of one line would be taken for a file's name.
+            # A text of one line would be interpreted as the name of a file.
             job = TiMra.from_toml(f"{text}\n")
             booking = booking_of(job, self._wall + now, self._names())
         except JobError as error:
@@ -124,7 +123,7 @@ class AdmittedJobs:
         return found
 
     def admit(self, principal: str, booking: Booking, now: float) -> AdmittedJob:
-        """Hold for a job what ``check`` has found, at the same time."""
+        """Admit a job with the places that ``check`` has found at the same time."""
         number = 1 + secrets.randbelow(2**62)
         admitted = AdmittedJob(number, principal, booking, now)
         self.jobs[number] = admitted
@@ -134,11 +133,11 @@ class AdmittedJobs:
         return admitted
 
     def peak(self, booking: Booking) -> Resources:
-        """The most that a job holds of all machines together at any of its instants."""
+        """Return the most that a job holds of all machines together at any of its instants."""
         return units_of(booking.job.demand.sum(axis=0).max(axis=0))
 
     def release(self, number: int, now: float) -> None:
-        """A job is over; what it held is free."""
+        """Release a job and all that it holds."""
         admitted = self.jobs.pop(number)
         self._gone.append(number)
         if admitted.placement is not None and admitted.placement.end > self._instant(now):
@@ -148,11 +147,11 @@ class AdmittedJobs:
         self.update(now)
 
     def _check_bounds(self, booking: Booking) -> None:
-        """There is room to hand the job on, and to tell nodes of its edges."""
+        """Check that the job can be stored, and that nodes can enforce its guarantees."""
         kept = sum(one.booking.kept_bytes for one in self.jobs.values()) + booking.kept_bytes
         if len(self.jobs) >= PACKED_JOBS_MAX or kept > PACKED_JOBS_BYTES_MAX:
             raise LimitError(
-                f"{len(self.jobs)} jobs are admitted, and no more can be kept; try again when one has ended"
+                f"cannot admit the job: {len(self.jobs)} are admitted already. Try again when one has ended."
             )
         edges = Counter(booking.sources)
         for one in self.jobs.values():
@@ -160,12 +159,12 @@ class AdmittedJobs:
         node, most = max(edges.items(), key=lambda found: found[1], default=("", 0))
         if most > GUARANTEES_MAX:
             raise LimitError(
-                f"jobs would have {most} edges from {node} to other nodes, and at most {GUARANTEES_MAX} are "
-                "guaranteed there; let fewer tasks send to each other"
+                f"cannot admit the job: there would be {most} edges from {node} to other nodes, and at most "
+                f"{GUARANTEES_MAX} are guaranteed. Let fewer tasks send to each other."
             )
 
     def _refused(self, refusal: Refusal, booking: Booking, now: float) -> str:
-        """Why a job has no place, with nodes by their names and times from its beginning."""
+        """Return why a job has no place, with the names of nodes and times from its beginning."""
         after = max(0.0, refusal.instant * PACKED_INSTANT_S - self._wall - now)
         when = "" if booking.endless else f"{after:.0f} s after its beginning "
         told = _INSTANT.sub(when, str(refusal), count=1)
@@ -173,23 +172,23 @@ class AdmittedJobs:
         return ". ".join(one for one in (told, self._blind(refusal.resource)) if one)
 
     def _blind(self, resource: str) -> str:
-        """What nobody told of nodes, if a job was refused for that."""
+        """Return which capacities are unknown, if the job was refused for that."""
         setting = {"bandwidth": "link_rate", "disk_write": "store_rate", "disk_read": "store_rate"}
         if resource not in setting:
             return ""
         silent = [one.name for one in self._machines if not one.heard]
         if silent:
-            return f"What {_some(silent)} can do was not heard yet: try again in a moment"
+            return f"The capacities of {_some(silent)} were not reported yet: try again in a moment"
         link = resource == "bandwidth"
         nothing = [one.name for one in self._machines if not (one.link if link else one.disk)]
         if not nothing:
             return ""
-        return f"What {_some(nothing)} can do is not known: give them the setting {setting[resource]}"
+        return f"The capacities of {_some(nothing)} are unknown: give them the setting {setting[resource]}"
 
-    # Time, and who runs -----------------------------------------------------------------------------------
+    # Time, and running members -----------------------------------------------------------------------------
 
     def seen(self, running: Mapping[int, Mapping[str, RunningMember]], now: float) -> bool:
-        """Who runs of which job, by job and member; whether that is news."""
+        """Record the running members, by job and name; return True if they have changed."""
         news = False
         for number, admitted in self.jobs.items():
             found = dict(running.get(number, {}))
@@ -200,15 +199,15 @@ class AdmittedJobs:
         return news
 
     def elapsed(self, admitted: AdmittedJob, now: float) -> float:
-        """How long a job has been there, in seconds."""
+        """Return the age of a job in seconds."""
         return self._wall + now - admitted.booking.began
 
     def renew(self, number: int, now: float) -> None:
-        """The user of a job is still there."""
+        """Record that the user of a job still wants it."""
         self.jobs[number].renewed = now
 
     def overdue(self, now: float) -> list[RunningMember]:
-        """Let jobs go whose time is over, or whose user is gone; who of them has to be stopped."""
+        """Release jobs whose time is over or whose user is gone; return the members that have to stop."""
         late: list[RunningMember] = []
         for number, admitted in list(self.jobs.items()):
             over = self._wall + now >= admitted.booking.ends
@@ -221,7 +220,7 @@ class AdmittedJobs:
         return late
 
     def update(self, now: float) -> None:
-        """Tell the scheduler what is withheld of each machine, and what principals hold, at this time."""
+        """Update the amounts withheld from each machine and those held by principals."""
         if self._datacenter is None:
             return
         drawn = self._version, self._instant(now)
@@ -231,12 +230,12 @@ class AdmittedJobs:
             self._promised = self._datacenter.peak() + self._endless()
             self._tell_holdings()
         for machine, row in zip(self._machines, self._promised, strict=True):
-            # One that was away and is back knows nothing of what is withheld.
+            # A machine that has joined again does not know the withheld amounts.
             if self._scheduler.state.machine_row(machine.node) != ABSENT:
                 self._scheduler.withhold(machine.node, units_of(row))
 
     def _tell_holdings(self) -> None:
-        """Count what jobs hold as held by their principals."""
+        """Count the resources of jobs as held by their principals."""
         held: dict[str, Floats] = {owner: np.zeros(len(Resources._fields)) for owner in self._owners}
         for admitted in self.jobs.values():
             sum_of = held.setdefault(admitted.principal, np.zeros(len(Resources._fields)))
@@ -246,15 +245,15 @@ class AdmittedJobs:
         self._owners = {one.principal for one in self.jobs.values()}
 
     def machines_are(self, machines: Iterable[Machine], now: float) -> None:
-        """Nodes have come or gone: jobs hold their places on those that are there."""
+        """Use the present machines; jobs hold their places on these."""
         there = tuple(machines)
         if self.jobs and [one.node for one in there] != [one.node for one in self._machines]:
             self._rebuild(there, now)
 
-    # Handing on ---------------------------------------------------------------------------------------------
+    # Storing ------------------------------------------------------------------------------------------------
 
     def to_stored(self) -> tuple[StoredJob, ...]:
-        """The jobs as they are handed on."""
+        """Return the jobs in their stored form."""
         return tuple(
             StoredJob(
                 one.number,
@@ -267,10 +266,10 @@ class AdmittedJobs:
         )
 
     def take_over(self, kept: Iterable[StoredJob], now: float) -> None:
-        """Take in jobs that another coordinator has admitted; those that are over are left out.
+        """Add jobs that another coordinator has admitted, except those that are over.
 
         Raises:
-            InvalidError: a job makes no sense.
+            InvalidError: a stored job is invalid.
         """
         for row in kept:
             if row.number in self.jobs or row.number in self._gone:
@@ -278,15 +277,15 @@ class AdmittedJobs:
             booking = Booking.unpacked(row.packed, row.began, dict(row.places))
             if self._wall + now < booking.ends:
                 self.jobs[row.number] = AdmittedJob(row.number, row.principal, booking, now)
-                # Their machines may not have been heard of yet.
+                # Their machines may not be known yet.
                 self._machines, self._datacenter = (), None
         self._version += 1
 
-    # Packer's books -----------------------------------------------------------------------------------------
+    # Packer's data centre -----------------------------------------------------------------------------------
 
     def _books(self) -> Datacenter:
         if self._datacenter is None:
-            raise NotPermittedError("no node of the cluster takes tasks now; `dios node ls` shows them")
+            raise NotPermittedError("no node of the cluster takes tasks now. `dios node ls` shows the nodes.")
         return self._datacenter
 
     def _instant(self, now: float) -> int:
@@ -300,7 +299,7 @@ class AdmittedJobs:
         self.changed = True
 
     def _rebuild(self, machines: tuple[Machine, ...], now: float) -> None:
-        """Make the books anew of the machines that are there, with all jobs in their places."""
+        """Make a new data centre of the present machines, with all jobs in their places."""
         self._machines = machines
         self._datacenter = site_of(machines, self._instant(now)) if machines else None
         self._version += 1
@@ -310,7 +309,7 @@ class AdmittedJobs:
                 self._hold(admitted, at=now)
 
     def _hold(self, admitted: AdmittedJob, *, at: float | None = None) -> None:
-        """Enter a job into the books, in its places; those on machines that are not there are left out."""
+        """Allocate a job in the data centre; members on missing machines are left out."""
         admitted.placement = None
         booking = admitted.booking
         if booking.endless:
@@ -329,7 +328,7 @@ class AdmittedJobs:
             self.problems[admitted.number] = f"{booking.job.name}: {found}"
 
     def _endless(self) -> Floats:
-        """(machines, 6): what jobs without an end hold, in Packer's units."""
+        """(machines, 6): the amounts that jobs without an end hold, in Packer's units."""
         names = self._names()
         held = np.zeros((len(self._machines), 6))
         for admitted in self.jobs.values():
@@ -338,7 +337,7 @@ class AdmittedJobs:
         return held
 
     def _room(self, now: float, *, endless: bool) -> Datacenter:
-        """The books, with what others have been given set aside; for a job without an end, at their worst."""
+        """Return the data centre with the flow network's tasks; at its peak for a job without an end."""
         books = self._books()
         books.advance(self._instant(now))
         state = self._scheduler.state

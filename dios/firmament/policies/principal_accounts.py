@@ -1,10 +1,10 @@
-"""What each principal holds, may hold and owes: weights, quotas and SDRF's commitments (SDRF paper, §VI-A).
+"""The accounts of principals: weights, quotas, holdings and SDRF's commitments (SDRF paper, §VI-A).
 
-For: whose turn it is (``policies.turns``), `dios shares` and `dios quota`, and the next coordinator, to
-which all of this is handed on. Not for: deciding.
+``policies.fair_queue`` decides by them, `dios shares` and `dios quota` show and set them, and the next
+coordinator continues with their stored form (``policies.stored_shares``).
 
-A principal of twice the weight has a right to twice as much, so what it holds counts half: shares and
-commitments are kept in units of the mean principal's, in which everybody's right is 1/n of the cluster.
+A principal of twice the weight has a right to twice as much, so its holdings count half. Shares and
+commitments are in units of the mean principal, in which the right of each is 1/n of the cluster.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from dios.limits import (
 
 _FIRST: Final = 16
 _NOISE: Final = 1e-9
-"""Sums of fractions that fill a right exactly may miss it by rounding."""
+"""Sums of fractions that equal a right exactly may exceed it by rounding."""
 
 
 class FairnessRule(StrEnum):
-    """Whose tasks go first while not all have room."""
+    """The order of principals while there is not room for all tasks."""
 
     SDRF = "sdrf"
-    """Who has least, and has taken least beyond its right before."""
+    """The principal with the least holdings and past excess goes first."""
     DRF = "drf"
-    """Who has least."""
+    """The principal with the least holdings goes first."""
     FIFO = "fifo"
-    """Nobody: the cost model alone decides."""
+    """No principal goes first: the cost model alone decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrincipalAccount:
-    """One principal, for people; fractions are of the whole cluster."""
+    """One principal as `dios shares` shows it; fractions are of the whole cluster."""
 
     principal: str
     weight: float
     entitlement: float
-    """Its right: its weight's part of all weights."""
+    """Its right: its weight divided by the sum of all weights."""
     share: float
     """The largest fraction that it holds of any resource (the dominant share)."""
     resource: str
-    """Of which resource."""
+    """The resource of which it holds that fraction."""
     commitment: float
-    """What it has taken beyond its right, averaged over the past (the dominant commitment)."""
+    """Its use beyond its right, averaged over the past (the dominant commitment)."""
     credit: float
-    """By how much its commitment lies below the mean of all; negative: others come before it."""
+    """The mean commitment of all minus its own; if it is negative, others come first."""
     running: int
     quota: dict[str, float]
     """The most that it may hold at once, by resource."""
@@ -78,7 +78,7 @@ class PrincipalAccount:
 
 @dataclass
 class _PrincipalTerms:
-    """What was set for a principal."""
+    """The settings of a principal."""
 
     weight: float = 1.0
     quota: Floats = field(default_factory=lambda: np.full(len(RESOURCES), np.inf))
@@ -90,8 +90,8 @@ class PrincipalAccounts:
     """Accounts of the principals of one cluster.
 
     Args:
-        rule: whose turn it is.
-        memory_s: how long the past counts, in seconds: after so long 1/e of a commitment is left.
+        rule: the order of principals.
+        memory_s: the memory of commitments in seconds: after this time 1/e of a commitment is left.
         wall: seconds since 1970 at time 0 of the scheduler's clock; more than 0.
     """
 
@@ -103,18 +103,18 @@ class PrincipalAccounts:
         wall: float,
     ) -> None:
         if not (math.isfinite(memory_s) and memory_s > 0):
-            raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be positive")
+            raise InvalidError(f"the memory of fairness is {memory_s} seconds; it must be more than 0")
         self.rule: Final = rule
         self.mode: Final = DOMINANT if rule is FairnessRule.SDRF else PLAIN
         self.changed = False
-        """Whether a weight or a quota was set that is not handed on yet."""
+        """True if a weight or a quota was set that is not stored yet."""
         self.memory_s: Final = memory_s
         self._wall = wall
         self._terms: list[_PrincipalTerms] = []
         self._clock: Floats = np.array([-math.inf, 1.0])
         self.books: UserTable = empty_user_table(np.full(len(RESOURCES), np.inf), _FIRST)
         self.scale: Floats = np.zeros(0)
-        """(P,): how often what a principal holds counts: the mean weight over its own."""
+        """(P,): the factor by which holdings count: the mean weight divided by the principal's."""
         self.fair = 1.0
 
     @property
@@ -125,7 +125,7 @@ class PrincipalAccounts:
     # The present ------------------------------------------------------------------------------------
 
     def sync(self, state: ClusterState) -> None:
-        """Bring commitments to the present, and take in what everybody holds now (equation 12)."""
+        """Bring commitments to the present, and record the holdings of all principals (equation 12)."""
         known = len(state.principals)
         self._grow(known)
         if self._clock[0] == -math.inf:
@@ -146,7 +146,7 @@ class PrincipalAccounts:
         settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
 
     def trial(self) -> UserTable:
-        """Books of the present in which turns can be tried: nobody waits in them, and nothing is shared."""
+        """Return a copy of the present accounts for a trial of turns, without waiting tasks."""
         books = self.books
         tried = empty_user_table(books.capacity, len(books.lead))
         for column in ("held", "lead", "level", "over", "slope"):
@@ -154,23 +154,23 @@ class PrincipalAccounts:
         return tried
 
     def quota(self) -> Floats:
-        """(P, R): the most that each may hold at once; infinity where nothing was set."""
+        """(P, R): the most that each may hold at once; infinity for no limit."""
         return np.array([terms.quota for terms in self._terms]).reshape(-1, len(RESOURCES))
 
     def shares(self) -> Floats:
-        """(P,): dominant shares, weighted: 1/n is everybody's right."""
+        """(P,): dominant shares, weighted: the right of each is 1/n."""
         known = len(self._terms)
         shares: Floats = (self.books.held[:known] / self.books.capacity).max(axis=1, initial=0.0)
         return shares
 
     def commitments(self) -> Floats:
-        """(P, R): commitments, weighted likewise."""
+        """(P, R): commitments, weighted in the same way."""
         known = len(self._terms)
         owed: Floats = np.maximum(self.books.over[:known] + self.g * self.books.slope[:known], 0.0)
         return owed
 
     def accounts(self, state: ClusterState) -> list[PrincipalAccount]:
-        """Everybody who shares, for people: the largest share first."""
+        """Return the accounts of all principals that share, the largest share first."""
         self.sync(state)
         owed = self.commitments().max(axis=1, initial=0.0)
         now = self._wall + state.now
@@ -198,7 +198,7 @@ class PrincipalAccounts:
         return sorted(found, key=lambda one: (-one.share, one.principal))
 
     def weights(self, state: ClusterState) -> dict[str, float]:
-        """By principal."""
+        """Return the weights by principal."""
         return {state.principals.names[number]: terms.weight for number, terms in enumerate(self._terms)}
 
     # What is set -------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ class PrincipalAccounts:
     def set_terms(
         self, state: ClusterState, principal: str, weight: float | None, quota: dict[str, float | None]
     ) -> None:
-        """Set a weight, or what a principal may hold at once; None in ``quota`` lifts a limit.
+        """Set a weight, or what a principal may hold at once; None in ``quota`` removes a limit.
 
         Raises:
-            InvalidError: a value that cannot be meant.
+            InvalidError: a value is out of range, or a resource is unknown.
         """
         if weight is not None and not 1 / SHARES_WEIGHT_MAX <= weight <= SHARES_WEIGHT_MAX:
             raise InvalidError(
@@ -217,9 +217,9 @@ class PrincipalAccounts:
             )
         for name, value in quota.items():
             if name not in RESOURCES:
-                raise InvalidError(f"{name!r} is nothing that is shared; known: {', '.join(RESOURCES)}")
+                raise InvalidError(f"unknown resource {name!r}; quotas limit {', '.join(RESOURCES)}")
             if value is not None and not 0 <= value < math.inf:
-                raise InvalidError(f"{name} is {value}; it must be 0 or more, or none")
+                raise InvalidError(f"the quota of {name} is {value}; it must be 0 or more, or none")
         if not principal:
             raise InvalidError("no principal is named")
         number = state.principal(principal)
@@ -232,19 +232,21 @@ class PrincipalAccounts:
         self.changed = True
 
     def over(self, state: ClusterState, principal: str, wanted: Sequence[float], *, rightful: bool) -> str:
-        """Why a principal may not have so much more (R,) at once; empty where it may.
+        """Return why a principal may not have this much more (R,) at once; empty if it may.
 
-        Its quota says so, or, where it is to have no more than what is rightful, its part by weight.
+        Its quota limits it and, with ``rightful``, its part by weight.
         """
         number = state.principal(principal)
         self._grow(len(state.principals))
-        # Who asks is one of those who share.
+        # A principal that asks is one of those that share.
         self._terms[number].seen_at = self._wall + state.now
         self.sync(state)
         held = state.held[number] + np.array(wanted)
         for name, has, most in zip(RESOURCES, held.tolist(), self._terms[number].quota.tolist(), strict=True):
             if has > most:
-                return f"it would hold {has:g} of {name}, and its quota is {most:g}: `dios quota` shows it"
+                return (
+                    f"it would hold {has:g} of {name}, and its quota is {most:g}. `dios quota` shows quotas"
+                )
         if rightful:
             parts = held * self.scale[number] / self.books.capacity
             at = int(np.argmax(parts))
@@ -252,14 +254,14 @@ class PrincipalAccounts:
                 right = self.fair / float(self.scale[number])
                 return (
                     f"others wait, and it would hold {held[at] / self.books.capacity[at]:.0%} of "
-                    f"{RESOURCES[at]}, more than its right to {right:.0%}: `dios shares` shows who holds what"
+                    f"{RESOURCES[at]}, more than its right to {right:.0%}. `dios shares` shows all holdings"
                 )
         return ""
 
-    # Handing on ---------------------------------------------------------------------------------------
+    # Storing ------------------------------------------------------------------------------------------
 
     def to_stored(self, state: ClusterState) -> StoredShares:
-        """The ledger as it is handed on: whoever was set something or owes most comes first."""
+        """Return the stored form; principals with settings and large commitments come first."""
         self.sync(state)
         owed = self.commitments() / self.scale[:, None]
         now = self._wall + state.now
@@ -279,7 +281,7 @@ class PrincipalAccounts:
         return StoredShares(now, tuple(rows[:SHARES_PRINCIPALS_MAX]))
 
     def take_over(self, state: ClusterState, kept: StoredShares, *, commitments: bool) -> None:
-        """Take in what another ledger handed on: what was set later there, and with ``commitments`` those.
+        """Use the stored form of other accounts: later settings, and with ``commitments`` these as well.
 
         Commitments fade by the time that has passed.
         """
@@ -308,10 +310,10 @@ class PrincipalAccounts:
             self.books = grown_user_table(self.books, 2 * known, self.g)
 
     def _counts(self, terms: _PrincipalTerms, now: float) -> bool:
-        """Whether a principal is one of those who share: it was seen not long ago, or something was set."""
+        """Return True if a principal shares: it had tasks recently, or it has settings."""
         return terms.set_at > 0 or now - terms.seen_at < SHARES_FORGOTTEN_S
 
     def _capacity(self, state: ClusterState) -> Floats:
-        """(R,): what the cluster has; infinity for what counts for nobody."""
+        """Return the cluster's resources (R,); infinity for resources that are not counted."""
         found = room_of(state, state.resources.at(Level.MACHINE))
         return np.where(found > 0, found, np.inf)

@@ -1,6 +1,6 @@
-"""Which filter holds for which task: constraints, pinning, affinity, refusals and misfits put together.
+"""The filter of each task: constraints, pinning, affinity, refusals and misfits combined, once each round.
 
-For: the scheduler, once each round. Not for: applying filters to arcs (``policies.filters``).
+``policies.filters`` applies filters to arcs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
 from dios.wire.types import Affinity
 
 _FIT_STEPS = 16
-"""Demands of tasks that did not fit are rounded up to such parts of the largest machine, to share filters."""
+"""Demands of tasks that did not fit are rounded up to this part of the largest machine, to share filters."""
 
 
 @dataclass(slots=True)
@@ -33,18 +33,18 @@ class _Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _FilterRules:
-    """What a filter is made of; equal rules share a filter."""
+    """The rules that make a filter; tasks with equal rules share a filter."""
 
     constraints: tuple[Constraint, ...] = ()
     pinned: int | None = None
     job: int = ABSENT
-    """Of a job with affinity, its row."""
+    """The row of a job with affinity."""
     avoided: frozenset[int] = frozenset()
     """Identifiers of machines."""
     demand: tuple[float, ...] = ()
-    """What has to be free, for tasks that did not fit before."""
+    """The free resources that tasks need which did not fit before."""
     priority: int = 0
-    """Of those: lower ones may be stopped for them."""
+    """The priority of those tasks: lower ones may be stopped for them."""
 
 
 _NO_RULES = _FilterRules()
@@ -52,20 +52,20 @@ _NO_RULES = _FilterRules()
 
 @dataclass
 class _TaskRestrictions:
-    """What a single task has learned."""
+    """The restrictions that a single task has gained."""
 
     refusals: dict[int, _Refusal] = field(default_factory=dict)
     misfit: bool = False
 
 
 class Restrictions:
-    """Filters by number, and the tasks that they hold for."""
+    """Filters by number, and the tasks for which they hold."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self.labels = LabelIndex()
         self._static: list[_FilterRules] = [_FilterRules()]
-        """Constraints and pins that some task has or had, by number; 0: none."""
+        """Constraints and pins of tasks, by number; 0 for none."""
         self._static_number: dict[_FilterRules, int] = {_FilterRules(): 0}
         self._static_of: Ints = np.zeros(16, np.int64)
         """By task row."""
@@ -74,24 +74,24 @@ class Restrictions:
         """Of the filters of the last round."""
         self._next_number = 1
         self._kept: dict[_FilterRules, PlacementFilter] = {}
-        """Filters that hold until a machine comes or goes."""
+        """Filters that hold until a machine joins or leaves."""
         self.crowded_out: Ints = np.zeros(0, np.int64)
-        """Tasks that did not fit and wait for a filter of their own: there are too many kinds of them."""
+        """Tasks that did not fit and wait for a filter of their own, because there are too many kinds."""
 
     # Events -----------------------------------------------------------------------------------------
 
     def add_machine(self, row: int, machine: MachineDescriptor) -> None:
-        """A machine came."""
+        """Add a machine."""
         self.labels.add(row, dict(machine.labels))
         self._kept.clear()
 
     def remove_machine(self, row: int) -> None:
-        """A machine goes."""
+        """Remove a machine."""
         self.labels.remove(row)
         self._kept.clear()
 
     def add_tasks(self, rows: Ints, tasks: list[TaskDescriptor]) -> None:
-        """Tasks came."""
+        """Add tasks."""
         if int(rows.max(initial=0)) >= len(self._static_of):
             longer = np.zeros(2 * int(rows.max()) + 1, np.int64)
             longer[: len(self._static_of)] = self._static_of
@@ -107,12 +107,12 @@ class Restrictions:
             self._static_of[row] = number
 
     def forget_task(self, row: int) -> None:
-        """A task is gone."""
+        """Forget a task."""
         self._static_of[row] = 0
         self._special.pop(row, None)
 
     def refused(self, row: int, machine: int, now: float) -> None:
-        """A machine (its identifier) refused a task; it is avoided for a while, twice as long each time."""
+        """Let a task avoid a machine (its identifier) that refused it; the time doubles with each refusal."""
         known = self._special.setdefault(row, _TaskRestrictions()).refusals
         last = known.get(machine)
         length = self._settings.retry_first_s if last is None else 2 * last.length
@@ -120,17 +120,17 @@ class Restrictions:
         known[machine] = _Refusal(length, now + length)
 
     def misfits(self, rows: Ints) -> None:
-        """Tasks whose placement was held back: next time only machines with room count."""
+        """Record that placements of tasks were held back: next time only machines with room count."""
         for row in rows.tolist():
             self._special.setdefault(row, _TaskRestrictions()).misfit = True
 
     def refusals(self, row: int, now: float) -> list[int]:
-        """Identifiers of the machines that a task avoids at present."""
+        """Return the identifiers of the machines that a task avoids at present."""
         special = self._special.get(row)
         return [] if special is None else [id_ for id_, one in special.refusals.items() if now < one.until]
 
     def placed(self, rows: Ints) -> None:
-        """Tasks that run have room."""
+        """Record that tasks run, so they had room."""
         if self._special:
             for row in rows.tolist():
                 known = self._special.get(row)
@@ -142,7 +142,7 @@ class Restrictions:
     # A round ----------------------------------------------------------------------------------------
 
     def choose(self, state: ClusterState, tasks: Ints, now: float) -> tuple[Ints, dict[int, PlacementFilter]]:
-        """The filter's number for each task (0: none), and the filters."""
+        """Return the number of each task's filter (0: none), and the filters."""
         static = self._static_of[tasks] if len(tasks) else np.zeros(0, np.int64)
         job = state.tasks.job[tasks]
         job = np.where(state.jobs.affinity[job] != Affinity.NONE, job, ABSENT)
@@ -177,8 +177,10 @@ class Restrictions:
         self.crowded_out = np.array(crowded, np.int64)
         return numbers, found.filters
 
-    def _rules(self, state: ClusterState, row: int, rules: _FilterRules, now: float, steps: Floats) -> _FilterRules:
-        """What a single task has learned, added to the rules that it shares with others."""
+    def _rules(
+        self, state: ClusterState, row: int, rules: _FilterRules, now: float, steps: Floats
+    ) -> _FilterRules:
+        """Return a task's own restrictions added to the rules that it shares with others."""
         demand: tuple[float, ...] = ()
         priority = 0
         if self._special[row].misfit:
@@ -187,7 +189,7 @@ class Restrictions:
         return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand, priority=priority)
 
     def number(self, rules: _FilterRules) -> int:
-        """The number that rules had in the last round, or a new one."""
+        """Return the number that rules had in the last round, or a new one."""
         found = self._numbers.get(rules)
         if found is None:
             found = self._next_number
@@ -195,7 +197,7 @@ class Restrictions:
         return found
 
     def filter(self, state: ClusterState, number: int, rules: _FilterRules) -> PlacementFilter:
-        """What rules leave; constraints alone leave the same until a machine comes or goes."""
+        """Return the filter of rules; with constraints alone it is kept until a machine joins or leaves."""
         lasting = rules == _FilterRules(rules.constraints)
         found = self._kept.get(rules) if lasting else None
         if found is None or found.number != number:
@@ -242,7 +244,7 @@ class Restrictions:
 
 
 class _RoundFilters:
-    """The filters of a round while they are collected."""
+    """The filters of a round while they are being collected."""
 
     def __init__(self, restrictions: Restrictions, state: ClusterState) -> None:
         self._restrictions = restrictions
@@ -252,7 +254,7 @@ class _RoundFilters:
         self.misfits = 0
 
     def number(self, rules: _FilterRules) -> int:
-        """The number of the filter that rules make; 0 for no rules."""
+        """Return the number of the filter of these rules; 0 for no rules."""
         if rules == _NO_RULES:
             return 0
         number = self.numbers.get(rules)
@@ -264,7 +266,7 @@ class _RoundFilters:
 
 
 def allowed_by_affinity(state: ClusterState, job: int, possible: Flags) -> Flags:
-    """By resource row: machines where a further task of the job may go (thesis §6.3.1, C.4.1)."""
+    """Return, by resource row, the machines where a further task of the job may go (thesis §6.3.1, C.4.1)."""
     tasks, tree = state.tasks, state.resources
     kind = state.jobs.affinity[job]
     mine = np.flatnonzero(tasks.alive & (tasks.job == job) & (tasks.status == RUNNING))
@@ -280,7 +282,7 @@ def allowed_by_affinity(state: ClusterState, job: int, possible: Flags) -> Flags
 
 
 def _roomiest(state: ClusterState, machines: Ints, together: Ints) -> Ints:
-    """A machine (one of the rack) that has the most free slots, to start a job that stays together."""
+    """Return a machine, or one of the rack, with the most free slots, to start a job that stays together."""
     tree = state.resources
     usable = machines[tree.usable[machines]]
     if not len(usable):

@@ -1,4 +1,4 @@
-"""One round: policies select the tasks, the cost model is asked, the network is solved, places are compared.
+"""One round: selects tasks by policies, asks the cost model, solves the network, and compares places.
 
 Events are handled in ``scheduler``; explanations are made in ``explain``.
 """
@@ -333,7 +333,7 @@ class RoundMaker:
 
 
 def _answers_about(answers: ModelAnswers, questions: ModelQuestions, plan: RoundPlan) -> ModelAnswers:
-    """Return the answers about the tasks of a plan, which may leave out some that were asked about."""
+    """Return the answers about the tasks of a plan; the questions may have been about more tasks."""
     return replace(
         answers,
         unscheduled=answers.unscheduled[np.isin(questions.waiting, plan.tasks)],

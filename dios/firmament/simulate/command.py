@@ -90,7 +90,9 @@ def config_of(options: SimulationOptions) -> SimulationConfig:
     )
 
 
-def run_config(config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None) -> SimulationOutcome:
+def run_config(
+    config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None
+) -> SimulationOutcome:
     """Simulate; of a trace, what was passed over in it stands in the outcome."""
     outcome = simulate(config, progress)
     if isinstance(config.workload, TraceWorkload):

@@ -187,7 +187,11 @@ def write_tables(outcome: SimulationOutcome, directory: Path) -> list[Path]:
     return [
         _write(directory / "tasks.csv", TASK_COLUMNS, tasks),
         _write(directory / "rounds.csv", RoundLine._fields, (map(_field, line) for line in outcome.rounds)),
-        _write(directory / "levels.csv", UtilisationSample._fields, (map(_field, each) for each in outcome.levels)),
+        _write(
+            directory / "levels.csv",
+            UtilisationSample._fields,
+            (map(_field, each) for each in outcome.levels),
+        ),
     ]
 
 

@@ -94,7 +94,9 @@ class SimulationConfig:
             raise InvalidError(f"sample_interval is {self.sample_interval}; it must be more than 0 seconds")
 
 
-def simulate(config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None = None) -> SimulationOutcome:
+def simulate(
+    config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None = None
+) -> SimulationOutcome:
     """Run a simulation to its end, or until Ctrl-C, which leaves what was found so far.
 
     Raises:
@@ -134,7 +136,9 @@ _Due = HostDue | JobSubmission | _RoundDue | _RoundLands | _SampleDue | _LevelDu
 class _Engine:
     """One simulation while it runs."""
 
-    def __init__(self, config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None) -> None:
+    def __init__(
+        self, config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None
+    ) -> None:
         self._config = config
         self._progress = progress
         self._agenda: SimulationEvents[_Due] = SimulationEvents()
@@ -272,7 +276,9 @@ class _Engine:
     def _note_level(self) -> None:
         world = self._world
         waiting = world.tasks - world.running
-        self.outcome.levels.append(UtilisationSample(self._now, world.machines, world.slots, world.running, waiting))
+        self.outcome.levels.append(
+            UtilisationSample(self._now, world.machines, world.slots, world.running, waiting)
+        )
 
     def _next_level(self) -> None:
         self._agenda.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)

@@ -160,7 +160,9 @@ class GoogleWorkload:
             while there < target:
                 size = min(self._size(), math.ceil(target - there), INITIAL_CHUNK_TASKS)
                 there += size
-                yield self._make(_GeneratedJob(0.0, service, size, self._runtime_of_running(service=service), True))
+                yield self._make(
+                    _GeneratedJob(0.0, service, size, self._runtime_of_running(service=service), True)
+                )
 
     def _arrivals(self, *, service: bool) -> Iterator[JobSubmission]:
         """Jobs at random times, at such a rate that on average the target runs (Little's law)."""

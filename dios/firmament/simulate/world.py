@@ -312,7 +312,9 @@ class World:
     def measure(self) -> list[RunningTaskView]:
         """What each running task that has a program does at present."""
         return [
-            RunningTaskView(run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task))
+            RunningTaskView(
+                run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task)
+            )
             for host in self._hosts.values()
             if host.model
             for run in host.runs.values()

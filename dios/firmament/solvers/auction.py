@@ -310,7 +310,7 @@ def _option_counts(net: Net) -> Ints:
 
 
 @kernel
-def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
+def _kinds(net: Net, option_count: Ints) -> tuple[Ints, Ints]:
     """Return the kind and the number of slots of each vertex, (V,) each."""
     vertices = len(net.price)
     kind, slots = np.full(vertices, SLOTS, np.int64), np.zeros(vertices, np.int64)
@@ -325,7 +325,7 @@ def _kinds(net: Net, askers: Ints) -> tuple[Ints, Ints]:
             if (
                 net.in_start[vertex] == net.in_start[vertex + 1]
                 and net.out_start[vertex + 1] - net.out_start[vertex] == 1
-                and net.capacity[arc] >= askers[vertex]
+                and net.capacity[arc] >= option_count[vertex]
             ):
                 kind[vertex] = UNLIMITED
                 slots[vertex] = 0
@@ -429,8 +429,8 @@ def new_auction(net: Net, order: Ints) -> AuctionState | None:
     """Return a new auction; ``order`` is topological. Return None if an auction does not fit the network."""
     vertices, tasks = len(net.price), len(net.choice)
     most = int(max(np.abs(net.option_cost).max(initial=0), np.abs(net.cost).max(initial=0)))
-    askers = _option_counts(net)
-    kind, slots = _kinds(net, askers)
+    option_count = _option_counts(net)
+    kind, slots = _kinds(net, option_count)
     path, depth = _paths(net, kind, order)
     if most * SCALE >= SCALED_MAX or depth.max(initial=0) > DEPTH or slots.sum() > 16 * tasks + 2**16:
         return None
@@ -442,7 +442,7 @@ def new_auction(net: Net, order: Ints) -> AuctionState | None:
     floor = np.where(entered & (price > NO_PRICE), (price - path) * SCALE, NO_PRICE * SCALE)
     auction = AuctionState(
         scale=SCALE,
-        option_count=askers,
+        option_count=option_count,
         step=step,
         coarse_step=war_step,
         kind=kind,
@@ -713,8 +713,8 @@ def start_by_auction(net: Net, order: Ints, dead: int) -> None:
     tasks = len(net.choice)
     run_bids(net, auction, tasks, BIDS_PER_TASK_MAX * tasks)
     reduce_prices(net, auction, order)
-    askers = auction.option_count * (auction.kind == AGGREGATE)
-    part = int(auction.value[int(np.argmax(askers))] % auction.scale) if askers.any() else 0
+    option_count = auction.option_count * (auction.kind == AGGREGATE)
+    part = int(auction.value[int(np.argmax(option_count))] % auction.scale) if option_count.any() else 0
     # Tasks in the largest aggregate pay its price or one step more; rounding must not separate them.
     offset = auction.scale - part if part + ROUNDING_STEPS >= auction.scale else 0
     adopt_prices(net, auction, order, offset, dead)

@@ -98,6 +98,8 @@ class ChangingNetwork:
         self._received = 0
         self._lower = 0
         self._endless_changed = False
+        self._reshaped = True
+        """True if vertices or arcs were added or removed since the last solution."""
         self.add_nodes(problem.supply)
         self.add_arcs(problem.tail, problem.head, problem.lower, problem.capacity, problem.cost)
 
@@ -144,6 +146,7 @@ class ChangingNetwork:
         self._columns.vertex_exists[ids] = 1
         self._columns.supply[ids] = supplies
         self._vertices = count
+        self._reshaped = True
         return ids
 
     def remove_node(self, vertex: int) -> None:
@@ -208,6 +211,7 @@ class ChangingNetwork:
         columns = self._columns
         columns.reserve_arcs(count)
         self._arcs = count
+        self._reshaped = True
         columns.arc_exists[ids] = 1
         columns.tail[ids], columns.head[ids], columns.flow[ids] = tails, heads, fields[0]
         self._write(ids, fields)
@@ -320,6 +324,7 @@ class ChangingNetwork:
 
     def _remove_arcs(self, ids: Ints) -> None:
         self._forget(ids)
+        self._reshaped = True
         columns = self._columns
         columns.arc_exists[ids] = 0
         for column in (

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dios.firmament.solvers.changing_network import ChangingNetwork
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
@@ -81,6 +82,14 @@ def _price_new(net: Net, first: int) -> None:
         net.price[vertex] = least if least < FAR else most if most > -FAR else 0
 
 
+def _flow_at_vertices(net: Net, supply: Ints) -> NDArray[np.float64]:
+    """Return the sum of all flows and supplies at each vertex, (V,), rounded to floating point."""
+    found = np.abs(supply).astype(np.float64)
+    for ends in (net.tail, net.head):
+        found += np.bincount(ends, weights=net.flow, minlength=len(supply))
+    return found
+
+
 class IncrementalSolver(ChangingNetwork):
     """A network with its cheapest flow and prices, which are repaired after changes (thesis §6.4.3).
 
@@ -96,6 +105,7 @@ class IncrementalSolver(ChangingNetwork):
         self._cold = True
         self._fast = False
         self._endless = 0
+        self._net: Net | None = None
         self._search = new_search(1)
         self._counters: Ints = np.zeros(3, np.int64)
         super().__init__(problem)
@@ -201,25 +211,25 @@ class IncrementalSolver(ChangingNetwork):
     def _settled(self) -> Net:
         """Return the network for the repair: prices in range, flow right for them, excesses counted."""
         columns, arcs = self._columns, slice(self._arcs)
-        ends = columns.tail[arcs] + 1, columns.head[arcs] + 1
+        if self._net is None or self._reshaped:
+            ends = columns.tail[arcs] + 1, columns.head[arcs] + 1
+        else:
+            ends = self._net.tail, self._net.head
         capacity = np.minimum(columns.capacity[arcs], self._endless)
         none = np.zeros(0, np.int64)
-        net = new_net(
-            self._vertices + 1,
-            ArcColumns(*ends, columns.lower[arcs], capacity, columns.cost[arcs]),
-            np.zeros(1, np.int64),
-            none.astype(np.int32),
-            none,
-            none.astype(np.int32),
-        )._replace(flow=columns.flow[arcs])
+        bounds = columns.lower[arcs], capacity, columns.cost[arcs]
+        if self._net is None or self._reshaped:
+            rows = np.zeros(1, np.int64), none.astype(np.int32), none, none.astype(np.int32)
+            self._net = new_net(self._vertices + 1, ArcColumns(*ends, *bounds), *rows)
+            self._reshaped = False
+        net = self._net._replace(lower=bounds[0], capacity=capacity, cost=bounds[2], flow=columns.flow[arcs])
         net.price[1:] = -self._bounded_prices()
         _price_new(net, self._priced + 1)
         self._priced = self._vertices
         settle_arcs(net)
         supply = np.concatenate([[0], columns.supply[: self._vertices]])
-        through = np.bincount(ends[0], weights=net.flow, minlength=len(supply)) + np.abs(supply)
-        through += np.bincount(ends[1], weights=net.flow, minlength=len(supply))
-        if through.max() >= EXCESS_MAX:
+        most = int(np.abs(supply).max()) + 2 * self._arcs * int(net.flow.max(initial=0))
+        if most >= EXCESS_MAX and _flow_at_vertices(net, supply).max() >= EXCESS_MAX:
             # The lower bounds fit, so that the network can be settled when its capacities are smaller.
             net.flow[:] = net.lower
             raise OutOfRangeError(

@@ -358,8 +358,8 @@ class WarmSolver:
         """Replace the rows of tasks; a task keeps its vertex while that is best."""
         ids = self._checked_tasks(tasks)
         bounds, targets, costs = self._rows(start, target, cost, len(ids) + 1)
-        seat = self._net.choice[ids]
-        before = np.where(seat >= 0, self._net.target[seat], -1).astype(np.int64)
+        chosen = self._net.choice[ids]
+        before = np.where(chosen >= 0, self._net.target[chosen], -1).astype(np.int64)
         self._unused += int((self._net.row_end[ids] - self._net.row_start[ids]).sum())
         remove_rows(self._net, ids)
         self._write(ids, bounds, targets, costs, before)
@@ -449,18 +449,18 @@ class WarmSolver:
             ended = self._optimise(from_scratch=True)
         elif not from_scratch:
             self._scratch_rounds_next = SCRATCH_ROUNDS_MIN
-        seat = net.choice[: self._count]
-        homeless = np.flatnonzero(used & (seat < 0))
-        if len(homeless):
-            return self._infeasible(f"task {homeless[0]} has no option (and {len(homeless) - 1} more)")
+        option = net.choice[: self._count]
+        without = np.flatnonzero(used & (option < 0))
+        if len(without):
+            return self._infeasible(f"task {without[0]} has no option (and {len(without) - 1} more)")
         if ended == INFEASIBLE:
             wrong = np.flatnonzero(net.excess[1:]) + 1
             what = ", ".join(f"{net.excess[v]:+d} at vertex {v}" for v in wrong[:VERTICES_NAMED_MAX])
             return self._infeasible(f"some flow finds no way out or in: {what}")
-        target = np.where(seat >= 0, net.target[np.maximum(seat, 0)], -1).astype(np.int64)
-        taken = seat[seat >= 0]
+        target = np.where(option >= 0, net.target[np.maximum(option, 0)], -1).astype(np.int64)
+        taken = option[option >= 0]
         cost = exact_product(net.flow, net.cost) + exact_sum(net.option_cost[taken])
-        choice = np.where(seat >= 0, seat - net.row_start[: self._count], -1)
+        choice = np.where(option >= 0, option - net.row_start[: self._count], -1)
         return WarmSolution("optimal", choice, target, net.flow.copy(), -net.price, cost)
 
     def _optimise(self, *, from_scratch: bool) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from dios.ids import NodeId
 
 
-class PeerIdentity(Protocol):
+class RemoteIdentity(Protocol):
     """The identity of the node at the other end, taken from its certificate."""
 
     @property
@@ -29,7 +29,7 @@ class PeerConnection(Protocol):
     """One authenticated connection to another node."""
 
     @property
-    def peer(self) -> PeerIdentity:
+    def peer(self) -> RemoteIdentity:
         """The identity of the other node."""
         ...
 

@@ -263,9 +263,9 @@ class TaskHost:
         cause = end.cause
         text = "\n".join(lines)
         if cause is Cause.EXITED and end.exit_code == 1:
-            told = exception_line(console.text())
-            if told:
-                return Cause.EXCEPTION, f"{told[: limits.TEXT_BYTES_MAX // 4]}\n\nLast lines:\n{text}"
+            line = exception_line(console.text())
+            if line:
+                return Cause.EXCEPTION, f"{line[: limits.TEXT_BYTES_MAX // 4]}\n\nLast lines:\n{text}"
         return cause, f"{end.detail}\nLast lines:\n{text}".strip() if lines else end.detail
 
     # -- one session --------------------------------------------------------------------------------

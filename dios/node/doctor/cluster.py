@@ -35,7 +35,7 @@ class ClusterTest:
     advice: str = ""
 
 
-def test_cluster(data: Path) -> list[ClusterTest]:
+def examine_cluster(data: Path) -> list[ClusterTest]:
     """Test what a node of a cluster in ``data`` needs; return nothing for other directories."""
     try:
         settings = load(data)
@@ -154,8 +154,8 @@ def _address(settings: Settings) -> ClusterTest:
     except OSError as error:
         advice = "use an address, or a name that every machine of the cluster can resolve"
         return ClusterTest("address", purpose, f"{host}: {error.strerror}", refused=True, advice=advice)
-    told = ", ".join(sorted(found))
-    detail = settings.address if host in found else f"{settings.address}, which is {told}"
+    resolved = ", ".join(sorted(found))
+    detail = settings.address if host in found else f"{settings.address}, which is {resolved}"
     if all(is_loopback(each) for each in found):
         advice = "nodes on other machines cannot reach it: advertise an address of this machine"
         return ClusterTest("address", purpose, f"{detail}, this machine only", advice=advice)

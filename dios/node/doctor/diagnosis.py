@@ -217,7 +217,7 @@ def _open_files() -> DoctorFinding:
 
 
 def _of_store(data: Path) -> DoctorFinding:
-    looked = doctor_store.test_store(data)
+    looked = doctor_store.examine_store(data)
     purpose = "objects that were acknowledged as durable are on disk"
     if looked.refused:
         return DoctorFinding("store", DoctorLevel.MISSING, looked.refused, purpose, looked.advice)
@@ -227,7 +227,7 @@ def _of_store(data: Path) -> DoctorFinding:
 
 def _of_cluster(data: Path) -> list[DoctorFinding]:
     found: list[DoctorFinding] = []
-    for looked in doctor_cluster.test_cluster(data):
+    for looked in doctor_cluster.examine_cluster(data):
         level = (
             DoctorLevel.MISSING if looked.refused else DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
         )

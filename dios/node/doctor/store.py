@@ -27,7 +27,7 @@ class StoreTest:
     advice: str = ""
 
 
-def test_store(data: Path) -> StoreTest:
+def examine_store(data: Path) -> StoreTest:
     """Try the operations of a store in ``data``, or in its nearest existing parent directory."""
     try:
         return _look(data.absolute())

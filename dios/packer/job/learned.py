@@ -1,7 +1,7 @@
 """Jobs made from the measured use of their tasks in earlier runs (Packer paper, III-A: demand profiling).
 
 This module implements `dios pack learn`. A cluster's coordinators measure and keep the values. They come here
-as plain numbers, and the result is the text of a job (``ti_mra_toml``).
+as plain numbers, and the result is the text of a job (``ti_mra``).
 
 Demands are the measured values: at each instant the most of all values that overlap it, plus a margin, with
 almost equal neighbours made equal, and rounded up. A reservation is therefore never less than the measured
@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 
 from dios.limits import PACKER_NODES_MAX
-from dios.packer.job.ti_mra import RESOURCES, Floats, JobError, TiMra
-from dios.packer.job.ti_mra_toml import quoted
+from dios.packer.job.ti_mra import RESOURCES, Floats, JobError, TiMra, quoted
 from dios.packer.job.timeline import TaskUsage, Timeline
 
 MIB: Final = 2**20

@@ -88,7 +88,7 @@ def figure_3(runs: PackerRuns) -> Figure:
 def _accepted(found: SeedRun, name: str) -> Floats:
     """Return the admitted fraction of the tasks that arrived up to each instant."""
     admitted = np.cumsum(found.policies[name].admitted.tasks)
-    return np.asarray(admitted / np.maximum(np.cumsum(found.came.tasks), 1))
+    return np.asarray(admitted / np.maximum(np.cumsum(found.arrivals.tasks), 1))
 
 
 def _gained(found: SeedRun, other: str) -> Floats:
@@ -98,13 +98,13 @@ def _gained(found: SeedRun, other: str) -> Floats:
 
 
 def _gains_over_time(seed: int, found: SeedRun) -> Lines:
-    instants = np.arange(len(found.came.tasks), dtype=np.float64)
+    instants = np.arange(len(found.arrivals.tasks), dtype=np.float64)
     series = {f"over {called}": (instants, _gained(found, name)) for name, called in OTHERS}
     return Lines("3", f"Tasks admitted so far by literal, seed {seed}", "instant", "% more", series)
 
 
 def _parts_over_time(seed: int, found: SeedRun) -> Lines:
-    instants = np.arange(len(found.came.tasks), dtype=np.float64)
+    instants = np.arange(len(found.arrivals.tasks), dtype=np.float64)
     series = {name: (instants, 100 * _accepted(found, name)) for name in ("literal", "fixed", "ahead")}
     series |= {name: (instants, 100 * _accepted(found, name)) for name in ("tetris", "tetris-time", "slots")}
     return Lines("3-all", f"Tasks admitted so far, seed {seed}", "instant", "%", series)

@@ -80,7 +80,7 @@ class PolicyRun(NamedTuple):
 class SeedRun(NamedTuple):
     """The results of all policies under the jobs of one seed."""
 
-    came: JobCounts
+    arrivals: JobCounts
     policies: dict[str, PolicyRun]
 
 
@@ -132,7 +132,7 @@ class PackerRuns:
             simulation.step()
         summaries = summarise(simulation, self.begin)
         self._seed_runs[key] = SeedRun(
-            simulation.came,
+            simulation.arrivals,
             {
                 record.policy.name: PolicyRun(summary, record.admitted, record.used)
                 for record, summary in zip(simulation.records, summaries, strict=True)

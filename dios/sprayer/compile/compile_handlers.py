@@ -264,7 +264,7 @@ def _no_field(kind: type[NetworkFunction], own: dict[str, Function], name: str) 
     where = _line_of(own, lambda does, what, _: does in {"LOAD_ATTR", "STORE_ATTR"} and what == name)
     if where is None:
         # The field may be in a function that handlers call, or in code of Numba.
-        return _sentence(f"class {kind.__name__}", f"nothing is known of {name!r}")
+        return _sentence(f"class {kind.__name__}", f"{name!r} is unknown")
     return _sentence(where, f"neither packets nor entries have a field {name!r}")
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from dios.client.sync import node as sync
-from dios.client.sync.handles import Request
+from dios.client.sync.handles import BlockingRequest
 from dios.client.trio import node as trio_client
 from dios.client.trio.handles import AsyncRequest
 from dios.lib import aio, retrying
@@ -31,7 +31,7 @@ PAIRS: Final[dict[type, type]] = {
     sync.Datagrams: trio_client.AsyncDatagrams,
     sync.Acceptor: trio_client.AsyncAcceptor,
     sync.Batch: trio_client.AsyncBatch,
-    Request: AsyncRequest,
+    BlockingRequest: AsyncRequest,
     sync.ReadRequest: trio_client.AsyncReadRequest,
     sync.WriteRequest: trio_client.AsyncWriteRequest,
     Mutex: aio.AsyncMutex,

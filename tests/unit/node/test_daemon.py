@@ -42,7 +42,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + PAT
 
 def test_who_listens_is_found_by_pid(listening: Path) -> None:
     """A node that answers is found with the pid of its process, however long the path."""
-    assert daemon.find(listening) == daemon.Running(os.getpid(), listening)
+    assert daemon.find(listening) == daemon.DaemonProcess(os.getpid(), listening)
 
 
 def test_nobody_is_found_where_nobody_listens(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_default_link_leads_to_the_node(listening: Path, tmp_path: Path) -> 
     """The link is made with its folder, found through, and removed only when it is ours."""
     link = tmp_path / "run" / "default.sock"
     assert daemon.claim_link(link, listening)
-    assert daemon.find(link) == daemon.Running(os.getpid(), listening)
+    assert daemon.find(link) == daemon.DaemonProcess(os.getpid(), listening)
     daemon.drop_link(link, tmp_path / "other.sock")
     assert link.is_symlink()
     daemon.drop_link(link, listening)
@@ -90,7 +90,7 @@ def test_stopping_asks_first() -> None:
     """A node that ends when asked gets no signal."""
     process = child(PATIENT)
     said: list[str] = []
-    running = daemon.Running(process.pid, Path("node.sock"))
+    running = daemon.DaemonProcess(process.pid, Path("node.sock"))
     assert daemon.stop(running, ask=process.kill, say=said.append) == "asked"
     assert not said
     process.wait()
@@ -106,7 +106,7 @@ def test_stopping_escalates(program: str, how: str, monkeypatch: pytest.MonkeyPa
     def ask() -> None:
         raise DiosError("it is deaf")
 
-    assert daemon.stop(daemon.Running(process.pid, Path("node.sock")), ask=ask, say=said.append) == how
+    assert daemon.stop(daemon.DaemonProcess(process.pid, Path("node.sock")), ask=ask, say=said.append) == how
     assert "it is deaf" in said[0]
     assert any("SIGTERM" in line for line in said)
     process.wait()
@@ -116,7 +116,7 @@ def test_stopping_what_is_gone_says_so() -> None:
     """A process that ended meanwhile is no error."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert daemon.stop(daemon.Running(process.pid, Path("node.sock")), ask=lambda: None) == "gone"
+    assert daemon.stop(daemon.DaemonProcess(process.pid, Path("node.sock")), ask=lambda: None) == "gone"
 
 
 def test_a_bad_setting_starts_no_process(tmp_path: Path) -> None:

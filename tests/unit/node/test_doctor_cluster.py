@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dios.node import seeds
-from dios.node.doctor.cluster import ClusterTest, test_cluster
+from dios.node.doctor.cluster import ClusterTest, examine_cluster
 from dios.transport.identity import identity
 
 
@@ -20,7 +20,7 @@ def member(data: Path, listen: str, *more: str) -> Path:
 
 def about(data: Path, name: str) -> ClusterTest:
     """What was found about one thing."""
-    return next(looked for looked in test_cluster(data) if looked.name == name)
+    return next(looked for looked in examine_cluster(data) if looked.name == name)
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def taken() -> Iterator[socket.socket]:
 
 def test_a_lone_node_is_asked_nothing(tmp_path: Path) -> None:
     """Where nothing speaks of a cluster, nothing is tried."""
-    assert test_cluster(tmp_path) == []
-    assert test_cluster(tmp_path / "absent") == []
+    assert examine_cluster(tmp_path) == []
+    assert examine_cluster(tmp_path / "absent") == []
 
 
 def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> None:
@@ -41,7 +41,7 @@ def test_a_whole_member_is_found_well(tmp_path: Path, taken: socket.socket) -> N
     port = taken.getsockname()[1]
     taken.close()
     data = member(tmp_path, f"127.0.0.1:{port}")
-    found = {looked.name: looked for looked in test_cluster(data)}
+    found = {looked.name: looked for looked in examine_cluster(data)}
     assert list(found) == ["identity", "clock", "port", "address"]
     assert not any(looked.refused for looked in found.values())
     assert found["identity"].detail.startswith("n1 of cluster")
@@ -77,7 +77,7 @@ def test_a_member_that_does_not_listen_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     """A settings file with a mistake is a finding, not an end."""
     (tmp_path / "node.toml").write_text("listen = 3\n")
-    (found,) = test_cluster(tmp_path)
+    (found,) = examine_cluster(tmp_path)
     assert found.refused
     assert "node.toml:1" in found.detail
 

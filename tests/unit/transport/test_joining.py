@@ -103,7 +103,7 @@ async def test_a_token_works_as_often_as_it_says(tmp_path: Path) -> None:
     async with open_door(n1) as door:
         for name in ("n2", "n3"):
             await join(door.listener.address, token, name=name, directory=tmp_path / name)
-        with pytest.raises(NotPermittedError, match="used up. Make a new one"):
+        with pytest.raises(NotPermittedError, match=r"used up\. Make a new one"):
             await join(door.listener.address, token, name="n4", directory=tmp_path / "n4")
     assert not (tmp_path / "n4" / "identity").exists()
     assert len(n1.trust.known) == 3
@@ -168,7 +168,7 @@ async def test_an_expired_token_opens_nothing(tmp_path: Path) -> None:
     n1, _ = make_cluster(tmp_path)
     token = tokens.issue(n1, now_s=1_000_000_000)
     async with open_door(n1) as door:
-        with pytest.raises(NotPermittedError, match="the token has expired. Make a new one"):
+        with pytest.raises(NotPermittedError, match=r"the token has expired\. Make a new one"):
             await join(door.listener.address, token, name="n3", directory=tmp_path / "n3")
     assert door.admitted == []
     assert door.refused == []

@@ -11,7 +11,7 @@ def waits_until_the_next_look(looking: AdaptiveSpin) -> int:
     asked: list[int] = []
     waits = 0
     while not asked:
-        looking.pays(lambda: asked.append(1))
+        looking.spin(lambda: asked.append(1))
         waits += 1
     return waits - 1
 
@@ -24,7 +24,7 @@ def test_an_answer_that_is_there_is_seen() -> None:
         asked.append(1)
         return True
 
-    assert AdaptiveSpin().pays(ready)
+    assert AdaptiveSpin().spin(ready)
     assert asked == [1]
 
 
@@ -45,7 +45,7 @@ def test_a_look_that_paid_begins_anew() -> None:
     looking = AdaptiveSpin()
     for _ in range(3):
         waits_until_the_next_look(looking)
-    while not looking.pays(lambda: True):
+    while not looking.spin(lambda: True):
         pass
     assert waits_until_the_next_look(looking) == 0
     assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MIN

@@ -10,7 +10,8 @@ from dios.host.sandbox import lockdown
 
 ours, theirs = socket.socketpair()
 read_end, write_end = os.pipe()
-high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (lockdown.open_empty_stdin(), write_end, theirs.fileno())]
+high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (lockdown.open_empty_stdin(), write_end,
+theirs.fileno())]
 report = fcntl.fcntl(1, fcntl.F_DUPFD, 100)
 out = os.fdopen(os.dup(report), "w")
 keep = os.dup(read_end)
