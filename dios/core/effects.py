@@ -428,6 +428,9 @@ class Audit(Struct, frozen=True, tag=60):
     detail: str
 
 
+Reply: TypeAlias = Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived
+"""The answer to one call, alone or in a vector."""
+
 Effect: TypeAlias = (
     Answer
     | AnswerRead

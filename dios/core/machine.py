@@ -1,7 +1,7 @@
-"""The core of a node: ``step(event) -> outcome``, pure and deterministic.
+"""The core of a node: ``Core.step`` takes an event, changes the tables, and returns an outcome.
 
-Not for: doing anything. It blocks never, reads no clock, draws entropy only from the function given, and
-touches no machine; the same events and entropy give the same outcomes, byte for byte.
+A step never blocks, reads no clock, draws entropy only from the given function, and touches no machine. The
+same events and the same entropy give the same outcomes, byte for byte.
 """
 
 from __future__ import annotations
@@ -11,24 +11,31 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 from dios import limits
-from dios.core import effects, events
-from dios.core.calls import computed_objects, lifecycle, logs, network_streams, scheduling_calls
+from dios.core import effects, events, lifetimes
+from dios.core.calls import (
+    computed_objects,
+    groups,
+    lifecycle,
+    logs,
+    network_streams,
+    run_calls,
+    scheduling_calls,
+    starting,
+)
 from dios.core.calls.dispatch import dispatch, dispatch_vector
 from dios.core.calls.retirement import expire
-from dios.core.calls.run_calls import finish_run
-from dios.core.calls.task_calls import look_again
+from dios.core.calls.task_calls import retry_select
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.membership.swim import Membership
-from dios.core.model import groups
 from dios.core.model.accounts import Defaults
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
 from dios.core.model.placement import LeastLoaded
+from dios.core.model.records import Pending, PhysicalObject, Session
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
-from dios.core.remote import cluster_events, requests
+from dios.core.remote import cached_replies, cluster_events, proxies, requests
 from dios.core.remote.peers import Cluster, Here
+from dios.core.remote.resume import resume_all
 from dios.core.step import Step
 from dios.errors import InvariantError
 from dios.ids import NodeId, Principal
@@ -68,6 +75,13 @@ class Core:
             secret=here.secret,
         )
 
+    @classmethod
+    def continued(cls, state: State) -> Core:
+        """A core that goes on from a state, such as one of ``dios.core.snapshot.decode``."""
+        core = cls.__new__(cls)
+        object.__setattr__(core, "state", state)
+        return core
+
     def step(self, event: events.Event) -> Outcome:
         """Take one event, change the tables, say what is to be done."""
         step = Step(self.state, event.now)
@@ -77,17 +91,23 @@ class Core:
         cluster = self.state.cluster
         if cluster is not None:
             if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
-                requests.excuse(step, cluster)
+                requests.reset_silence(step, cluster)
             cluster.seen_ns = event.now
             moment = cluster.due_at
             if moment is not None and moment <= event.now:
                 cluster_events.time_passed(step, cluster)
+                resume_all(step)
         if type(event) is events.Called:
             self._called(step, event)
         else:
             self._other(step, event)
-        while step.wake:
+        if step.decisions:
+            cluster_events.follow_all(step)
+        while step.answers or step.wake:
+            resume_all(step)
             _wake(step)
+        if cluster is not None and cluster.to_release:
+            proxies.release(step, cluster)
         return step.outcome()
 
     def _called(self, step: Step, event: events.Called) -> None:
@@ -153,7 +173,7 @@ class Core:
             case events.UnderWay():
                 cluster_events.under_way(step, event)
             case events.LogLeft():
-                logs.left(step, event)
+                logs.keep_output(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case _:
@@ -190,7 +210,7 @@ class Core:
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Nothing from ``first`` on took place: go back to what the store holds."""
-        requests.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
+        cached_replies.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
         for target in list(self.state.objects.values()):
             before = _record_before(target, event)
             if before is target.recorded:
@@ -198,7 +218,7 @@ class Core:
             target.undo = [entry for entry in target.undo if entry[0] < event.first]
             if before is None:
                 target.recorded = None
-                step.destroy(target)
+                lifetimes.destroy(step, target)
             else:
                 target.restore(before)
                 self.state.apply_limits(target)
@@ -213,15 +233,15 @@ class Core:
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
         """The host has told the task; the buffer it never got is closed here."""
-        task = self.state.tasks.get(event.task) or self.state.deputies.get(event.task)
+        task = self.state.tasks.get(event.task) or self.state.remote_tasks.get(event.task)
         if task is None:
             return
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
         if buffer is not None:
-            step.close_buffer(buffer)
-        away = next((found for found in task.away.values() if found.id == event.buffer), None)
+            lifetimes.close_buffer(step, buffer)
+        away = next((found for found in task.remote_buffers.values() if found.id == event.buffer), None)
         if away is not None:
-            step.close_away(away)
+            lifetimes.close_remote_buffer(step, away)
 
     # -- the rest -----------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:
@@ -244,7 +264,7 @@ class Core:
             for row in list(task.pending.values()):
                 self.state.pending.remove(row)
                 step.answer(task, row.seq, lifecycle.refused_for_shutdown())
-            if task.is_session:
+            if isinstance(task, Session):
                 step.emit(effects.CloseConnection(task.id, "the node is shutting down"))
             elif task.alive:
                 if task.cause is Cause.NONE:
@@ -278,14 +298,14 @@ def _wake(step: Step) -> None:
 
 def _retry(step: Step, row: Pending) -> None:
     if isinstance(row.call, messages.Select):
-        look_again(step, row)
+        retry_select(step, row)
     elif isinstance(row.call, messages.Run):
         if row.watched:
-            finish_run(step, row)
+            starting.finish_run(step, row)
         else:
-            scheduling_calls.lease_over(step, row)
+            run_calls.lease_over(step, row)
     elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
-        scheduling_calls.look_again(step, row)
+        scheduling_calls.retry(step, row)
     elif isinstance(row.call, messages.Create):
         network_streams.finish(step, row)
     else:

@@ -1,7 +1,4 @@
-"""What a recording of a node holds, so that host and simulator agree.
-
-Not for: writing or reading files.
-"""
+"""The format of a recorded node, for the host, which writes it, and for the simulator, which replays it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,10 @@ from dios.ids import NodeId, Principal
 
 
 class RecordingHeader(Struct, frozen=True, array_like=True):
-    """How the recorded core was made."""
+    """How the recorded core was made.
+
+    ``digest_every`` is the number of steps from one digest of the state to the next.
+    """
 
     version: int
     owner: Principal
@@ -22,11 +22,15 @@ class RecordingHeader(Struct, frozen=True, array_like=True):
     defaults: Defaults = Defaults()
     here: Here = Here()
     forgotten: tuple[NodeId, ...] = ()
+    digest_every: int = 1
 
 
 class Recorded(Struct, frozen=True, array_like=True):
-    """One step: its event, the entropy it drew, and the BLAKE3 digest of its encoded outcome."""
+    """One step: its event, the entropy it drew, the BLAKE3 digest of its encoded outcome, and the digest of
+    the state after it, empty where none was taken.
+    """
 
     event: Event
     entropy: bytes
     digest: bytes
+    state: bytes = b""

@@ -356,6 +356,15 @@ class SetNode(Call, frozen=True, tag=42):
     wish: NodeWish
 
 
+class ReadTable(Call, frozen=True, tag=49):
+    """The rows of one of the node's tables from ``start`` on, or the names of the tables; for the node's own
+    user and root. The tables hold fingerprints, never names.
+    """
+
+    table: Text = ""
+    start: U64 = 0
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -388,6 +397,7 @@ PlainCall: TypeAlias = (
     | SetLimits
     | ListNodes
     | SetNode
+    | ReadTable
     | ReadQueue
     | Place
     | AskScheduler

@@ -240,6 +240,18 @@ class Nodes(Struct, frozen=True, array_like=True, tag=14):
     nodes: tuple[NodeRow, ...]
 
 
+class TableRows(Struct, frozen=True, array_like=True, tag=19):
+    """Answer to ReadTable: rows with a value for each column, and the ``start`` of those that follow, 0 where
+    none do. ``tables`` are the names of all tables.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int | str, ...], ...]
+    following: int
+    tables: tuple[str, ...]
+
+
 class Results(Struct, frozen=True, array_like=True, tag=10):
     """Answer to a Vector."""
 
@@ -260,7 +272,8 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
         | QueueRows
         | Placed
         | Advice
-        | Metered,
+        | Metered
+        | TableRows,
         ...,
     ]
 
@@ -303,6 +316,7 @@ PlainResult: TypeAlias = (
     | Placed
     | Advice
     | Metered
+    | TableRows
 )
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 

@@ -151,7 +151,7 @@ class Site:
     def _answered(
         self, task: TaskId, seq: int, results: tuple[messages.AnyResult, ...], *, vector: bool
     ) -> None:
-        deputy = self.core.state.deputies.get(task)
+        deputy = self.core.state.remote_tasks.get(task)
         if deputy is not None:
             whole = messages.Results(results) if vector else results[0]  # type: ignore[arg-type] # parts are plain
             beside = sum(
@@ -353,19 +353,19 @@ class ForgerySimulation:
     def settled(self) -> None:
         """Check that no call waits for an answer that was not requested, and that tables are in bounds."""
         state = self.target.core.state
-        for row in state.pending:
-            asked = [one for one in row.questions if one.peer.asked.get(one.number) is one]
-            assert asked or not row.questions or row.watched or row.limit is not None, (
-                f"{row.call} waits forever"
-            )
         cluster = state.cluster
         assert cluster is not None
+        for row in state.pending:
+            asked = [node for node, number in row.requests if number in cluster.peers[node].asked]
+            assert asked or not row.requests or row.watched or row.limit is not None, (
+                f"{row.call} waits forever"
+            )
         assert len(cluster.peers) <= limits.PEERS_MAX + limits.NODES_MAX
         assert len(state.principals) <= limits.PRINCIPALS_MAX
         for peer in cluster.peers.values():
             assert len(peer.answers) <= 2 * limits.DCP_REQUESTS_MAX
-            assert len(peer.deputies) <= limits.DEPUTIES_PER_NODE_MAX
-            for target in peer.stand_ins.values():
+            assert len(peer.remote_tasks) <= limits.DEPUTIES_PER_NODE_MAX
+            for target in peer.proxies.values():
                 assert target.references or target.pinned, "a proxy object without references"
 
     def _pass(self, milliseconds: int) -> None:
@@ -389,9 +389,9 @@ class ForgerySimulation:
             pools.add("name", *list(state.groups)[-20:])
             for task in rng.sample(everybody, min(6, len(everybody))):
                 pools.add("ref", *(one.id for one in list(task.table)[-20:]))
-                pools.add("buffer", *list(task.buffers)[-5:], *list(task.away)[-5:])
+                pools.add("buffer", *list(task.buffers)[-5:], *list(task.remote_buffers)[-5:])
                 pools.add("number", *list(task.pending)[-5:])
             if state.cluster is not None:
                 for peer in state.cluster.peers.values():
-                    pools.add("object", *list(peer.stand_ins)[-10:])
+                    pools.add("object", *list(peer.proxies)[-10:])
                     pools.add("number", *list(peer.asked)[-10:])

@@ -6,7 +6,7 @@ import pytest
 from core_harness import Client, Node
 
 from dios.core import effects
-from dios.core.model.io_requests import Buffer
+from dios.core.model.records import Buffer
 from dios.errors import Code
 from dios.ids import BufferId, TaskId
 from dios.wire import messages

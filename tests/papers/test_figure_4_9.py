@@ -224,7 +224,7 @@ class Stage:
             for actor in self.actors
         ]
         counters = None if target is None else (target.a_r, target.a_w, target.v_r, target.v_w)
-        holders = [*self.home.core.state.tasks.values(), *self.home.core.state.deputies.values()]
+        holders = [*self.home.core.state.tasks.values(), *self.home.core.state.remote_tasks.values()]
         active = [buffer.mode for task in holders for buffer in task.buffers.values() if buffer.active]
         everything = [one for node in self.cluster.nodes for one in node.core.state.objects.values()]
         return State(

@@ -130,7 +130,7 @@ def test_it_does_not_tell_of_the_end_of_others_children(scene: Scene) -> None:
     )
     scene.ask(dcp.Tell(scene.mine.task, messages.ChildEnded(child, row)))
     task = scene.target.core.state.tasks[scene.mine.task]
-    assert TaskId(child) in task.children_away
+    assert TaskId(child) in task.remote_children
     assert not task.events
 
 
@@ -250,7 +250,7 @@ def test_claimed_rights_and_ids_are_checked(scene: Scene) -> None:
     assert isinstance(answer, dcp.Unknown)
     assert answer.refs == (mine.ref,)
     assert (
-        scene.target.core.state.deputies[scene.villains.task].table.get(4_711).permissions == Permission.READ
+        scene.target.core.state.remote_tasks[scene.villains.task].table.get(4_711).permissions == Permission.READ
     )
     assert me.read(mine.ref) == b"kept"
 
@@ -349,7 +349,7 @@ def test_who_was_removed_is_not_heard_again(scene: Scene) -> None:
     scene.mine.call(messages.SetNode("n3", NodeWish.FORGET))
     scene.target.effects.clear()
     assert scene.ask(scene.forward(messages.NodeInfo())) is None
-    assert not scene.target.core.state.deputies
+    assert not scene.target.core.state.remote_tasks
     for epoch in (1, 2, 2**62):
         scene.target.step(events.PeerUp(scene.target.now, scene.villain.node, epoch, "n3", "", ""))
     hung_up = [one for one in scene.target.effects if isinstance(one, effects.HangUp)]
@@ -370,13 +370,13 @@ def test_a_lie_about_death_kills_nobody(scene: Scene) -> None:
     """That another node is dead makes it a suspect, which denies it: its tasks keep what they hold."""
     scene.friends.lookup(scene.mine.create(data=b"kept").name)
     scene.cluster.settle()
-    held = len(scene.target.core.state.deputies[scene.friends.task].table)
+    held = len(scene.target.core.state.remote_tasks[scene.friends.task].table)
     scene.gossip(gossip.Member(scene.friend.node, "n2", "r1", "10.0.0.2:7117", 1, 5, NodeStatus.DEAD))
     scene.cluster.advance(3_000)
     cluster = scene.target.core.state.cluster
     assert cluster is not None
     assert cluster.membership.members[scene.friend.node].status is NodeStatus.ALIVE
-    assert len(scene.target.core.state.deputies[scene.friends.task].table) == held
+    assert len(scene.target.core.state.remote_tasks[scene.friends.task].table) == held
 
 
 # -- memory -----------------------------------------------------------------------------------------------

@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from copy import copy
 
 import pytest
 
+from dios.core import snapshot
 from dios.core.events import PersistFailed
 from dios.core.machine import Core
+from dios.core.model.accounts import Account
+from dios.core.model.records import PhysicalObject, Reference
+from dios.core.model.state import State
 from dios.core.step import Step
+from dios.errors import InvariantError
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.world import simulate
+from dios.wire.types import Resource
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,6 +53,37 @@ def test_forgetful_core_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Core, "step", hasty)
     with pytest.raises(BrokenPromiseError):
         _simulate_all(range(30))
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "blank"),
+    [
+        (PhysicalObject, "waiters", {}),
+        (Account, "used", [0] * len(Resource)),
+        (Reference, "descendants", {}),
+        (State, "_next_buffer", 1),
+    ],
+)
+def test_forgotten_field_is_caught(
+    record: type, field: str, blank: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that forgets a field is caught within a few seeds: the core that continues is wrong."""
+    schema = snapshot._SCHEMAS[record]
+    names = tuple(name for name in schema.fields if name != field)
+    monkeypatch.setitem(
+        snapshot._SCHEMAS, record, schema._replace(fields=names, read=snapshot._reader(names))
+    )
+    honest = snapshot._Decoder._blank
+
+    def forgetful(self: snapshot._Decoder, row: list[object]) -> object:
+        made = honest(self, row)
+        if type(made) is record:
+            setattr(made, field, copy(blank))
+        return made
+
+    monkeypatch.setattr(snapshot._Decoder, "_blank", forgetful)
+    with pytest.raises(InvariantError):
+        _simulate_all(range(10))
 
 
 def test_lost_write_that_comes_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

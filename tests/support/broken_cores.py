@@ -10,8 +10,7 @@ import pytest
 from dios.core.calls import delegation, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
 from dios.core.machine import Core
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Reference, Task
 from dios.core.remote import reconciliation, requests, serving
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
@@ -57,7 +56,7 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
         del step, question
         return False
 
-    patch.setattr(requests, "_patience_ms", patient)
+    patch.setattr(requests, "_timeout_ms", patient)
     patch.setattr(requests, "_is_cut_off", never)
     patch.setattr(requests, "fail_all", silent)
 
@@ -99,7 +98,7 @@ def tells_twice(patch: pytest.MonkeyPatch) -> None:
     def talkative(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
         task = step.state.tasks.get(body.task)
         if task is not None and isinstance(body.event, messages.ChildEnded):
-            task.children_away[TaskId(body.event.object)] = (peer.node, "", "")
+            task.remote_children[TaskId(body.event.object)] = (peer.node, "", "")
         honest(step, peer, number, body)  # type: ignore[arg-type] # each handler takes its own request
 
     patch.setitem(serving._HANDLERS, dcp.Tell, talkative)
@@ -116,10 +115,9 @@ def keeps_silent(patch: pytest.MonkeyPatch) -> None:
 
     def silent(step: Step, task: Task) -> None:
         del step
-        if task.parent is not None:
-            task.parent.children.pop(task.id, None)
+        task.parent.children.pop(task.id, None)
 
-    patch.setattr(lifecycle, "_tell_parent", silent)
+    patch.setattr(lifecycle, "_notify_parent", silent)
 
 
 def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ _ANSWERS = (
     effects.AnswerVector,
 )
 _BOOKS = frozenset({
-    "_moments", "answers", "asked", "heard_ns", "membership", "next_number", "order_out", "placement",
-    "publish_at", "questions", "settled", "to_publish", "unsaid",
+    "_moments", "_next_number", "answers", "asked", "heard_ns", "membership", "next_number", "order_out",
+    "placement", "publish_at", "requests", "requests_unnamed", "settled", "to_publish",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""
 
@@ -154,7 +154,7 @@ class ClusterNode(Node):
         parts = effect.parts if isinstance(effect, effects.AnswerVector) else (effect,)
         found = [self._filled(part) for part in parts]
         beside = b"".join(data for _, data in found)
-        if effect.task in self.core.state.deputies:
+        if effect.task in self.core.state.remote_tasks:
             found = [(_bare(result, data), data) for result, data in found]
             result = found[0][0]
             if isinstance(effect, effects.AnswerVector):
@@ -284,7 +284,7 @@ class Cluster:
 
     def reply(self, sender: ClusterNode, task: int, seq: int, result: dcp.Answer, beside: bytes) -> None:
         """An answer to a deputy."""
-        home = sender.core.state.deputies[TaskId(task)].home
+        home = sender.core.state.remote_tasks[TaskId(task)].home
         self.post(sender, home, dcp.Reply(seq, result), beside)
 
     def settle(self) -> None:
@@ -363,9 +363,9 @@ class Cluster:
             assert cluster is not None
             for peer in cluster.peers.values():
                 there = self.by_id(peer.node).core.state
-                for target in peer.stand_ins.values():
+                for target in peer.proxies.values():
                     for reference in target.references.values():
-                        deputy = there.deputies.get(reference.task.id)
+                        deputy = there.remote_tasks.get(reference.task.id)
                         held = deputy is not None and reference.id in deputy.table
                         assert held or target.zombie, "a stand-in's reference is not over there"
 

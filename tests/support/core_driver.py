@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from dios.core.events import ObjectRecord
 from dios.core.model.names import logs_group
+from dios.core.model.records import Holder
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.errors import Code
 from dios.ids import Name, ObjectId, TaskId
 from dios.wire import messages
@@ -241,7 +241,7 @@ class Driver(RuleBasedStateMachine):
             assert [group.account.used[resource] for resource in COUNTED] == expected
 
 
-def _asked_for(state: State, task: Task) -> set[Name]:
+def _asked_for(state: State, task: Holder) -> set[Name]:
     """A task's groups without that of its principal's logs, which every session is a member of."""
     home = state.homes.get(task.principal)
     logs = None if home is None or home.name is None else logs_group(home.name)

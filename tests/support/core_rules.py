@@ -11,10 +11,13 @@ from core_driver import BLOBS
 from core_fate import LIVES, MODES, PEOPLE_MAX, PICKS, Fate
 from core_harness import OWNER, Client
 from core_model import ALL, Request
+from core_snapshot import snapshot
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from dios.core import effects, events
+from dios.core.machine import Core
+from dios.core.snapshot import decode, encode
 from dios.errors import Code
 from dios.ids import Principal
 from dios.limits import STREAM_RING_BYTES_DEFAULT
@@ -443,6 +446,17 @@ class CoreMachine(Fate):
         if foreign and mine is not None:
             buffer = foreign[what % len(foreign)].id
             assert client.refused(messages.ReleaseRead(mine.id, buffer)) == Code.EBADF
+
+    # -- snapshots ----------------------------------------------------------------------------------
+    @rule()
+    def continue_from_a_snapshot(self) -> None:
+        """The state is encoded and decoded to the same state, and the core goes on from the decoded one."""
+        state = self.node.core.state
+        data = encode(state)
+        decoded = decode(data, state.entropy)
+        assert encode(decoded) == data
+        assert snapshot(decoded) == snapshot(state)
+        self.node.core = Core.continued(decoded)
 
     @invariant()
     def both_say_the_same(self) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from blake3 import blake3
 from msgspec import Struct
 
-from dios.core.model.recipes import Given, Recipe
+from dios.core.model.records import HandedReference, Recipe
 from dios.core.model.state import State
 
 _LEFT_OUT = frozenset({"entropy", "_deadlines", "_moments"})
 """Entropy is the test's own; rows carry their deadlines, references their ends: heaps only find the first."""
 
-_HOLDING_OBJECTS = (Recipe, Given)
+_HOLDING_OBJECTS = (Recipe, HandedReference)
 
 
 class _Walk:

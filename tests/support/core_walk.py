@@ -17,6 +17,7 @@ from core_rules import CREATABLE, CoreMachine
 from dios.wire.types import AcquireIov, Mode, ObjectType, Semantics
 
 Move: TypeAlias = tuple[int, Callable[[], None]]
+CONTINUED_EVERY = 20
 KINDS = [*[ObjectType.SHMEM_BLOB] * 3, *[ObjectType.DURABLE_BLOB] * 3, *CREATABLE]
 RIGHTS = [ALL, ALL, ALL, 1, 2, 3, 9, 11, 15, 16, 0]
 ACQUIRES = [*[AcquireIov.CREATE] * 3, AcquireIov.TAKE, AcquireIov.BORROW, *[AcquireIov.REUSE] * 3]
@@ -28,6 +29,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)  # noqa: S311 - a repeatable walk, nothing secret
         self.machine = CoreMachine()
+        self.steps = 0
         self.moves: list[Move] = [*self._people(), *self._objects(), *self._requests(), *self._rest()]
 
     def select(self) -> int:
@@ -51,6 +53,9 @@ class Walk:
     def step(self) -> None:
         """One move, then both must say the same."""
         self.rng.choices(self.moves, [weight for weight, _ in self.moves])[0][1]()
+        self.steps += 1
+        if self.steps % CONTINUED_EVERY == 0:
+            self.machine.continue_from_a_snapshot()
         self.machine.both_say_the_same()
 
     def _people(self) -> list[Move]:

@@ -183,6 +183,26 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
         )
 
 
+@app.command(epilog="\b\nExamples:\n  dios-node state --json\n  dios-node state --data ./node0 --json")
+def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Print the tables of a running node: fingerprints, counts and states, never names.
+
+    For the node's own user and root. Without --json only the number of rows of each table is printed. Exit
+    status 3 when no node runs.
+    """
+    with reporting("dios-node state", as_json=as_json):
+        path = _target(data, node)
+        if daemon.find(path) is None:
+            say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
+            raise typer.Exit(NOT_RUNNING)
+        with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+            tables = connected.read_state()
+        if as_json:
+            write_json(tables)
+        else:
+            facts([(name, f"{len(rows)} rows") for name, rows in tables.items()])
+
+
 def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
     """Return a line about the cluster, or nothing for a node without one."""
     if not members:

@@ -80,6 +80,23 @@ class ClusterOps(SchedulingOps):
         """Return counts and guarantees of the node, or of the one called ``host``; refused to pure tasks."""
         return expect(messages.Info, (yield messages.NodeInfo(host)))
 
+    def read_state_op(self) -> Operation[dict[str, list[dict[str, int | str]]]]:
+        """The tables of the node by name, each a list of rows; for who runs the node, and root.
+
+        Rows have fingerprints and never names. A table is read in parts, so that one which changes meanwhile
+        may have a row twice, or lack one.
+        """
+        names = expect(messages.TableRows, (yield messages.ReadTable())).tables
+        found: dict[str, list[dict[str, int | str]]] = {}
+        for name in names:
+            rows = found[name] = []
+            start: int | None = 0
+            while start is not None:
+                part = expect(messages.TableRows, (yield messages.ReadTable(name, start)))
+                rows += [dict(zip(part.columns, row, strict=True)) for row in part.rows]
+                start = part.following or None
+        return found
+
 
 def wish_of(wish: NodeWish | str) -> NodeWish:
     """Return a change by its name: "drain", "undrain" or "forget"."""

@@ -163,6 +163,7 @@ class Node(
     info = blocking(_Ops.info_op)
     nodes = blocking(_Ops.nodes_op)
     set_node = blocking(_Ops.set_node_op)
+    read_state = blocking(_Ops.read_state_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)

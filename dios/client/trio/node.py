@@ -174,6 +174,7 @@ class AsyncNode(
     info = awaited(_Ops.info_op)
     nodes = awaited(_Ops.nodes_op)
     set_node = awaited(_Ops.set_node_op)
+    read_state = awaited(_Ops.read_state_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)

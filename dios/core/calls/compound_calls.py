@@ -1,6 +1,6 @@
 """Compound requests: several stages of an I/O request in one message (§5.2.3).
 
-Not for: the single stages (``dios.core.calls.io_calls``).
+The single stages are in ``dios.core.calls.io_calls``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dios.core import effects
 from dios.core.calls import access, computed_objects, durable_streams, io_steps
 from dios.core.effects import WriteSource
 from dios.core.model.io_requests import admits
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
 from dios.errors import Busy, InvalidError, TooLargeError
@@ -26,7 +26,7 @@ from dios.wire.types import (
 _BUFFER_BYTES_DEFAULT = 4096
 
 
-def read_once(step: Step, task: Task, seq: int, call: messages.ReadOnce) -> None:
+def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> None:
     """Acquire, commit and release a read: valid at one instant, so its commit always holds."""
     if call.flags:
         access.flags_of(call.flags, Flag.NON_BLOCKING)
@@ -41,14 +41,14 @@ def read_once(step: Step, task: Task, seq: int, call: messages.ReadOnce) -> None
     length = min(call.size, available) if call.size else available
     target.admissions += 1
     target.v_r += 1
-    step.seen(target)
+    step.depend_on(target)
     step.changed(target)
     io_steps.note_in_vector(step, target)
     result = messages.Buffer(0, length, target.v_r, target.v_w)
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, call.offset, length))
 
 
-def write_once(step: Step, task: Task, seq: int, call: messages.WriteOnce) -> None:
+def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> None:
     """Acquire, fill, commit and release a write in one instant."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
     reference = access.for_io(task, call.ref, Mode.WRITE)
@@ -77,7 +77,7 @@ def write_once(step: Step, task: Task, seq: int, call: messages.WriteOnce) -> No
     step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
 
 
-def commit_acquire_read(step: Step, task: Task, seq: int, call: messages.CommitAcquireRead) -> None:
+def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.CommitAcquireRead) -> None:
     """Commit a read and at once start the next on the same buffer and range."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, Mode.READ)
@@ -96,7 +96,7 @@ def commit_acquire_read(step: Step, task: Task, seq: int, call: messages.CommitA
     io_steps.answer_read(step, buffer, seq, reuse=True)
 
 
-def commit_acquire_write(step: Step, task: Task, seq: int, call: messages.CommitAcquireWrite) -> None:
+def commit_acquire_write(step: Step, task: Holder, seq: int, call: messages.CommitAcquireWrite) -> None:
     """Commit a write and at once start the next on the same buffer and range."""
     flags = access.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)
     reference = access.for_io(task, call.ref, Mode.WRITE)

@@ -10,10 +10,7 @@ from typing import TypeAlias
 from dios.core import effects
 from dios.core.calls import durable_streams, network_streams
 from dios.core.effects import WriteSource
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference
 from dios.core.model.type_states import AcceptState, ConsoleState, StreamState, TimerState
 from dios.core.step import Step
 from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, WouldBlockError
@@ -26,7 +23,7 @@ from dios.wire.types import AcquireIov, Flag, Mode, ObjectType, TaskState
 ReadCall: TypeAlias = messages.AcquireRead | messages.ReadOnce
 
 
-def ready(step: Step, task: Task, target: PhysicalObject, reference: Reference, mode: Mode) -> bool:
+def ready(step: Step, task: Holder, target: PhysicalObject, reference: Reference, mode: Mode) -> bool:
     """Whether I/O in ``mode`` would not wait (B.1.13)."""
     if target.zombie:
         return True
@@ -42,7 +39,7 @@ def ready(step: Step, task: Task, target: PhysicalObject, reference: Reference, 
     if target.type is ObjectType.DURABLE_STREAM:
         return mode is Mode.WRITE or target.size != reference.position
     if target.type is ObjectType.TASK:
-        if target is task.object:
+        if target is task.object and isinstance(task, LocalHolder):
             return task.has_event
         other = step.state.tasks.get(TaskId(target.id))
         return other is None or other.state is TaskState.ENDED
@@ -122,7 +119,7 @@ def _bytes_of(step: Step, reference: Reference) -> bytes:
         return target.name or b""
     if target.type is ObjectType.NETWORK:
         return b""
-    if target is task.object:
+    if target is task.object and isinstance(task, LocalHolder):
         event = task.pop_event()
         return b"" if event is None else encode_event(event)
     other = step.state.tasks.get(TaskId(target.id))

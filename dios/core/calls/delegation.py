@@ -1,7 +1,6 @@
-"""Delegation: a new, never wider reference in another task's table (thesis §4.5.3, Table 4.3, B.1.3).
+"""Delegation: a new reference in another task's table, with at most the same rights (Table 4.3, B.1.3).
 
-Not for: handing references to a task at its start (``dios.core.calls.run_calls``), or taking them back
-(``dios.core.calls.retirement``).
+``dios.core.calls.retirement`` takes delegated references back.
 """
 
 from __future__ import annotations
@@ -9,18 +8,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.calls import access
 from dios.core.calls.io_steps import note_in_vector
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance, Reference, narrowed
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, narrowed
 from dios.core.model.type_rules import RULES, is_blob
-from dios.core.remote import proxies, remote_calls, remote_tasks, replication, requests
-from dios.core.remote.peers import Cluster, Then
+from dios.core.remote import notices, proxies, remote_calls, remote_tasks, replication, requests
+from dios.core.remote.continuations import AnswerRequest, FitCopied, HandedOver
+from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -43,30 +40,30 @@ from dios.wire.types import (
 )
 
 
-def copy(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
     access.flags_of(call.flags, Flag.NONE)
-    delegable(task, call.ref)
+    access.delegable(task, call.ref)
     held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
     node = place_for_copy(step, held, call)
     if node or held.object.home:
         if step.parts is not None:
             raise InvalidError("what goes to another node stands alone; no vector")
-        _copy_away(step, task, seq, call)
+        _copy_remote(step, task, seq, call)
         return
     receiver = access.receiving(step.state, held)
     fresh = delegate(step, task, receiver, call)
     public = fresh.public()
-    step.tell(receiver, messages.Delegated(public, task.object.fingerprint))
+    notices.notify(step, receiver, messages.Delegated(public, task.object.fingerprint))
     if receiver is task:
         step.answer(task, seq, messages.References((public,)))
     else:
         step.answer(task, seq, messages.Done(1))
 
 
-def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Reference:
-    """A new reference in the table of a task of this node, or of another one's deputy."""
-    reference = delegable(task, call.ref)
+def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
+    """A new reference in the table of a task of this node, or of another one's remote task."""
+    reference = access.delegable(task, call.ref)
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)
@@ -80,8 +77,9 @@ def delegate(step: Step, task: Task, receiver: Task, call: messages.Copy) -> Ref
         _require_unwritten(step, target)
         _require_room_for_copy(task, target, kind)
         target = _duplicate(step, task, target, kind, call.buffering)
-    step.seen(reference.object)
-    fresh = step.grant(
+    step.depend_on(reference.object)
+    fresh = lifetimes.grant(
+        step,
         receiver,
         target,
         narrowed(reference.permissions, call.permissions),
@@ -102,7 +100,7 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
     """
     cluster = step.state.cluster
     if call.host:
-        peer = remote_calls.named(step, call.host)
+        peer = remote_calls.peer_named(step, call.host)
         return NodeId(0) if peer is None else peer.node
     if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
         if cluster is None:
@@ -115,86 +113,87 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
     return receiver.object.home if copies else NodeId(0)
 
 
-def _copy_away(step: Step, task: Task, seq: int, call: messages.Copy) -> None:
+def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """An object of this node, and a receiver or a place on another."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
     row = Pending(task, seq, call, ())
     step.wait(row)
 
-    def answered(later: Step, answer: dcp.Answer) -> None:
-        if not later.state.pending.has(row):
-            return
-        later.state.pending.remove(row)
-        if isinstance(answer, dcp.Planted):
-            try:
-                remote_calls.finish_copy(later, task, seq, answer)
-            except DiosError as error:
-                later.refuse(task, seq, error)
-        elif isinstance(answer, messages.Done | messages.Failure):
-            later.answer(task, seq, answer)
-        else:
-            raise ProtocolError("an answer of the wrong kind")
-
     try:
-        delegate_away(step, task, call, node, receiver, answered, asker=cluster.here.node)
+        delegate_remote(step, task, call, node, receiver, FitCopied(row.id), asker=cluster.here.node)
     except DiosError:
         step.state.pending.remove(row)
         raise
 
 
-def delegate_away(
+def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) -> None:
+    """Answer a copy call on an object of this node."""
+    del then
+    if isinstance(answer, dcp.Planted):
+        remote_calls.finish_copy(step, row.task, row.seq, answer)
+    elif isinstance(answer, messages.Done | messages.Failure):
+        step.answer(row.task, row.seq, answer)
+    else:
+        raise ProtocolError("an answer of the wrong kind")
+
+
+def delegate_remote(
     step: Step,
-    giver: Task,
+    giver: Holder,
     call: messages.Copy,
     node: NodeId,
     receiver: dcp.Caller,
-    answer: Then,
+    then: AnswerRequest | FitCopied,
     *,
     asker: NodeId,
 ) -> None:
-    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a deputy.
+    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a remote task.
 
-    ``asker`` is the node that waits for ``answer``; what is for one of its own tasks it enters itself.
+    ``then`` goes on with the answer. ``asker`` is the node that waits for it; what is for one of its own
+    tasks it enters itself.
     """
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     place = NodeId(0)
     if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
         place = _place_seen_from(cluster, node, call)
     if place and place != cluster.here.node:
         if receiver.task != giver.id:
             raise InvalidError("a copy on another node is for who asks for it; delegate it then")
-        replication.plant(step, giver, call, place, answer)
+        replication.create_replica(step, giver, call, place, then)
         return
     if node == cluster.here.node:
         taker = step.state.tasks.get(receiver.task)
         if taker is None or not taker.alive:
             raise NoSuchTaskError("the receiving task has ended")
         fresh = delegate(step, giver, taker, _without_place(call))
-        step.tell(taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
-        answer(step, messages.Done(1))
+        notices.notify(step, taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
+        step.continue_with(then, messages.Done(1))
         return
     known = dcp.Caller(
         receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
     )
-    deputy = remote_tasks.deputy_of(
-        step, remote_tasks.home_of(cluster, node), known, guessed=not receiver.principal
+    remote_task = remote_tasks.remote_task_for(
+        step, remote_tasks.peer_named(cluster, node), known, guessed=not receiver.principal
     )
-    fresh = delegate(step, giver, deputy, _without_place(call))
-    told = proxies.abroad(step, fresh)
+    fresh = delegate(step, giver, remote_task, _without_place(call))
+    told = proxies.public_part(step, fresh)
     if node == asker:
-        answer(step, dcp.Offered((told,)))
+        step.continue_with(then, dcp.Offered((told,)))
         return
     give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
 
-    def given(later: Step, result: dcp.Answer) -> None:
-        if not isinstance(result, messages.Done):
-            found = deputy.table.find(fresh.id)
-            if found is not None:
-                later.drop_reference(found)
-        answer(later, result)
+    requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then))
 
-    requests.ask(step, node, give, given)
+
+def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
+    """Drop a reference that the receiver's node did not take, and go on."""
+    remote_task = step.state.remote_tasks.get(then.task)
+    if remote_task is not None and not isinstance(answer, messages.Done):
+        reference = remote_task.table.find(then.ref)
+        if reference is not None:
+            lifetimes.drop_reference(step, reference)
+    step.continue_with(then.then, answer)
 
 
 def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
@@ -216,17 +215,6 @@ def _without_place(call: messages.Copy) -> messages.Copy:
     return replace(call, host="", proximity=None) if call.host or call.proximity else call
 
 
-def delegable(task: Task, ref_id: int) -> Reference:
-    """A reference the caller may hand on: it has the right, lives, and is to no group (§4.4)."""
-    reference = access.living(access.held(task, ref_id))
-    if reference.object.type is ObjectType.GROUP:
-        raise NotPermittedError(
-            "references to groups are never delegated; start the other task as a member instead",
-            fingerprint=reference.object.fingerprint,
-        )
-    return access.held(task, reference.id, Permission.DELEGATE)
-
-
 def end_of(step: Step, lifetime_ns: int) -> int:
     """When a reference with this lifetime goes by itself; 0 for never."""
     if lifetime_ns > limits.LIFETIME_NS_MAX:
@@ -235,7 +223,7 @@ def end_of(step: Step, lifetime_ns: int) -> int:
     return step.now + lifetime_ns if lifetime_ns else 0
 
 
-def require_room(receiver: Task, target: PhysicalObject) -> None:
+def require_room(receiver: Holder, target: PhysicalObject) -> None:
     """The receiver's table, its account and those of the object's groups take one more reference."""
     receiver.table.require_room()
     receiver.account.require(Resource.REFERENCES, 1)
@@ -255,7 +243,7 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
     note_in_vector(step, origin)
 
 
-def _require_room_for_copy(task: Task, origin: PhysicalObject, kind: ObjectType) -> None:
+def _require_room_for_copy(task: Holder, origin: PhysicalObject, kind: ObjectType) -> None:
     accounts = (task.account, *origin.sharing)
     require_all(accounts, Resource.OBJECTS, 1)
     require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
@@ -289,7 +277,7 @@ def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT00
 
 
 def _duplicate(
-    step: Step, task: Task, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
+    step: Step, task: Holder, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
 ) -> PhysicalObject:
     """A new physical object of the same logical object, with the same bytes and versions."""
     raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE
@@ -307,7 +295,7 @@ def _duplicate(
     made.version.resize(origin.size)
     made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w
     step.state.add_object(made)
-    step.seen(origin)
+    step.depend_on(origin)
     if RULES[kind].persistence is Persistence.DURABLE:
         source = WriteSource(content_of=origin.id, length=origin.size)
         step.put(made, source)

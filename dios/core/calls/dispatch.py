@@ -1,6 +1,6 @@
-"""The interface of the core: which function handles which call (Table 4.4, appendix B).
+"""The interface of the core: the function that handles each call (Table 4.4, appendix B).
 
-Not for: what the calls do. A refusal is turned into a Failure here, and denials into audit records.
+A refusal becomes a Failure here, and a denial also an audit record.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from dios.core.calls import (
     rate_calls,
     resolution,
     retirement,
+    run_calls,
     scheduling_calls,
+    tables,
     task_calls,
 )
-from dios.core.effects import AnswerVector
-from dios.core.model.tasks import Task
+from dios.core.effects import AnswerVector, DropPayload, Reply
+from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, remote_calls
-from dios.core.remote.proxies import Proxy
-from dios.core.step import Reply, Step
+from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
+from dios.core.remote.peers import Proxy
+from dios.core.step import Step
 from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
-from dios.wire import messages
+from dios.wire import dcp, messages
 
 # Each handler takes just the call it stands beside; the table's key is what makes that true.
-Handler: TypeAlias = Callable[[Step, Task, int, Never], None]
+Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
 
 _HANDLERS: Final[dict[type, Handler]] = {
     messages.Create: object_calls.create,
     messages.Lookup: resolution.lookup,
     messages.Copy: delegation.copy,
     messages.Delete: object_calls.delete,
-    messages.Run: scheduling_calls.run,
+    messages.Run: run_calls.run,
     messages.Pause: task_calls.pause,
     messages.Resume: task_calls.resume,
     messages.AcquireRead: io_calls.acquire_read,
@@ -66,12 +69,13 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.SetLimits: limit_calls.set_limits,
     messages.ListNodes: node_calls.list_nodes,
     messages.SetNode: node_calls.set_node,
-    messages.ReadQueue: scheduling_calls.read_board,
+    messages.ReadQueue: scheduling_calls.read_queue,
     messages.Place: scheduling_calls.place,
     messages.AskScheduler: scheduling_calls.ask,
     messages.Advise: scheduling_calls.advise,
     messages.Report: scheduling_calls.report,
     messages.Govern: rate_calls.govern,
+    messages.ReadTable: tables.read_table,
 }
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
@@ -92,7 +96,7 @@ def carried_bytes(call: messages.PlainCall) -> bytes | None:
 
 
 def dispatch(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
 ) -> None:
     """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing.
 
@@ -105,10 +109,10 @@ def dispatch(
     else:
         step.payload, step.payload_size = payload, len(data)
     try:
-        if task.abroad:
-            target = forwarding.place_of(task, call)
+        if task.remote_nodes:
+            target = forwarding.proxy_of(task, call)
             if target is not None:
-                _elsewhere(step, task, seq, call, target)
+                _remote(step, task, seq, call, target)
                 return
         _HANDLERS[type(call)](step, task, seq, cast("Never", call))
     except DiosError as error:
@@ -118,17 +122,17 @@ def dispatch(
 
 
 def dispatch_vector(
-    step: Step, task: Task, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
+    step: Step, task: Holder, seq: int, vector: messages.Vector, payload: PayloadId, attached: int = 0
 ) -> None:
     """Handle the calls of a vector in order and answer them in one message.
 
     The inline bytes of its calls stand in the host under ids that count up from ``payload``; or else
     ``attached`` many came beside the message, for the one commit in it.
     """
-    if task.abroad:
-        places = [forwarding.place_of(task, call) for call in vector.calls]
+    if task.remote_nodes:
+        places = [forwarding.proxy_of(task, call) for call in vector.calls]
         if any(places):
-            _mixed(step, task, seq, vector, places)
+            _remote_vector(step, task, seq, vector, places)
             return
     step.emit_answer(
         AnswerVector(task.id, seq, tuple(_answers(step, task, seq, vector.calls, payload, attached)))
@@ -137,7 +141,7 @@ def dispatch_vector(
 
 def _answers(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     calls: tuple[messages.PlainCall, ...],
     payload: PayloadId,
@@ -156,30 +160,51 @@ def _answers(
     return parts
 
 
-def _elsewhere(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
+def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     if isinstance(call, messages.Copy):
         remote_calls.copy(step, task, seq, call, target)
     else:
         forwarding.forward(step, task, seq, call, target)
 
 
-def _mixed(
+def _remote_vector(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     vector: messages.Vector,
     places: list[Proxy | None],
 ) -> None:
     """A vector of which some calls go to other nodes; the rest is done when these are answered."""
-
-    def local(later: Step, calls: tuple[messages.PlainCall, ...]) -> list[Reply]:
-        return _answers(later, task, seq, calls, PayloadId(0))
-
     try:
         for call, target in zip(vector.calls, places, strict=True):
             # The event that brought its bytes would be over.
             if target is None and carried_bytes(call) is not None:
                 raise InvalidError("what a vector writes inline must all be on other nodes, or all here")
-        remote_calls.vector(step, task, seq, vector, places, local)
+        remote_calls.vector(step, task, seq, vector, places)
     except DiosError as error:
         step.refuse(task, seq, error)
+
+
+def take_gathered(step: Step, then: GatherAnswer, answer: dcp.Answer) -> None:
+    """Go on with a vector, or with a list of tasks, once every node has answered."""
+    complete = remote_calls.take_gathered(step, then, answer)
+    if complete is None:
+        return
+    row, progress = complete
+    try:
+        if isinstance(progress.plan, VectorPlan):
+            _finish_vector(step, row, progress.plan, progress.answers)
+        else:
+            remote_calls.finish_list(step, row, progress.plan, progress.answers)
+    except DiosError as error:
+        step.refuse(row.task, row.seq, error)
+    for payload in progress.kept:
+        step.emit(DropPayload(payload))
+
+
+def _finish_vector(step: Step, row: Pending, plan: VectorPlan, answers: list[GatheredAnswer | None]) -> None:
+    task, seq, call = row.task, row.seq, cast("messages.Vector", row.call)
+    parts = remote_calls.remote_parts(step, row, call, plan, answers)
+    own = _answers(step, task, seq, tuple(call.calls[place] for place in plan.local), PayloadId(0))
+    parts.update(zip(plan.local, own, strict=True))
+    step.emit_answer(AnswerVector(task.id, seq, tuple(parts[place] for place in range(len(call.calls)))))

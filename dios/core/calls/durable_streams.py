@@ -21,7 +21,7 @@ from dios.wire import messages
 from dios.wire.types import Flag
 
 if TYPE_CHECKING:
-    from dios.core.model.references import Reference
+    from dios.core.model.records import Reference
     from dios.core.step import Step
 
 
@@ -72,6 +72,6 @@ def deliver(
     length = min(target.size - call.offset, limits.INLINE_BYTES_MAX)
     whole = call.offset + length == target.size
     reference.position = target.size if whole else call.offset
-    step.seen(target)
+    step.depend_on(target)
     result = messages.Buffer(0, length, target.v_r, target.v_w)
     step.emit(effects.AnswerLog(reference.task.id, seq, result, target.id, call.offset, length))

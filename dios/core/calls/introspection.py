@@ -1,17 +1,15 @@
-"""What a task may learn of tasks and of the node, and who may end the node.
+"""What a task may learn of tasks and of the node, and the call that stops the node.
 
-Not for: use and limits of resources (``dios.core.calls.limit_calls``).
+Use and limits of resources are in ``dios.core.calls.limit_calls``.
 """
 
 from __future__ import annotations
 
-from dios.core import effects
-from dios.core.calls import access, delegation
-from dios.core.calls.run_calls import not_repeatable
-from dios.core.model import submission_queue
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
-from dios.core.remote import remote_calls
+from dios.core import effects, lifetimes
+from dios.core.calls import access, delegation, submissions
+from dios.core.calls.run_orders import not_repeatable
+from dios.core.model.records import Holder, Provenance, Session, Task
+from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import NoSuchTaskError, NotPermittedError
 from dios.ids import TaskId
@@ -19,7 +17,7 @@ from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission
 
 
-def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> None:
+def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> None:
     """A read-only reference to the console of a task that the caller may read."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
@@ -27,39 +25,41 @@ def console_of(step: Step, task: Task, seq: int, call: messages.ConsoleOf) -> No
         raise NoSuchTaskError("the node no longer keeps this task's console")
     delegation.require_room(task, other.console)
     # Whoever loses the task, by time or by hand, loses its console as well.
-    granted = step.grant(task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference)
+    granted = lifetimes.grant(
+        step, task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference
+    )
     step.answer(task, seq, messages.References((granted.public(),)))
 
 
-def list_tasks(step: Step, task: Task, seq: int, call: messages.ListTasks) -> None:
+def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> None:
     """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = tuple(
         other.row(step.state.place)
         for other in step.state.tasks.values()
-        if other.principal == task.principal and not other.is_session
+        if other.principal == task.principal and isinstance(other, Task)
     )
-    rows += submission_queue.waiting_rows(step.state, task.principal)
+    rows += submissions.waiting_rows(step.state, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
-def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None:
+def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Counts of this node; the host adds what it knows of the machine."""
     access.refuse_pure(task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
-        remote_calls.pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     state = step.state
     counts = {
         "objects": len(state.objects),
         "names": len(state.names),
-        "tasks": sum(1 for other in state.tasks.values() if other.alive and not other.is_session),
-        "sessions": sum(1 for other in state.tasks.values() if other.is_session),
+        "tasks": sum(1 for _ in state.living_tasks()),
+        "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
         "waiting": len(state.pending),
@@ -68,7 +68,7 @@ def node_info(step: Step, task: Task, seq: int, call: messages.NodeInfo) -> None
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 
-def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
+def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
     """End the node; for the principal that runs it, and root."""
     del call
     access.refuse_pure(task)
@@ -79,11 +79,11 @@ def shutdown(step: Step, task: Task, seq: int, call: messages.Shutdown) -> None:
     step.emit(effects.BeginShutdown())
 
 
-def describe(step: Step, task: Task, seq: int, call: messages.Describe) -> None:
+def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> None:
     """What a task was handed, may use and has used; for who may read it."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
-    if other is None or other.recipe is None:
+    if not isinstance(other, Task) or other.recipe is None:
         raise NoSuchTaskError("the node does not keep how this task was run")
     recipe, groups = other.recipe, step.state.groups
     step.answer(

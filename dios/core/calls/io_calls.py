@@ -8,12 +8,11 @@ Not for: their compounds (``dios.core.calls.compound_calls``), the arithmetic of
 from __future__ import annotations
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import access, computed_objects, io_steps
 from dios.core.model.accounts import charge_all, require_all, require_bytes
-from dios.core.model.io_requests import Buffer, abort, associate, give_back, holds
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.io_requests import abort, associate, give_back, holds
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
 from dios.errors import InvalidError, LimitError, TooLargeError
@@ -32,7 +31,7 @@ _BUFFER_BYTES_DEFAULT = 4096
 
 
 # -- acquire --------------------------------------------------------------------------------------
-def acquire_read(step: Step, task: Task, seq: int, call: messages.AcquireRead) -> None:
+def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead) -> None:
     """dios_acquire_read: register the request and hand out a buffer with the object's bytes."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     reference = access.for_io(task, call.ref, Mode.READ)
@@ -48,7 +47,7 @@ def acquire_read(step: Step, task: Task, seq: int, call: messages.AcquireRead) -
     io_steps.answer_read(step, buffer, seq, reuse=call.iov is AcquireIov.REUSE)
 
 
-def acquire_write(step: Step, task: Task, seq: int, call: messages.AcquireWrite) -> None:
+def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrite) -> None:
     """dios_acquire_write: register the request and hand out a buffer to fill."""
     access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
     reference = access.for_io(task, call.ref, Mode.WRITE)
@@ -124,7 +123,7 @@ def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messag
 
 
 # -- commit ---------------------------------------------------------------------------------------
-def commit_read(step: Step, task: Task, seq: int, call: messages.CommitRead) -> None:
+def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -> None:
     """dios_commit_read: say whether the bytes were valid until now."""
     access.flags_of(call.flags, Flag.NONE)
     if call.iov is CommitIov.BORROW:
@@ -139,7 +138,7 @@ def commit_read(step: Step, task: Task, seq: int, call: messages.CommitRead) -> 
     io_steps.answer_commit(step, buffer.object, task, seq, valid=valid)
 
 
-def commit_write(step: Step, task: Task, seq: int, call: messages.CommitWrite) -> None:
+def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite) -> None:
     """dios_commit_write: if the semantics held, the buffer's bytes become the object's."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
     reference = access.for_io(task, call.ref, Mode.WRITE)
@@ -209,7 +208,7 @@ def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: Com
 
 
 # -- release --------------------------------------------------------------------------------------
-def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messages.ReleaseWrite) -> None:
+def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | messages.ReleaseWrite) -> None:
     """dios_release_read and dios_release_write: give the buffer back, exactly once."""
     flags = access.flags_of(call.flags, Flag.RELEASE_COMMIT)
     reference = access.held(task, call.ref)
@@ -229,7 +228,7 @@ def release(step: Step, task: Task, seq: int, call: messages.ReleaseRead | messa
         if valid and mode is Mode.WRITE:
             io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, buffer.length, replace=False)
     if buffer.owner is None:
-        step.close_buffer(buffer)
+        lifetimes.close_buffer(step, buffer)
     else:
         step.changed(buffer.object)
         give_back(buffer)

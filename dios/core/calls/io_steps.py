@@ -1,6 +1,6 @@
-"""What the calls on buffers have in common: checks, counting, and their answers.
+"""The parts that the calls on buffers share: checks, counting and answers.
 
-Not for: the calls themselves (``io_calls``, ``compound_calls``), or validity (``iorequests``).
+``dios.core.model.io_requests`` decides on admission and validity.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import access
 from dios.core.effects import WriteSource
-from dios.core.model.accounts import require_all, require_bytes, shadow
-from dios.core.model.io_requests import Buffer, admits, begin, holds, settle
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.accounts import buffer_version, require_all, require_bytes
+from dios.core.model.io_requests import admits, begin, holds, settle
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
 from dios.core.step import Step
 from dios.errors import BadReferenceError, Busy, Conflict, InvalidError, TooLargeError
 from dios.ids import BufferId
@@ -64,7 +62,7 @@ def require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> None
         raise InvalidError(f"the buffer was acquired to {buffer.mode.name.lower()}")
 
 
-def own_buffer(step: Step, task: Task, buffer_id: int) -> Buffer:
+def own_buffer(step: Step, task: Holder, buffer_id: int) -> Buffer:
     """A buffer of the caller, not one that an earlier call of the same vector makes: ids are no secret."""
     buffer = access.own_buffer(task, buffer_id)
     if buffer.id in step.opened_in_vector:
@@ -75,7 +73,7 @@ def own_buffer(step: Step, task: Task, buffer_id: int) -> Buffer:
 def begin_request(step: Step, buffer: Buffer, level: Semantics) -> None:
     """Count an admitted request, and publish that."""
     begin(buffer, level)
-    step.seen(buffer.object)
+    step.depend_on(buffer.object)
     step.changed(buffer.object)
 
 
@@ -117,7 +115,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         target.opened_raw(buffer.offset + buffer.length)
         buffer.stand_for(target.version)
     elif call.iov is AcquireIov.CREATE:
-        buffer.stand_for(shadow(task.account, buffer.length))
+        buffer.stand_for(buffer_version(task.account, buffer.length))
     step.reply(
         effects.AnswerWrite(
             task.id,
@@ -214,7 +212,7 @@ def settle_request(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
     """End the request's commit stage; it holds only if what it depends on does ``also``."""
     valid = holds(buffer) and also
     settle(buffer, valid=valid)
-    step.seen(buffer.object)
+    step.depend_on(buffer.object)
     step.changed(buffer.object)
     return valid
 
@@ -246,7 +244,7 @@ def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: i
     step.emit(effects.ApplyWrite(target.id, source, raw=raw, durable=durable))
 
 
-def answer_commit(step: Step, target: PhysicalObject, task: Task, seq: int, *, valid: bool) -> None:
+def answer_commit(step: Step, target: PhysicalObject, task: Holder, seq: int, *, valid: bool) -> None:
     """Make the source's bytes the object's; a durable object goes through the store first."""
     if valid:
         step.answer(task, seq, messages.Committed(target.v_r, target.v_w))

@@ -1,52 +1,49 @@
 """How sessions and tasks begin and end (thesis §4.4 Bootstrap, §4.5.2, B.1.4, B.1.5).
 
-Not for: the run call's checks (``dios.core.calls.task_calls``), or processes.
+The host has the processes; ``dios.core.calls.run_calls`` handles the run call.
 """
 
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
+from dios.core.calls import groups, submissions
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
-from dios.core.model import groups, submission_queue
 from dios.core.model.accounts import Account, charge_all
 from dios.core.model.names import child_task_name, logs_group
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.recipes import Reserved
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import (
+    ChildIdentity,
+    Holder,
+    LocalHolder,
+    PhysicalObject,
+    Provenance,
+    Reference,
+    Reserved,
+    Session,
+    Task,
+)
 from dios.core.model.type_states import ConsoleState
-from dios.core.remote import requests
+from dios.core.remote import notices, requests
 from dios.core.step import Step
 from dios.errors import Code
 from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Brand, Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
+from dios.wire.types import Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
 
 _SELF_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE | Permission.DELETE
 _CONSOLE_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE
 
 
-def make_task(
-    step: Step,
-    task_id: TaskId,
-    name: Name,
-    principal: Principal,
-    brand: Brand,
-    members_of: tuple[Name, ...],
-    account: Account,
-    *,
-    parent: Task | None,
-    is_session: bool,
-    label: str,
-) -> Task:
-    """A task with its own object and its console."""
+def own_objects(
+    step: Step, task: TaskId, name: Name, principal: Principal
+) -> tuple[PhysicalObject, PhysicalObject]:
+    """The object and the console of a task or session that begins."""
     home = groups.home_of(step, principal)
     in_groups = (home.name,) if home.name is not None else ()
     own = PhysicalObject(
-        ObjectId(task_id), ObjectType.TASK, name, in_groups, principal, deletion=Deletion.REFERENCE_COUNTED
+        ObjectId(task), ObjectType.TASK, name, in_groups, principal, deletion=Deletion.REFERENCE_COUNTED
     )
     console = PhysicalObject(
         ObjectId(step.state.fresh_id()),
@@ -56,37 +53,28 @@ def make_task(
         principal,
         deletion=Deletion.IMMORTAL,
     )
-    console.state = ConsoleState(task_id)
-    task = Task(
-        own,
-        console,
-        name,
-        principal,
-        brand,
-        members_of,
-        account,
-        parent=parent,
-        is_session=is_session,
-        label=label,
-        now=step.now,
-    )
-    own.pinned = console.pinned = 1
-    step.state.add_object(own)
-    step.state.add_object(console)
-    step.state.tasks[task_id] = task
-    if parent is not None:
-        parent.children[task_id] = task
-    return task
+    console.state = ConsoleState(task)
+    return own, console
+
+
+def enter_task(step: Step, task: LocalHolder) -> None:
+    """Enter a task or session that begins into the node's tables."""
+    task.object.pinned = task.console.pinned = 1
+    step.state.add_object(task.object)
+    step.state.add_object(task.console)
+    step.state.tasks[task.id] = task
 
 
 def default_references(
-    step: Step, task: Task, member_of: tuple[PhysicalObject, ...]
+    step: Step, task: LocalHolder, member_of: tuple[PhysicalObject, ...]
 ) -> tuple[Reference, Reference, tuple[Reference, ...]]:
     """Self, console and one reference for each group the task is a member of."""
-    own = step.grant(task, task.object, _SELF_RIGHTS, Provenance.INITIAL)
+    own = lifetimes.grant(step, task, task.object, _SELF_RIGHTS, Provenance.INITIAL)
     task.self_ref = own.id
-    console = step.grant(task, task.console, _CONSOLE_RIGHTS, Provenance.INITIAL)
-    member_refs = tuple(step.grant(task, group, Permission.ALL, Provenance.INITIAL) for group in member_of)
+    console = lifetimes.grant(step, task, task.console, _CONSOLE_RIGHTS, Provenance.INITIAL)
+    member_refs = tuple(
+        lifetimes.grant(step, task, group, Permission.ALL, Provenance.INITIAL) for group in member_of
+    )
     return own, console, member_refs
 
 
@@ -99,19 +87,18 @@ def open_session(step: Step, event: SessionOpened) -> None:
     if home.name is not None:
         names = (*names, logs_group(home.name))
     name = step.state.fresh_name()
-    task = make_task(
-        step,
-        event.task,
+    own_object, console_object = own_objects(step, event.task, name, event.principal)
+    task = Session(
+        own_object,
+        console_object,
         name,
         event.principal,
-        Brand.LEGACY,
         names,
         Account(Scope.TASK, fingerprint(name), (), step.state.account_of(event.principal)),
-        parent=None,
-        is_session=True,
         label=event.label,
+        now=step.now,
     )
-    task.state = TaskState.RUNNING
+    enter_task(step, task)
     task.pid = event.pid
     own, console, member_refs = default_references(step, task, member_of)
     step.audit(task, "session", "ok", task.object.fingerprint, f"{len(member_of)} groups")
@@ -138,9 +125,14 @@ def open_session(step: Step, event: SessionOpened) -> None:
     )
 
 
-def child_name(step: Step, parent: Task) -> Name:
+def fresh_identity(step: Step, parent: LocalHolder) -> ChildIdentity:
+    """The id and the name of the next task that ``parent`` starts."""
+    return ChildIdentity(TaskId(step.state.fresh_id()), child_name(step, parent))
+
+
+def child_name(step: Step, parent: LocalHolder) -> Name:
     """A session's tasks have random names, a task's tasks deterministic ones, for replay."""
-    if parent.is_session:
+    if isinstance(parent, Session):
         return step.state.fresh_name()
     name = child_task_name(parent.name, parent.spawn_count)
     parent.spawn_count += 1
@@ -168,10 +160,11 @@ def task_ended(step: Step, event: TaskEnded) -> None:
         task.detail = event.detail
     elif event.detail:
         task.detail = f"{task.detail}\n{event.detail}" if task.detail else event.detail
-    task.cpu_ms, task.memory_bytes = event.cpu_ms, event.memory_bytes
-    if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
-        task.exit_code = event.exit_code
-        task.signal = event.signal
+    if isinstance(task, Task):
+        task.cpu_ms, task.memory_bytes = event.cpu_ms, event.memory_bytes
+        if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
+            task.exit_code = event.exit_code
+            task.signal = event.signal
     _finish(step, task)
 
 
@@ -180,7 +173,7 @@ def disconnected(step: Step, event: Disconnected) -> None:
     task = step.state.tasks.get(event.task)
     if task is None or task.ended_ns:
         return
-    if task.is_session:
+    if isinstance(task, Session):
         task.cause = Cause.PROTOCOL if event.reason else Cause.EXITED
         task.detail = event.reason
         if event.reason:
@@ -195,53 +188,55 @@ def disconnected(step: Step, event: Disconnected) -> None:
     release_everything(step, task)
 
 
-def end_task_by(step: Step, victim: Task, by: Task, why: str) -> None:
+def end_task_by(step: Step, victim: LocalHolder, by: Holder, why: str) -> None:
     """Terminate a task: it makes no more calls; its object stays until its process is gone."""
     step.audit(by, "end", "ok", victim.object.fingerprint, why)
     if victim.cause is Cause.NONE:
         victim.cause = Cause.KILLED if victim is not by else Cause.EXITED
         victim.detail = why
-    if victim.is_session:
+    if isinstance(victim, Session):
         _finish(step, victim)
         step.emit(effects.CloseConnection(victim.id, why))
     else:
         step.emit(effects.Kill(victim.id))
 
 
-def release_everything(step: Step, task: Task) -> None:
+def release_everything(step: Step, task: Holder) -> None:
     """Implicitly delete every reference of an ending task (B.1.4); waiting calls are forgotten."""
     for row in list(task.pending.values()):
         step.state.pending.remove(row)
-        for question in row.questions:
-            requests.give_up(step, question)
+        requests.give_up_all(step, row)
     for reference in task.table:
-        step.drop_reference(reference)
+        lifetimes.drop_reference(step, reference)
     for buffer in list(task.buffers.values()):
-        step.close_buffer(buffer)
-    for away in list(task.away.values()):
-        step.close_away(away)
+        lifetimes.close_buffer(step, buffer)
+    for away in list(task.remote_buffers.values()):
+        lifetimes.close_remote_buffer(step, away)
     # Nobody can read them any more, and its children's records keep it as their parent.
-    task.events.clear()
-    task.lost_events = 0
+    if isinstance(task, LocalHolder):
+        task.events.clear()
+        task.lost_events = 0
 
 
-def _finish(step: Step, task: Task) -> None:
+def _finish(step: Step, task: LocalHolder) -> None:
     task.state = TaskState.ENDED
     task.ended_ns = step.now
     step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _of_the_node(task))
     release_everything(step, task)
-    _settle(task)
-    _keep_program(step, task)
+    if isinstance(task, Task):
+        _settle(task)
+        _keep_program(step, task)
     console = task.console
     if isinstance(console.state, ConsoleState):
         console.state.closed = True
     step.changed(console)
     step.changed(task.object)
-    submission_queue.note_end(step, task)
-    _tell_parent(step, task)
+    submissions.note_end(step, task)
+    if isinstance(task, Task):
+        _notify_parent(step, task)
     end_orphans(step, task)
-    _tell_other_nodes(step, task)
-    if task.is_session:
+    _notify_other_nodes(step, task)
+    if not isinstance(task, Task):
         forget_task(step, task)
         return
     step.state.ended.append(task)
@@ -251,7 +246,7 @@ def _finish(step: Step, task: Task) -> None:
         forget_task(step, step.state.ended.popleft())
 
 
-def reserve(task: Task, parent: Task, reserved: Reserved) -> None:
+def reserve(task: Task, parent: Holder, reserved: Reserved) -> None:
     """Count a task that begins, and set aside what it may use."""
     task.bounds = task.reserved = reserved
     charge_all((parent.account, *task.member_accounts), Resource.TASKS, 1)
@@ -261,8 +256,6 @@ def reserve(task: Task, parent: Task, reserved: Reserved) -> None:
 
 def _settle(task: Task) -> None:
     """A task is over: what was set aside comes back, but for the CPU time that it used."""
-    if task.parent is None:
-        return
     reserved, task.reserved = task.reserved, Reserved()
     charge_all((task.parent.account, *task.member_accounts), Resource.TASKS, -1)
     charge_all((task.account, *task.member_accounts), Resource.MEMORY_BYTES, -reserved.memory_bytes)
@@ -286,42 +279,40 @@ def _keep_program(step: Step, task: Task) -> None:
     step.state.failed_programs.append(program)
     if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
         unpin(step, step.state.failed_programs.popleft())
-    step.maybe_collect(program)
+    lifetimes.maybe_collect(step, program)
 
 
-def _of_the_node(task: Task) -> str:
+def _of_the_node(task: LocalHolder) -> str:
     """What the node itself says of a task's end. A program's own words may hold names: they stay out of
     the audit log.
     """
     return "" if task.cause is Cause.EXCEPTION else task.detail.split("\n", 1)[0][:200]
 
 
-def _tell_parent(step: Step, task: Task) -> None:
+def _notify_parent(step: Step, task: Task) -> None:
     parent = task.parent
-    if parent is None:
-        return
     parent.children.pop(task.id, None)
     if parent.alive:
-        step.tell(parent, messages.ChildEnded(task.object.id, task.row(step.state.place)))
+        notices.notify(step, parent, messages.ChildEnded(task.object.id, task.row(step.state.place)))
 
 
-def end_orphans(step: Step, task: Task) -> None:
+def end_orphans(step: Step, task: Holder) -> None:
     """A task's children end with it unless somebody else still refers to them; a session's live on."""
-    if task.is_session:
+    if isinstance(task, Session):
         return
     for child in list(task.children.values()):
         if child.alive and len(child.object.references) <= 1:
             end_task_by(step, child, task, "its parent ended and nobody else refers to it")
 
 
-def _tell_other_nodes(step: Step, task: Task) -> None:
+def _notify_other_nodes(step: Step, task: Holder) -> None:
     """Whatever the task held on other nodes goes."""
-    nodes, task.abroad = task.abroad, set()
+    nodes, task.remote_nodes = task.remote_nodes, set()
     for node in sorted(nodes):
-        requests.tell(step, node, dcp.Gone((task.id,)))
+        requests.notify_node(step, node, dcp.Gone((task.id,)))
 
 
-def forget_task(step: Step, task: Task) -> None:
+def forget_task(step: Step, task: LocalHolder) -> None:
     """Drop the node's own interest in an ended task; with the last reference its status goes too."""
     step.state.tasks.pop(task.id, None)
     for target in (task.object, task.console):
@@ -331,7 +322,7 @@ def forget_task(step: Step, task: Task) -> None:
 def unpin(step: Step, target: PhysicalObject) -> None:
     """The node itself has one interest less in an object."""
     target.pinned -= 1
-    step.maybe_collect(target)
+    lifetimes.maybe_collect(step, target)
 
 
 def refused_for_shutdown() -> messages.Failure:

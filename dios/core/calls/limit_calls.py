@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dios import limits
-from dios.core.calls import access
-from dios.core.model import groups
+from dios.core.calls import access, groups
 from dios.core.model.accounts import Account
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, PhysicalObject, Task
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError
 from dios.ids import Principal, TaskId
@@ -24,7 +22,7 @@ _UID_DIGITS = 10
 _UID_MAX = 2**32 - 2
 
 
-def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> None:
+def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -> None:
     """The accounts that concern the caller's principal; for the node's own user those of all principals."""
     del call
     access.refuse_pure(task)
@@ -32,27 +30,27 @@ def list_limits(step: Step, task: Task, seq: int, call: messages.ListLimits) -> 
     step.answer(task, seq, messages.LimitRows(tuple(rows[: limits.LIMIT_ROWS_MAX])))
 
 
-def _principals(step: Step, task: Task) -> Iterator[messages.LimitRow]:
+def _principals(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
     everybody = access.is_nodes_own(step.state, task)
     for principal, account in step.state.principals.items():
         if everybody or principal == task.principal:
             yield account.row("")
 
 
-def _groups(step: Step, task: Task) -> Iterator[messages.LimitRow]:
+def _groups(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
     for name in task.memberships:
         group = step.state.groups.get(name)
         if group is not None and group.account is not None:
             yield group.account.row("home" if step.state.homes.get(group.owner) is group else "")
 
 
-def _tasks(step: Step, task: Task) -> Iterator[messages.LimitRow]:
-    for other in step.state.tasks.values():
-        if other.principal == task.principal and other.alive and not other.is_session:
+def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
+    for other in step.state.living_tasks():
+        if other.principal == task.principal:
             yield other.account.row(other.label)
 
 
-def set_limits(step: Step, task: Task, seq: int, call: messages.SetLimits) -> None:
+def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> None:
     """Set some limits of one account; those of principals and durable groups are kept by the store."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
@@ -82,10 +80,10 @@ def set_limits(step: Step, task: Task, seq: int, call: messages.SetLimits) -> No
     step.answer(task, seq, messages.LimitRows((row,)))
 
 
-def _of_task(step: Step, task: Task, call: messages.SetLimits) -> tuple[Account, str]:
+def _of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str]:
     reference = access.typed(access.held(task, call.ref), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
-    if other is None or not other.alive or other.is_session:
+    if not isinstance(other, Task) or not other.alive:
         raise NoSuchTaskError("the task has ended", fingerprint=reference.object.fingerprint)
     return other.account, other.label
 

@@ -1,21 +1,20 @@
-"""What tasks wrote, kept as objects that outlive the task, and its node when a task of another started it.
+"""The output of tasks, kept as objects that outlive the task.
 
-Not for: reading along while a task runs; that is its console. A log is a durable blob named after its
-task, in a group that each principal has for them.
+A log is a durable blob that is named after its task, in a group that each principal has for them. The node of
+a task's parent keeps a copy. The console of a running task is read directly.
 """
 
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
+from dios.core.calls import groups
 from dios.core.effects import WriteSource
 from dios.core.events import LogLeft
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import log_name, logs_group
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import LimitError
@@ -24,10 +23,10 @@ from dios.wire import dcp
 from dios.wire.types import Deletion, ObjectType, Resource
 
 
-def left(step: Step, event: LogLeft) -> None:
+def keep_output(step: Step, event: LogLeft) -> None:
     """Keep the last bytes of an ended task's console, here and with whoever started it."""
     task = step.state.tasks.get(event.task)
-    if task is not None and event.size and not task.is_session and not step.state.shutting_down:
+    if isinstance(task, Task) and event.size and not step.state.shutting_down:
         _keep(step, task, event.payload, event.size)
 
 
@@ -41,10 +40,10 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
         step.audit(task, "log", "denied", task.object.fingerprint, "no room for what it wrote")
         return
     parent = task.parent
-    if parent is not None and parent.home:
+    if parent.home:
         body = dcp.Keep(task.principal, name, group, size)
         source = WriteSource(content_of=made.id, length=size)
-        requests.ask(step, parent.home, body, requests.nothing, source=source)
+        requests.ask(step, parent.home, body, source=source)
 
 
 def make(
@@ -76,7 +75,7 @@ def make(
     while len(step.state.logs) > limits.LOGS_KEPT:
         oldest = step.state.logs.popleft()
         if not oldest.zombie:
-            step.destroy(oldest)
+            lifetimes.destroy(step, oldest)
     return made
 
 

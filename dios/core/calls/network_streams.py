@@ -12,15 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.calls import access
 from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed, NetworkOpened
 from dios.core.model.accounts import require_bytes
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance, Reference
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, Session
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.model.type_states import AcceptState, NetworkState, SocketState
 from dios.core.step import Step
 from dios.errors import Code, InvalidError, NotPermittedError
@@ -51,12 +48,12 @@ def object_of(state: State) -> PhysicalObject:
     return state.network
 
 
-def may_resolve(state: State, task: Task) -> bool:
+def may_resolve(state: State, task: Holder) -> bool:
     """Whether the special name gives it: to sessions of the node's own user and root. Tasks are handed it."""
-    return task.is_session and access.is_nodes_own(state, task)
+    return isinstance(task, Session) and access.is_nodes_own(state, task)
 
 
-def require_right(step: Step, task: Task, call: messages.Create) -> None:
+def require_right(step: Step, task: Holder, call: messages.Create) -> None:
     """EPERM for network streams without a writable reference to the NETWORK object; EINVAL for nonsense."""
     if call.object_type not in TYPES:
         if call.address:
@@ -95,7 +92,7 @@ def state_for(call: messages.Create) -> NetworkState | None:
     return SocketState(_ring_bytes(call))
 
 
-def begin(step: Step, task: Task, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
+def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
     """Have the socket opened, and let the call wait for it; False where there is none to open."""
     if not isinstance(target.state, SocketState | AcceptState):
         return False
@@ -116,7 +113,7 @@ def finish(step: Step, row: Pending) -> None:
         why = state.failure or messages.Failure(int(Code.ESTALE), "it was deleted before it was open")
         step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {why.message}")
         if reference is not None:
-            step.drop_reference(reference)
+            lifetimes.drop_reference(step, reference)
         step.answer(row.task, row.seq, why)
         return
     step.audit(row.task, "create", "ok", target.fingerprint, f"{target.type.name} {target.address}")
@@ -127,7 +124,7 @@ def given_up(step: Step, row: Pending) -> None:
     """Nobody waits for this create any more, and so nobody learns of its reference."""
     if isinstance(row.call, messages.Create):
         for reference in row.task.table.holding(row.watched[0]):
-            step.drop_reference(reference)
+            lifetimes.drop_reference(step, reference)
 
 
 # -- what the host tells ------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ def failed(step: Step, event: NetworkFailed) -> None:
         target.zombie = True
         step.changed(target)
         step.flush_counters()
-        step.destroy(target)
+        lifetimes.destroy(step, target)
 
 
 def dropped(step: Step, event: DatagramsDropped) -> None:
@@ -207,7 +204,7 @@ def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> 
     target.address = address
     step.state.add_object(target)
     step.emit(effects.AdoptConnection(target.id, number, state.ring_bytes))
-    fresh = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    fresh = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
     acceptor.size = len(state.arrived)
     acceptor.v_r += 1
     step.changed(acceptor)

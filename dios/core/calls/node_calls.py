@@ -1,13 +1,13 @@
-"""The nodes of the cluster, for people: who there is, and draining and removing them.
+"""The nodes of the cluster for people: list, drain and remove them.
 
-Not for: how one knows (``dios.core.membership.swim``).
+``dios.core.membership.swim`` finds out which nodes live.
 """
 
 from __future__ import annotations
 
 from dios.core.calls import access
-from dios.core.model.tasks import Task
-from dios.core.remote import cluster_events, remote_calls
+from dios.core.model.records import Holder
+from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
@@ -16,7 +16,7 @@ from dios.wire.gossip import Member
 from dios.wire.types import NodeStatus, NodeWish
 
 
-def list_nodes(step: Step, task: Task, seq: int, call: messages.ListNodes) -> None:
+def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> None:
     """Every node as this one sees it; a lone node knows itself."""
     del call
     access.refuse_pure(task)
@@ -51,7 +51,7 @@ def _row(cluster: Cluster, member: Member, *, here: bool) -> messages.NodeRow:
     )
 
 
-def set_node(step: Step, task: Task, seq: int, call: messages.SetNode) -> None:
+def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
     """Drain, undrain or forget a node; draining is asked of the node itself, and told by it to all."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
@@ -64,14 +64,14 @@ def set_node(step: Step, task: Task, seq: int, call: messages.SetNode) -> None:
         if node == cluster.here.node:
             raise InvalidError("a node does not remove itself; ask another, or stop it")
         step.audit(task, "forget", "ok", call.host)
-        cluster_events.follow(step, cluster, cluster.membership.forget(step.now, node))
+        step.follow(cluster.membership.forget(step.now, node))
         step.answer(task, seq, messages.Nodes(_rows(step)))
         return
-    peer = remote_calls.named(step, call.host)
+    peer = remote_calls.peer_named(step, call.host)
     on = call.wish is NodeWish.DRAIN
     if peer is not None:
-        remote_calls.pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     step.audit(task, "drain" if on else "undrain", "ok", cluster.here.name)
-    cluster_events.follow(step, cluster, cluster.membership.drain(step.now, on=on))
+    step.follow(cluster.membership.drain(step.now, on=on))
     step.answer(task, seq, messages.Nodes(_rows(step)))

@@ -6,16 +6,13 @@ Not for: resolution and delegation, which have modules of their own.
 from __future__ import annotations
 
 from dios import limits
-from dios.core import effects
-from dios.core.calls import access, network_streams
+from dios.core import effects, lifetimes
+from dios.core.calls import access, groups, network_streams
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import deterministic_name, group_name
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Provenance
 from dios.core.model.type_rules import TypeRules, rules_for_creation
 from dios.core.model.type_states import StreamState, TimerState
 from dios.core.remote import remote_calls
@@ -36,16 +33,18 @@ from dios.wire.types import (
 _WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
 
 
-def create(step: Step, task: Task, seq: int, call: messages.Create) -> None:
+def create(step: Step, task: Holder, seq: int, call: messages.Create) -> None:
     """dios_create: a new logical object, its name, and a reference with every right."""
-    peer = remote_calls.named(step, call.host) if call.host else None
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         remote_calls.create(step, task, seq, call, peer)
     else:
         create_in(step, task, seq, call, groups.names_for_creation(task, call.groups))
 
 
-def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_names: tuple[Name, ...]) -> None:
+def create_in(
+    step: Step, task: Holder, seq: int, call: messages.Create, group_names: tuple[Name, ...]
+) -> None:
     """The same in groups given by name: here, for a task of this node or another."""
     access.flags_of(call.flags, Flag.NONE)
     rules = rules_for_creation(call.object_type, call.buffering)
@@ -81,7 +80,7 @@ def create_in(step: Step, task: Task, seq: int, call: messages.Create, group_nam
     if target.type is ObjectType.GROUP:
         groups.enter(step, task, target)
     _first_content(step, target, rules)
-    reference = step.grant(task, target, Permission.ALL, Provenance.CREATED)
+    reference = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
     if network_streams.begin(step, task, seq, call, target):
         return
     step.audit(task, "create", "ok", target.fingerprint, target.type.name)
@@ -110,7 +109,7 @@ def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
     return step.payload_size if rules.bytes_in_host else 0
 
 
-def _new_name(step: Step, task: Task, call: messages.Create) -> Name | None:
+def _new_name(step: Step, task: Holder, call: messages.Create) -> Name | None:
     kind = call.name_kind
     if kind is NameKind.RANDOM and call.object_type is ObjectType.GROUP and step.state.secret:
         random = step.state.entropy(limits.NAME_BYTES // 2)
@@ -119,8 +118,9 @@ def _new_name(step: Step, task: Task, call: messages.Create) -> Name | None:
         return None
     if kind is NameKind.RANDOM:
         return step.state.fresh_name()
-    name = deterministic_name(task.name, task.deterministic_count)
-    task.deterministic_count += 1
+    own = access.local(task)
+    name = deterministic_name(own.name, own.deterministic_count)
+    own.deterministic_count += 1
     return name
 
 
@@ -150,7 +150,7 @@ def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None
         step.emit(effects.ApplyWrite(target.id, source, durable=durable))
 
 
-def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
+def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
     """dios_delete: drop the handle, then what the object's deletion mode says (§4.2).
 
     Answers 0 where the object was gone already and only a stale handle was dropped.
@@ -169,14 +169,21 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
             )
         if target.deletion is Deletion.IMMORTAL:
             raise InvalidError("an immortal object is never destroyed")
-    itself = reference.id == task.self_ref
-    if target is task.object and (flags & Flag.DESTROY or (itself and not flags & Flag.HANDLE_ONLY)):
+    local = task if isinstance(task, LocalHolder) else None
+    itself = local is not None and reference.id == local.self_ref
+    if (
+        local is not None
+        and target is local.object
+        and (flags & Flag.DESTROY or (itself and not flags & Flag.HANDLE_ONLY))
+    ):
         if step.parts is not None:
             raise InvalidError("a task's own end stands alone; no call of a vector comes after it")
         step.answer(task, seq, messages.Done(1))
-        end_task_by(step, task, task, "it deleted its self-reference")
+        end_task_by(step, local, task, "it deleted its self-reference")
         return
-    if itself or (target is task.console and reference.provenance is Provenance.INITIAL):
+    if itself or (
+        local is not None and target is local.console and reference.provenance is Provenance.INITIAL
+    ):
         raise InvalidError("a task keeps the references to itself and its console until it ends")
     if target.type is ObjectType.TASK and flags & Flag.DESTROY:
         # The reference stays: whoever ends a task may want to see how it ended.
@@ -185,18 +192,18 @@ def delete(step: Step, task: Task, seq: int, call: messages.Delete) -> None:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
     else:
         immediate = target.deletion is Deletion.IMMEDIATE and access.may_delete(task, reference)
-        step.seen(target)
-        step.drop_reference(reference)
+        step.depend_on(target)
+        lifetimes.drop_reference(step, reference)
         if not flags & Flag.HANDLE_ONLY and (immediate or flags & Flag.DESTROY) and not target.zombie:
             step.audit(task, "delete", "ok", target.fingerprint, target.type.name)
             if target.type is ObjectType.GROUP:
-                groups.tell_disbanded(step, target)
-            step.destroy(target)
+                groups.notify_disbanded(step, target)
+            lifetimes.destroy(step, target)
     step.answer(task, seq, messages.Done(1 if was_living else 0))
 
 
-def stat(step: Step, task: Task, seq: int, call: messages.Stat) -> None:
+def stat(step: Step, task: Holder, seq: int, call: messages.Stat) -> None:
     """The public attributes of a reference as of now."""
     reference = access.held(task, call.ref)
-    step.seen(reference.object)
+    step.depend_on(reference.object)
     step.answer(task, seq, messages.References((reference.public(),)))

@@ -1,19 +1,18 @@
-"""Name resolution: an external name to fresh references, or to nothing (thesis §4.3.3, B.1.2).
+"""Name resolution: an external name to new references, or to none (thesis §4.3.3, B.1.2).
 
-Not for: other nodes (``dios.core.remote.remote_lookup``). A name that does not exist and a name in
-a group of which the caller is no member take the same path and give the same empty answer.
+A name that does not exist, and a name in a group of which the caller is no member, take the same path and
+give the same empty answer. ``dios.core.remote.remote_lookup`` continues on other nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dios.core import lifetimes
 from dios.core.calls import access, network_streams
 from dios.core.model.accounts import require_each
 from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_states import TimerState
 from dios.core.remote import remote_lookup
 from dios.core.step import Step
@@ -25,7 +24,7 @@ from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, R
 _NO_GROUP = Name(bytes(32))
 
 
-def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
+def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     """dios_lookup: at most ``limit`` references to reachable physical objects of the named object."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
     name = Name(call.name)
@@ -50,13 +49,13 @@ def lookup(step: Step, task: Task, seq: int, call: messages.Lookup) -> None:
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     permissions = Permission.ALL
     references = tuple(
-        step.grant(task, target, permissions, Provenance.RESOLVED).public() for target in found
+        lifetimes.grant(step, task, target, permissions, Provenance.RESOLVED).public() for target in found
     )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
     step.answer(task, seq, messages.References(references, incomplete))
 
 
-def _reachable(step: Step, task: Task, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:
+def _reachable(step: Step, task: Holder, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:
     every: dict[int, PhysicalObject] = {}
     for name in names:
         for target in _within_reach(task, step.state.names.find(name)):
@@ -64,7 +63,7 @@ def _reachable(step: Step, task: Task, names: tuple[InternalName, ...]) -> tuple
     return tuple(every.values())
 
 
-def _searched(task: Task, group_ref: int) -> tuple[Name, ...]:
+def _searched(task: Holder, group_ref: int) -> tuple[Name, ...]:
     """The groups to look in. Who is no member of the one given looks in a group that does not exist: the
     same work is done, and what stands in the real one cannot be felt.
     """
@@ -75,7 +74,7 @@ def _searched(task: Task, group_ref: int) -> tuple[Name, ...]:
     return (group or _NO_GROUP,)
 
 
-def _within_reach(task: Task, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
+def _within_reach(task: Holder, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
     """Private memory is found by the task that holds it and by no other, as delegation refuses it too."""
     for target in found:
         if target.type is not ObjectType.PRIVMEM_BLOB or any(
@@ -84,10 +83,10 @@ def _within_reach(task: Task, found: tuple[PhysicalObject, ...]) -> Iterator[Phy
             yield target
 
 
-def _special(step: Step, task: Task, number: int) -> tuple[PhysicalObject, ...]:
+def _special(step: Step, task: Holder, number: int) -> tuple[PhysicalObject, ...]:
     """Special names mean something in the caller's context only, and never go through groups."""
     if number == CONSOLE:
-        return (task.console,)
+        return (access.local(task).console,)
     if number == TIMER:
         task.account.require(Resource.OBJECTS, 1)
         clock = PhysicalObject(

@@ -1,20 +1,20 @@
-"""Taking references back: on request, with all that was delegated from them, or when their time is over.
+"""Taking references back: on request, with all that was delegated from them, or at their end.
 
-Not for: dropping a reference of one's own, which is ``delete``. What a holder has read or mapped before
-stays with it: no memory is taken out of a process.
+A holder keeps what it has read or mapped before: no memory is taken out of a process.
 """
 
 from __future__ import annotations
 
+from dios.core import lifetimes
 from dios.core.calls import access
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, Provenance, Reference
+from dios.core.remote import notices
 from dios.core.step import Step
 from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
 
-def retire(step: Step, task: Task, seq: int, call: messages.Retire) -> None:
+def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     """Take back everything that was delegated from a reference, by its holder and by the receivers on.
 
     With EVERYONE, whatever was delegated of the object, from whichever reference: for who may delete it.
@@ -61,7 +61,7 @@ def expire(step: Step) -> None:
 
 def _take_back(step: Step, reference: Reference, *, expired: bool) -> None:
     holder, target = reference.task, reference.object
-    step.drop_reference(reference)
+    lifetimes.drop_reference(step, reference)
     if holder.alive:
         retired = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, expired)
-        step.tell(holder, retired)
+        notices.notify(step, holder, retired)

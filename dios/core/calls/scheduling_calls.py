@@ -1,8 +1,6 @@
-"""Calls between a node and whoever schedules for it: its board, placing, questions (thesis §6.5.1).
+"""Calls between a node and its scheduler: the submission queue, placements, questions (thesis §6.5.1).
 
-Not for: what is on a board (``dios.core.model.submission_queue``), or where a task runs when nobody schedules
-(``dios.core.model.placement``). Every call here is for the node's own user; a question may be anybody's but a
-pure task's.
+Every call here is for the node's own user, except that every task that is not pure may ask a question.
 """
 
 from __future__ import annotations
@@ -12,13 +10,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, lifecycle, run_calls
-from dios.core.model import submission_queue
-from dios.core.model.pending import Pending
-from dios.core.model.submission_queue import Chosen, SchedulerQuestion, Waiting
-from dios.core.model.tasks import Task
-from dios.core.remote import forwarding, remote_calls, requests
-from dios.core.remote.peers import Peer
+from dios.core.calls import access, lifecycle, run_calls, submissions
+from dios.core.model.records import Holder, Pending, Task
+from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
+from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -26,112 +21,27 @@ from dios.errors import (
     LimitError,
     NoSuchTaskError,
     NotPermittedError,
-    ProtocolError,
     UnreachableError,
-    WouldBlockError,
 )
 from dios.ids import TaskId
-from dios.wire import dcp, messages
-from dios.wire.types import Cause, Flag
+from dios.wire import messages
+from dios.wire.types import Cause
 
 _MS: Final = 1_000_000
-_NOBODY: Final = (
-    "nobody schedules for this node: does some node of the cluster have the extra 'cluster' installed, and "
-    'coordinator = "on"?'
-)
 _ROW_BYTES: Final = 96
 """About what a row takes beside its texts."""
 
 
-# -- submissions ----------------------------------------------------------------------------------------
-def run(step: Step, task: Task, seq: int, call: messages.Run) -> None:
-    """dios_run: at once where nobody schedules or the caller says where; else it waits for its place."""
-    if _is_scheduled(step, call):
-        _submit(step, task, seq, call)
-    else:
-        run_calls.run(step, task, seq, call)
-
-
-def _is_scheduled(step: Step, call: messages.Run) -> bool:
-    """Whether a run waits for whoever schedules; otherwise it is placed at once.
-
-    Raises:
-        UnreachableError: it asks for what only a scheduler can give, and there is none.
-        InvalidError: it asks for that where there can be none, or says itself where it runs.
-    """
-    flags, cluster, work = Flag(call.flags), step.state.cluster, call.work
-    if cluster is None:
-        if work.particular:
-            raise InvalidError(
-                "this node is alone: nothing is scheduled or set aside here; `dios-node init` or `dios up` "
-                "makes a cluster"
-            )
-        return False
-    if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
-        if work.choosy:
-            raise InvalidError(
-                "gangs, affinity and constraints are for whoever schedules: leave out the host, and let the "
-                "run stand alone"
-            )
-        return False
-    attended = step.state.board.attended(step.now)
-    if not work.particular:
-        return attended and not flags & Flag.NON_BLOCKING
-    if not attended and not cluster.here.coordinator:
-        raise UnreachableError(f"{_NOBODY}; or say where it runs with a host, and set nothing aside")
-    return True
-
-
-def _submit(step: Step, task: Task, seq: int, call: messages.Run) -> None:
-    """Let a run wait on the board; what is wrong with it is refused at once."""
-    table = step.state.board
-    if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-        table.tidy(step.state)
-        if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-            raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
-    run_calls.ordered(step, task, call)
-    chosen = Chosen(TaskId(step.state.fresh_id()), lifecycle.child_name(step, task))
-    submission_queue.wait(step, task, seq, call, chosen)
-
-
-def lease_over(step: Step, row: Pending) -> None:
-    """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
-    table = step.state.board
-    one = table.of_call(row)
-    if one is None:
-        return
-    if table.attended(step.now) or one.call.work.particular:
-        submission_queue.wait_on(step, one)
-        return
-    _take(step, one)
-    _begin(step, one, one.call)
-
-
-def _take(step: Step, one: Waiting) -> None:
-    step.state.board.take(one)
-    step.state.pending.remove(one.row)
-    submission_queue.changed(step)
-
-
-def _begin(step: Step, one: Waiting, call: messages.Run) -> None:
-    task, seq = one.row.task, one.row.seq
-    try:
-        run_calls.run(step, task, seq, call, one.chosen)
-    except WouldBlockError:
-        submission_queue.wait(step, task, seq, one.call, one.chosen, one.since)
-    except DiosError as error:
-        step.refuse(task, seq, error)
-
-
-def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
+# -- placing ----------------------------------------------------------------------------------------
+def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     """Start submissions where they are told to go, and stop what has to make room."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
-    step.state.board.tidy(step.state)
-    version = step.state.board.version
+    step.state.queue.tidy(step.state.pending)
+    version = step.state.queue.version
     refused: list[tuple[int, str]] = []
     for victim in call.preempted:
         try:
@@ -146,20 +56,20 @@ def place(step: Step, task: Task, seq: int, call: messages.Place) -> None:
     step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
-def _place(step: Step, task: Task, placement: messages.Placement) -> None:
-    table = step.state.board
+def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
+    table = step.state.queue
     one = table.waiting.get(TaskId(placement.submission))
     if one is None:
         raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
-    remote_calls.named(step, placement.node)  # a dead node: it goes on waiting
-    _take(step, one)
+    remote_calls.peer_named(step, placement.node)  # a dead node: it goes on waiting
+    run_calls.take(step, one)
     step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
-    _begin(step, one, replace(one.call, host=placement.node))
+    run_calls.start_submission(step, one, replace(one.call, host=placement.node))
 
 
-def _preempt(step: Step, task: Task, victim: TaskId) -> None:
+def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
     found = step.state.tasks.get(victim)
-    if found is None or not found.alive or found.cause is not Cause.NONE:
+    if not isinstance(found, Task) or not found.alive or found.cause is not Cause.NONE:
         raise NoSuchTaskError("it has ended")
     if found.recipe is None or not found.recipe.work.restartable:
         raise NotPermittedError("it was not said to be restartable; it runs to its end")
@@ -169,18 +79,18 @@ def _preempt(step: Step, task: Task, victim: TaskId) -> None:
     lifecycle.end_task_by(step, found, task, "preempted")
 
 
-# -- the board --------------------------------------------------------------------------------------------
-def read_board(step: Step, task: Task, seq: int, call: messages.ReadQueue) -> None:
+# -- the submission queue ---------------------------------------------------------------------------
+def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
     """What is on a node's board, once it is newer than what the caller has seen."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
     cluster = step.state.cluster
     if cluster is None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
-    table = step.state.board
+    table = step.state.queue
     table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
@@ -190,12 +100,12 @@ def read_board(step: Step, task: Task, seq: int, call: messages.ReadQueue) -> No
     table.waiters[row.key] = row
 
 
-def look_again(step: Step, row: Pending) -> None:
+def retry(step: Step, row: Pending) -> None:
     """Answer a waiting question or board call that may be done."""
     if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
-        if late or step.state.board.version > row.call.since:
-            step.state.board.waiters.pop(row.key, None)
+        if late or step.state.queue.version > row.call.since:
+            step.state.queue.waiters.pop(row.key, None)
             step.state.pending.remove(row)
             step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
@@ -205,14 +115,12 @@ def look_again(step: Step, row: Pending) -> None:
 
 def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
-    table = state.board
-    cluster = requests.cluster_of(step)
-    table.tidy(state)
+    table = state.queue
+    cluster = step.require_cluster()
+    table.tidy(state.pending)
     newer = table.version > call.since
     waiting = _submissions(step) if newer else []
-    tasks = [
-        submission_queue.occupant(task, step.now) for task in state.tasks.values() if newer and _counts(task)
-    ]
+    tasks = [submissions.occupant(task, step.now) for task in state.living_tasks() if newer]
     return messages.QueueRows(
         table.version,
         cluster.here.node,
@@ -237,7 +145,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 def _submissions(step: Step) -> list[messages.Submission]:
     found: list[messages.Submission] = []
     room = limits.BOARD_BYTES_MAX
-    for one in step.state.board.waiting.values():
+    for one in step.state.queue.waiting.values():
         row = _submission(step, one)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
         if room < 0 or len(found) >= limits.BOARD_ROWS_MAX:
@@ -246,11 +154,7 @@ def _submissions(step: Step) -> list[messages.Submission]:
     return found
 
 
-def _counts(task: Task) -> bool:
-    return task.alive and not task.is_session
-
-
-def _submission(step: Step, one: Waiting) -> messages.Submission:
+def _submission(step: Step, one: QueuedRun) -> messages.Submission:
     task = one.row.task
     return messages.Submission(
         one.chosen.task,
@@ -268,16 +172,16 @@ def _size(work: messages.Work) -> int:
 
 
 # -- questions, and what is reported ------------------------------------------------------------------------
-def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
-    """Put a question before whoever schedules here."""
+def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
+    """Put a question before the scheduler here."""
     access.refuse_pure(task)
-    table = step.state.board
+    table = step.state.queue
     if step.state.cluster is None:
         raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
     if not table.attended(step.now):
         soon = " Its coordinator starts just now; try again in a moment." if _starts(step) else ""
-        raise UnreachableError(f"{_NOBODY}{soon}")
-    table.tidy(step.state)
+        raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
+    table.tidy(step.state.pending)
     waiting = sum(len(one.asked.question) for one in table.questions.values())
     if (
         len(table.questions) >= limits.BOARD_QUESTIONS_MAX
@@ -291,7 +195,7 @@ def ask(step: Step, task: Task, seq: int, call: messages.AskScheduler) -> None:
     ruler = access.is_nodes_own(step.state, task)
     asked = messages.Asked(number, task.principal, ruler, call.question)
     table.questions[number] = SchedulerQuestion(row, asked)
-    submission_queue.changed(step)
+    submissions.changed(step)
 
 
 def _starts(step: Step) -> bool:
@@ -299,15 +203,15 @@ def _starts(step: Step) -> bool:
     return cluster is not None and cluster.here.coordinator
 
 
-def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
+def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     """Answer a question; an answer in parts ends with the first that says that no more comes."""
-    require_ruler(step, task)
-    peer = remote_calls.named(step, call.host) if call.host else None
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
-        pass_on(step, task, seq, call, peer)
+        forwarding.pass_on(step, task, seq, call, peer)
         return
-    table = step.state.board
-    table.tidy(step.state)
+    table = step.state.queue
+    table.tidy(step.state.pending)
     question = table.questions.get(call.number)
     if question is None:
         raise NoSuchTaskError("nobody waits for this answer any more")
@@ -322,31 +226,18 @@ def advise(step: Step, task: Task, seq: int, call: messages.Advise) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def report(step: Step, task: Task, seq: int, call: messages.Report) -> None:
-    """Keep what this node's coordinator measured, until whoever schedules has read it."""
-    require_ruler(step, task)
-    table = step.state.board
+def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
+    """Keep what this node's coordinator measured, until the scheduler has read it."""
+    require_cluster_user(step, task)
+    table = step.state.queue
     table.reports.append((table.next_report, call.data))
     table.next_report += 1
-    submission_queue.changed(step)
+    submissions.changed(step)
     step.answer(task, seq, messages.Done(1))
 
 
-def require_ruler(step: Step, task: Task) -> None:
+def require_cluster_user(step: Step, task: Holder) -> None:
     """EPERM for whoever is not the nodes' own user, nor root."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
         raise NotPermittedError("only the nodes' own user and root schedule for others")
-
-
-def pass_on(step: Step, task: Task, seq: int, call: messages.PlainCall, peer: Peer) -> None:
-    """A call about another node's board or rates is that node's to answer."""
-
-    def then(later: Step, answer: dcp.Answer) -> None:
-        kinds = messages.QueueRows | messages.Placed | messages.Metered | messages.Done | messages.Failure
-        if not isinstance(answer, kinds):
-            raise ProtocolError("an answer of the wrong kind")
-        later.answer(task, seq, answer)
-
-    body = dcp.Forward(forwarding.caller_of(task), call)
-    forwarding.send(step, task, seq, call, peer.node, body, then=then)

@@ -1,20 +1,13 @@
-"""pause, resume, select, and the ends of streams (B.1.6, B.1.13).
-
-Not for: run (``dios.core.calls.run_calls``), introspection (``dios.core.calls.introspection``), or how
-tasks begin and
-end (``dios.core.calls.lifecycle``).
-"""
+"""pause, resume, select, cancel, and the ends of streams (B.1.6, B.1.13)."""
 
 from __future__ import annotations
 
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, network_streams
-from dios.core.model.pending import Pending
-from dios.core.model.references import Reference
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, LocalHolder, Pending, Reference, Session
 from dios.core.model.type_states import SocketState, StreamState, TimerState
-from dios.core.remote import remote_calls, requests
+from dios.core.remote import cached_replies, remote_calls
 from dios.core.step import Step
 from dios.errors import Busy, ClosedError, Code, InvalidError
 from dios.ids import TaskId
@@ -23,7 +16,7 @@ from dios.wire.types import Flag, Mode, ObjectType, Permission, TaskState
 
 
 # -- pause and resume -------------------------------------------------------------------------------
-def pause(step: Step, task: Task, seq: int, call: messages.Pause) -> None:
+def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
     """dios_pause: true if the task is paused now; on the self-reference, yield."""
     flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
@@ -49,7 +42,7 @@ def pause(step: Step, task: Task, seq: int, call: messages.Pause) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def resume(step: Step, task: Task, seq: int, call: messages.Resume) -> None:
+def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
     """dios_resume: true if a suspended task runs on; never on oneself."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
@@ -66,7 +59,7 @@ def resume(step: Step, task: Task, seq: int, call: messages.Resume) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
-def _controlled(step: Step, task: Task, ref_id: int) -> Task | None:
+def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
     reference = access.held(task, ref_id, Permission.EXECUTE)
     victim = step.state.tasks.get(TaskId(reference.object.id))
     if victim is None or not victim.alive:
@@ -75,20 +68,20 @@ def _controlled(step: Step, task: Task, ref_id: int) -> Task | None:
     return victim
 
 
-def _require_process(task: Task) -> None:
-    if task.is_session:
+def _require_process(task: Holder) -> None:
+    if isinstance(task, Session):
         raise InvalidError("a person's process is not the node's to suspend")
 
 
 # -- select -----------------------------------------------------------------------------------------
-def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
+def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     """dios_select: the first reference ready for I/O; waits until one is, or the time passed."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
     references = [access.held(task, ref_id, right) for ref_id in call.refs]
     index = _first_ready(step, task, references, call.mode)
     if index < 0 and any(reference.object.home for reference in references):
-        _select_away(step, task, seq, call, references)
+        _select_remote(step, task, seq, call, references)
         return
     if index >= 0:
         step.answer(task, seq, messages.Selected(index))
@@ -99,8 +92,8 @@ def select(step: Step, task: Task, seq: int, call: messages.Select) -> None:
     step.wait(_select_row(step, task, seq, call, references, _limit(step, call)))
 
 
-def _select_away(
-    step: Step, task: Task, seq: int, call: messages.Select, references: list[Reference]
+def _select_remote(
+    step: Step, task: Holder, seq: int, call: messages.Select, references: list[Reference]
 ) -> None:
     """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
     patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
@@ -121,23 +114,28 @@ def _limit(step: Step, call: messages.Select) -> int | None:
 
 def _select_row(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Select,
     references: list[Reference],
     limit: int | None,
 ) -> Pending:
+    watched = tuple(dict.fromkeys(reference.object for reference in references))
+    return Pending(task, seq, call, watched, _deadline(step, references, limit), limit)
+
+
+def _deadline(step: Step, references: list[Reference], limit: int | None) -> int | None:
+    """Return the time at which a timer is ready or the call's time is over, whichever comes first."""
     due = [
         reference.object.state.due_ns
         for reference in references
         if isinstance(reference.object.state, TimerState) and reference.object.state.due_ns > step.now
     ]
     moments = due if limit is None else [*due, limit]
-    watched = tuple(dict.fromkeys(reference.object for reference in references))
-    return Pending(task, seq, call, watched, min(moments, default=None), limit)
+    return min(moments, default=None)
 
 
-def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode) -> int:
+def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mode) -> int:
     for index, reference in enumerate(references):
         target = reference.object
         # Of another node's object its node knows.
@@ -146,7 +144,7 @@ def _first_ready(step: Step, task: Task, references: list[Reference], mode: Mode
     return -1
 
 
-def look_again(step: Step, row: Pending) -> bool:
+def retry_select(step: Step, row: Pending) -> bool:
     """Try a waiting select again; True when it was answered."""
     call = row.call
     if not isinstance(call, messages.Select):
@@ -161,10 +159,7 @@ def look_again(step: Step, row: Pending) -> bool:
     late = row.limit is not None and step.now >= row.limit
     if index < 0 and not late:
         if row.deadline is not None and step.now >= row.deadline:
-            step.state.pending.remove(row)
-            again = _select_row(step, task, row.seq, call, references, row.limit)
-            again.questions = row.questions
-            step.state.pending.add(again)
+            step.state.pending.postpone(row, _deadline(step, references, row.limit))
         return False
     step.state.pending.remove(row)
     remote_calls.abandon(step, row)
@@ -173,7 +168,7 @@ def look_again(step: Step, row: Pending) -> bool:
 
 
 # -- streams ----------------------------------------------------------------------------------------
-def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
+def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     """Become one end of a stream; each end is one task's, once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, call.mode)
@@ -192,12 +187,12 @@ def attach(step: Step, task: Task, seq: int, call: messages.Attach) -> None:
     answer = effects.AnswerAttach(
         task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
     )
-    requests.note(step.state, answer)
+    cached_replies.remember(step.state, answer)
     step.emit(answer)
 
 
 # -- giving up ----------------------------------------------------------------------------------------
-def cancel(step: Step, task: Task, seq: int, call: messages.Cancel) -> None:
+def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
     """Give up a waiting call; it answers ECANCELED, unless it was answered before."""
     row = task.pending.get(call.seq)
     if row is not None:

@@ -1,8 +1,7 @@
-"""What is still to be told, and how often: each piece of news rides on a bounded number of messages.
+"""News that still has to be sent, and how often: each piece rides on a bounded number of messages.
 
-Not for: what the news is (``dios.core.membership.member_table``). With about 3 log n sends by each who
-hears of it, a
-piece of news misses somebody only by rare luck, and what it misses the next exchange of tables repairs.
+About 3 log n sends by each node that hears of it make it rare that a piece of news misses a node; the next
+exchange of tables repairs that.
 """
 
 from __future__ import annotations

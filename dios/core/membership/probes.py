@@ -1,7 +1,7 @@
-"""Whom to ask next whether it lives, which questions are open, and which were asked for others.
+"""The order in which nodes are asked if they live, the open probes, and the probes made for others.
 
-Not for: what silence means (``dios.core.membership.swim``). Everybody is asked once in each round of a random
-order, so the time until a dead node is asked is bounded (SWIM's round-robin probing).
+Every node is asked once in each round of a random order, so that the time until a dead node is asked is
+bounded (SWIM's round-robin probing).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Who uses how much and how much they may: accounts of tasks, groups and principals.
+"""Who uses how much and may use how much: accounts of tasks, groups and principals.
 
-Not for: bounds of single tables and messages (``dios.limits``), or what the kernel holds a process to
-(``dios.host.sandbox``). Accounts form chains: a task's leads to that of whoever started it, then to its
-principal's, and at last to the node's. What a task uses is counted along the whole chain, so that splitting
-work over tasks gains nothing. An object is counted with its creator, and besides with each group that it is
-in.
+Accounts form chains: a task's leads to that of its parent, then to its principal's, and at last to the
+node's. The use of a task is counted along the whole chain, so that splitting work over tasks gains nothing.
+An object is counted with its creator, and with each group that it is in.
 """
 
 from __future__ import annotations
@@ -195,7 +193,7 @@ class Version:
         self.holders += 1
         return self
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """A buffer does no longer."""
         self.holders -= 1
         self._settle()
@@ -210,6 +208,6 @@ class Version:
             self.resize(0)
 
 
-def shadow(account: Account, size: int) -> Version:
+def buffer_version(account: Account, size: int) -> Version:
     """The bytes of a buffer that a task is writing, which are no object's yet."""
     return Version((account,), size, volatile=True, current=False)

@@ -1,18 +1,13 @@
-"""Which references go by themselves, and when.
-
-Not for: taking them away (``dios.core.calls.retirement``).
-"""
+"""The references that expire, by the time of their end. ``dios.core.calls.retirement`` takes them back."""
 
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from dios import limits
+from dios.core.model.records import Reference
 from dios.ids import RefId, TaskId
-
-if TYPE_CHECKING:
-    from dios.core.model.references import Reference
 
 _Key: TypeAlias = tuple[TaskId, RefId]
 

@@ -1,6 +1,6 @@
-"""What is always true between two steps; checked in tests and simulation, and on request in a node.
+"""The invariants of a node's tables between two steps; checked in tests, in the simulator, and on request.
 
-Not for: refusing calls. A violation is a defect of the core and raises InvariantError.
+A violation is a defect of the core and raises InvariantError.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dios import limits
 from dios.core.model.accounts import Account, Version
 from dios.core.model.names import internal_name
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Reference
+from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Reference, Task
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.errors import InvariantError
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
 
@@ -71,12 +69,12 @@ def _check_references(state: State) -> None:
 
 
 def _check_stand_in(state: State, reference: Reference) -> None:
-    """A reference to an object of another node is to the one stand-in for it, and counts with it."""
+    """A reference to an object of another node is to the one proxy for it, and counts with it."""
     target = reference.object
     cluster = state.cluster
     _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")
     if cluster is not None:
-        found = cluster.peers[target.home].stand_ins.get(target.id)
+        found = cluster.peers[target.home].proxies.get(target.id)
         _require(found is target, "a stand-in that nobody knows")
         _require(target.references.get(reference.id) is reference, "a stand-in does not know its reference")
 
@@ -165,10 +163,10 @@ def _check_accounts(state: State) -> None:
             count(buffer.accounts, Resource.REQUESTS, 1)
             if buffer.held is not None:
                 versions[id(buffer.held)] = buffer.held
-        count([task.account], Resource.REQUESTS, len(task.away))
-        for away in task.away.values():
+        count([task.account], Resource.REQUESTS, len(task.remote_buffers))
+        for away in task.remote_buffers.values():
             versions[id(away.held)] = away.held
-        if task.alive and task.parent is not None:
+        if task.alive and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
     for version in versions.values():
@@ -182,9 +180,11 @@ def _check_accounts(state: State) -> None:
         _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
 
 
-def _check_task(task: Task) -> None:
+def _check_task(task: Holder) -> None:
     if task.state is TaskState.ENDED:
         _require(not len(task.table), "an ended task holds references")
         _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
-        _require(not task.events and not task.lost_events, "an ended task keeps events that nobody can read")
-    _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")
+    if isinstance(task, LocalHolder):
+        unread = task.events or task.lost_events
+        _require(task.alive or not unread, "an ended task keeps events that nobody can read")
+        _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

@@ -1,91 +1,13 @@
 """I/O requests: admission, validity and the four counters (thesis §3.7, §4.7, Table 4.5).
 
-Not for: the system calls around them (``dios.core.calls.io_calls``). Everything here is arithmetic on one
-object and one buffer, so that the table of the semantics can be read off line by line.
+Everything here is arithmetic on one object and one buffer, so that it can be compared with the table of the
+semantics line by line. ``dios.core.calls.io_calls`` has the system calls.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from dios.core.model.accounts import Account, Version, charge_all
-from dios.core.model.objects import PhysicalObject
-from dios.ids import BufferId
-from dios.wire.types import Buffering, Mode, Resource, Semantics
-
-if TYPE_CHECKING:
-    from dios.core.model.references import Reference
-
-
-class Buffer:
-    """A buffer and the I/O request on it.
-
-    ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
-    ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
-    bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
-    last successful commit. ``held`` are the bytes that the buffer keeps from going, and ``accounts``
-    whom it is counted with.
-    """
-
-    __slots__ = (
-        "accounts",
-        "active",
-        "bare",
-        "committed",
-        "held",
-        "id",
-        "length",
-        "lent",
-        "mode",
-        "object",
-        "offset",
-        "owner",
-        "reference",
-        "seen_admissions",
-        "seen_dirty",
-        "seen_v_r",
-        "seen_v_w",
-        "semantics",
-    )
-
-    def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
-        self.id: Final = buffer_id
-        self.accounts: tuple[Account, ...] = (reference.task.account, *reference.object.sharing)
-        self.held: Version | None = None
-        self.reference = reference
-        self.owner: Reference | None = None
-        self.lent: tuple[Mode, int, int] | None = None
-        self.object: PhysicalObject = reference.object
-        self.mode = mode
-        self.bare = bare
-        self.offset = 0
-        self.length = 0
-        self.semantics = Semantics.ANY
-        self.active = False
-        self.committed = False
-        self.seen_v_r = 0
-        self.seen_v_w = 0
-        self.seen_admissions = 0
-        self.seen_dirty = 0
-
-    def stand_for(self, version: Version) -> None:
-        """The buffer has these bytes from now on, and no longer those that it had."""
-        former, self.held = self.held, version.hold()
-        if former is not None:
-            former.let_go()
-
-    def recount(self) -> None:
-        """It serves another object: count it with that one's groups, and with those of its owner."""
-        charge_all(self.accounts, Resource.REQUESTS, -1)
-        lender = () if self.owner is None else self.owner.object.sharing
-        counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
-        self.accounts = tuple(dict.fromkeys(counted))
-        charge_all(self.accounts, Resource.REQUESTS, 1)
-
-    @property
-    def raw(self) -> bool:
-        """Whether the task writes the object's own bytes through this buffer."""
-        return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
+from dios.core.model.records import Buffer, PhysicalObject, Reference
+from dios.wire.types import Mode, Semantics
 
 
 def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool) -> None:

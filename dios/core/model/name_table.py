@@ -1,12 +1,9 @@
-"""The node's name table: internal name to physical objects (thesis §4.3.2).
-
-Not for: resolution with its rights (``dios.core.calls.resolution``). Never exposed to tasks.
-"""
+"""The node's name table: internal name to physical objects (thesis §4.3.2). It is never exposed to tasks."""
 
 from __future__ import annotations
 
 from dios.core.model.names import internal_name
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.ids import InternalName
 
 

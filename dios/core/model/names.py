@@ -1,6 +1,6 @@
 """External and internal names: how they are made (thesis §4.3.1).
 
-Not for: writing names as text (``dios.wire.nametext``) or looking them up (``dios.core.model.name_table``).
+``dios.wire.nametext`` writes names as text.
 """
 
 from __future__ import annotations

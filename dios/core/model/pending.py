@@ -1,64 +1,28 @@
-"""Blocked system calls: rows in a table, not waiting threads.
+"""Blocked system calls: rows in a table instead of waiting threads.
 
-Not for: deciding when they are done; whoever changes an object wakes its waiters.
+The code that changes an object wakes the calls that wait on it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
 
 from dios import limits
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import CallId, Holder, Pending
 from dios.errors import InvalidError, LimitError
-from dios.wire.messages import AnyCall
 from dios.wire.types import Resource
-
-if TYPE_CHECKING:
-    from dios.core.model.tasks import Task
-    from dios.core.remote.peers import PendingRequest
-
-
-class Pending:
-    """One waiting call and the objects whose change may finish it.
-
-    ``deadline`` is when to look again at the latest, ``limit`` when the caller's patience ends.
-    """
-
-    __slots__ = ("call", "deadline", "limit", "questions", "seq", "task", "watched")
-
-    def __init__(
-        self,
-        task: Task,
-        seq: int,
-        call: AnyCall,
-        watched: tuple[PhysicalObject, ...],
-        deadline: int | None = None,
-        limit: int | None = None,
-    ) -> None:
-        self.task: Final = task
-        self.seq: Final = seq
-        self.call: Final = call
-        self.watched: Final = watched
-        self.deadline: Final = deadline
-        self.limit: Final = limit
-        self.questions: list[PendingRequest] = []  # to other nodes
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Unique among all waiting calls."""
-        return (self.task.id, self.seq)
 
 
 class PendingTable:
     """All waiting calls of the node, and the deadlines of those that have one."""
 
-    __slots__ = ("_deadlines", "_rows")
+    __slots__ = ("_deadlines", "_next_number", "_rows")
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int], Pending] = {}
         self._deadlines: list[tuple[int, int, int]] = []
+        self._next_number = 1
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -73,24 +37,38 @@ class PendingTable:
         """Whether this very call waits still."""
         return self._rows.get(row.key) is row
 
+    def find(self, call: CallId) -> Pending | None:
+        """Return the call that a continuation names, or None if it does not wait any more."""
+        row = self._rows.get(call[:2])
+        return row if row is not None and row.number == call[2] else None
+
     def add(self, row: Pending) -> None:
         """Let a call wait; bounded for each task."""
         if row.key in self._rows:
             raise InvalidError(f"sequence number {row.seq} is waiting already")
         self.require_room(row.task)
+        row.number = self._next_number
+        self._next_number += 1
         self._rows[row.key] = row
         row.task.pending[row.seq] = row
         row.task.account.charge(Resource.REQUESTS, 1)
         for target in row.watched:
             target.waiters[row.key] = row
         if row.deadline is not None:
-            heapq.heappush(self._deadlines, (row.deadline, *row.key))
-            # Most calls are answered long before their time, and leave their moment behind.
-            if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_MOMENTS_MAX:
-                self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
-                heapq.heapify(self._deadlines)
+            self.postpone(row, row.deadline)
 
-    def require_room(self, task: Task) -> None:
+    def postpone(self, row: Pending, deadline: int | None) -> None:
+        """Give a waiting call another deadline."""
+        row.deadline = deadline
+        if deadline is None:
+            return
+        heapq.heappush(self._deadlines, (deadline, *row.key))
+        # Most calls are answered long before their deadline, and leave their entry behind.
+        if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_MOMENTS_MAX:
+            self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
+            heapq.heapify(self._deadlines)
+
+    def require_room(self, task: Holder) -> None:
         """Refuse one more waiting call; for calls that change something before they wait."""
         task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:

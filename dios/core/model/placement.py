@@ -1,8 +1,4 @@
-"""Where a task runs that names no node: an interface, and the simplest policy behind it.
-
-Not for: optimal schedules, or counting what was placed since a node last told its load
-(``dios.core.remote.peers`` adds that to the rows given here).
-"""
+"""The choice of a node for a task when no scheduler is there: an interface, and the simplest policy."""
 
 from __future__ import annotations
 

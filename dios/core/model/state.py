@@ -1,6 +1,6 @@
-"""Everything a node knows, and the few operations on it that keep the tables consistent.
+"""All tables of a node, and the few operations on them that keep the tables consistent.
 
-Not for: system calls. Whatever is changed here is checked by ``dios.core.model.invariants``.
+``dios.core.model.invariants`` checks what is always true of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from dios.core.model.accounts import Account, Defaults, charge_all
 from dios.core.model.expiries import ExpiryTable
 from dios.core.model.name_table import NameTable
 from dios.core.model.names import logs_group
-from dios.core.model.objects import PhysicalObject
 from dios.core.model.pending import PendingTable
-from dios.core.model.references import Provenance, Reference, earlier
+from dios.core.model.records import (
+    Holder,
+    LocalHolder,
+    PhysicalObject,
+    Provenance,
+    Reference,
+    RemoteTask,
+    Task,
+    earlier,
+)
 from dios.core.model.submission_queue import SubmissionQueue
-from dios.core.model.tasks import Task
 from dios.core.remote.peers import Cluster
 from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.limits import NAME_BYTES
@@ -33,10 +40,8 @@ class State:
     __slots__ = (
         "_next_buffer",
         "account",
-        "board",
         "cluster",
         "defaults",
-        "deputies",
         "dropped",
         "ended",
         "entropy",
@@ -52,6 +57,8 @@ class State:
         "objects",
         "pending",
         "principals",
+        "queue",
+        "remote_tasks",
         "restricted",
         "secret",
         "settled",
@@ -74,10 +81,10 @@ class State:
         self.restricted: Final = restricted
         self.defaults: Final = defaults
         self.objects: dict[ObjectId, PhysicalObject] = {}
-        self.tasks: dict[TaskId, Task] = {}
+        self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.deputies: dict[TaskId, Task] = {}  # for tasks of other nodes (see ``deputies``)
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``remote tasks``)
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -93,7 +100,7 @@ class State:
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
         self.shutting_down = False
-        self.board: Final = SubmissionQueue()
+        self.queue: Final = SubmissionQueue()
         self._next_buffer = 1
 
     # -- identifiers ----------------------------------------------------------------------------
@@ -120,9 +127,13 @@ class State:
         """The name of this node; empty for one that is alone."""
         return "" if self.cluster is None else self.cluster.here.name
 
-    def everybody(self) -> Iterator[Task]:
-        """Tasks and sessions of this node, and the deputies of those of others."""
-        return chain(self.tasks.values(), self.deputies.values())
+    def everybody(self) -> Iterator[Holder]:
+        """Tasks and sessions of this node, and the remote tasks of those of others."""
+        return chain(self.tasks.values(), self.remote_tasks.values())
+
+    def living_tasks(self) -> Iterator[Task]:
+        """The tasks of this node that have not ended; no sessions."""
+        return (task for task in self.tasks.values() if isinstance(task, Task) and task.alive)
 
     def account_of(self, principal: Principal) -> Account:
         """The account of everything that is done for a principal."""
@@ -187,7 +198,7 @@ class State:
 
     def add_reference(
         self,
-        task: Task,
+        task: Holder,
         target: PhysicalObject,
         permissions: Permission,
         provenance: Provenance,
@@ -201,7 +212,7 @@ class State:
         """A fresh reference in the task's table; the caller has made sure that there is room.
 
         It goes at the latest when the one that it was delegated from goes by itself. ``ref_id`` is given to
-        one to a stand-in: that of the reference over there.
+        one to a proxy: that of the reference over there.
         """
         reference = Reference(
             RefId(ref_id or self.fresh_id()),

@@ -1,53 +1,36 @@
-"""The board of a node: what waits for its place, and what whoever schedules needs to know (thesis ch. 6).
+"""The submission queue of a node: runs that wait for a place, and questions to the scheduler (thesis ch. 6).
 
-Not for: the calls about it (``dios.core.calls.scheduling_calls``), or deciding (``dios.firmament``). The
-board knows no
-policy: runs wait on it while somebody attends to it, and are placed once.
+The queue has no policy: runs wait in it while a scheduler reads it, and are placed once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dios import limits
-from dios.core.model.pending import Pending
-from dios.errors import WouldBlockError
-from dios.ids import Name, Principal, TaskId
+from dios.core.model.pending import PendingTable
+from dios.core.model.records import ChildIdentity, Pending
+from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.nametext import fingerprint
-from dios.wire.types import Cause, TaskState
-
-if TYPE_CHECKING:
-    from dios.core.model.state import State
-    from dios.core.model.tasks import Task
-    from dios.core.step import Step
 
 _MS: Final = 1_000_000
 
 
-class Chosen(Struct, frozen=True):
-    """Who a task will be, settled before it is known where."""
-
-    task: TaskId
-    name: Name
-
-
-class Waiting(Struct):
+class QueuedRun(Struct):
     """A run that waits for its place."""
 
     row: Pending
     call: messages.Run
-    chosen: Chosen
+    chosen: ChildIdentity
     fingerprint: str
     since: int
 
 
 class SchedulerQuestion(Struct, frozen=True):
-    """A question to whoever schedules, and the call that waits for the answer."""
+    """A question to the scheduler, and the call that waits for the answer."""
 
     row: Pending
     asked: messages.Asked
@@ -56,9 +39,9 @@ class SchedulerQuestion(Struct, frozen=True):
 class SubmissionQueue:
     """What is on it, and a version that counts its changes.
 
-    ``attended_until`` is the time by which whoever schedules has to ask again; ``own_until`` the same for
+    ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` the same for
     this node's own coordinator, which need not be the one that schedules. ``shares`` are those that
-    coordinators told last, and ``shares_since`` the version of the board before them.
+    coordinators told last, and ``shares_since`` the version of the submission queue before them.
     """
 
     __slots__ = (
@@ -81,7 +64,7 @@ class SubmissionQueue:
 
     def __init__(self) -> None:
         self.version = 1
-        self.waiting: dict[TaskId, Waiting] = {}
+        self.waiting: dict[TaskId, QueuedRun] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
         self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
         self.questions: dict[int, SchedulerQuestion] = {}
@@ -115,123 +98,25 @@ class SubmissionQueue:
         self.shares_version, self.shares, self.shares_since = version, shares, self.version
         return True
 
-    def put(self, one: Waiting) -> None:
+    def put(self, one: QueuedRun) -> None:
         """Let a run wait; one that waits already keeps its place in the order."""
         self.waiting[one.chosen.task] = one
         self.by_call[one.row.key] = one.chosen.task
 
-    def take(self, one: Waiting) -> None:
+    def take(self, one: QueuedRun) -> None:
         """A run waits no longer."""
         del self.waiting[one.chosen.task], self.by_call[one.row.key]
 
-    def of_call(self, row: Pending) -> Waiting | None:
+    def of_call(self, row: Pending) -> QueuedRun | None:
         """The run that waits by this very call."""
         one = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
         return one if one is not None and one.row is row else None
 
-    def tidy(self, state: State) -> None:
+    def tidy(self, pending: PendingTable) -> None:
         """Forget what nobody waits for any more: callers end, and calls are cancelled."""
-        for one in [one for one in self.waiting.values() if not state.pending.has(one.row)]:
+        for one in [one for one in self.waiting.values() if not pending.has(one.row)]:
             self.take(one)
-        for number in [number for number, one in self.questions.items() if not state.pending.has(one.row)]:
+        for number in [number for number, one in self.questions.items() if not pending.has(one.row)]:
             del self.questions[number]
             self.answers.pop(number, None)
-        self.waiters = {key: row for key, row in self.waiters.items() if state.pending.has(row)}
-
-
-def changed(step: Step) -> None:
-    """Something on the board is new: who waits for that looks again."""
-    board = step.state.board
-    board.version += 1
-    if board.waiters:
-        step.wake.update(board.waiters)
-
-
-def wait(
-    step: Step, task: Task, seq: int, call: messages.Run, chosen: Chosen, since: int | None = None
-) -> None:
-    """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
-    began = step.now if since is None else since
-    row = _row(step, task, seq, call)
-    step.wait(row)
-    step.state.board.put(Waiting(row, call, chosen, fingerprint(chosen.name), began))
-    changed(step)
-
-
-def wait_on(step: Step, one: Waiting) -> None:
-    """The time to look whether anybody schedules has come, and somebody does: the next one."""
-    step.state.pending.remove(one.row)
-    one.row = _row(step, one.row.task, one.row.seq, one.call)
-    step.wait(one.row)
-
-
-def _row(step: Step, task: Task, seq: int, call: messages.Run) -> Pending:
-    lease = max(step.state.board.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
-    return Pending(task, seq, call, (), lease)
-
-
-def require_fit(step: Step, work: messages.Work) -> None:
-    """What is set aside here, with this, is no more than the machine has; WouldBlockError otherwise."""
-    cluster = step.state.cluster
-    if cluster is None or not work.reserves:
-        return
-    running = [other.recipe.work for other in step.state.tasks.values() if other.alive and other.recipe]
-    here = cluster.here
-    cpus = work.cpus_milli + sum(one.cpus_milli for one in running)
-    memory = work.memory_bytes + sum(one.memory_bytes for one in running)
-    if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
-        raise WouldBlockError(
-            f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
-            f"this task {cpus / 1000:g} and {memory} would be set aside"
-        )
-
-
-def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, ...]:
-    """The runs of a principal that wait here, as `dios ps` shows them."""
-    return tuple(
-        messages.TaskRow(
-            None,
-            one.fingerprint,
-            one.call.label,
-            TaskState.WAITING,
-            one.call.brand,
-            principal,
-            0,
-            one.since,
-            0,
-            Cause.NONE,
-            0,
-            0,
-            "",
-            one.row.task.object.fingerprint,
-            state.place,
-        )
-        for one in state.board.waiting.values()
-        if one.row.task.principal == principal and state.pending.has(one.row)
-    )
-
-
-def note_end(step: Step, task: Task) -> None:
-    """A task of this node has ended: whoever schedules learns with what it used."""
-    if not task.is_session and not task.home:
-        step.state.board.ended.append(occupant(task, step.now))
-        changed(step)
-
-
-def occupant(task: Task, now: int) -> messages.Occupant:
-    """A task as the board shows it."""
-    recipe = task.recipe
-    until = task.ended_ns or now
-    return messages.Occupant(
-        task.id,
-        task.object.fingerprint,
-        task.label[: limits.BOARD_LABEL_CHARS_MAX],
-        task.principal,
-        task.state,
-        task.pid,
-        max(0, until - task.started_ns) // _MS,
-        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=()),
-        task.cpu_ms,
-        task.memory_bytes,
-        task.cause is Cause.EXITED and task.exit_code == 0,
-    )
+        self.waiters = {key: row for key, row in self.waiters.items() if pending.has(row)}

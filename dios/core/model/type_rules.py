@@ -1,7 +1,4 @@
-"""What each type of Table 4.1 is: the one table that says which calls make sense on it.
-
-Not for: network types, which need other nodes and are refused by name until there are some.
-"""
+"""The object types of Table 4.1, and the calls that are possible on each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What single object types remember beside the common structure (Figure 4.2, type-specific data).
+"""The data that single object types have in addition to the common record (Figure 4.2).
 
-Not for: bytes. A blob or group remembers nothing; a task's state is ``dios.core.model.tasks.Task``.
+A blob or a group has none; the data of a task is in ``dios.core.model.records``.
 """
 
 from __future__ import annotations

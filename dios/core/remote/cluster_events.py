@@ -1,7 +1,6 @@
-"""What happens with other nodes: they come, go, die and return (thesis §4.6; semantics, Failure).
+"""Events of other nodes: they connect, disconnect, die, return and are removed (thesis §4.6).
 
-Not for: what they ask (``dios.core.remote.serving``), or how one knows that they live
-(``dios.core.membership.swim``).
+``dios.core.membership.swim`` decides which nodes live, ``dios.core.remote.serving`` handles their requests.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
 from dios.core.membership.swim import Change, Decision
-from dios.core.model.tasks import Task
-from dios.core.remote import reconciliation, requests, serving
+from dios.core.model.records import LocalHolder
+from dios.core.remote import notices, proxies, publication, reconciliation, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
+from dios.core.remote.resume import resume_all
 from dios.core.remote.watermark import Watermark
 from dios.core.step import Step
 from dios.errors import ProtocolError
@@ -29,7 +29,7 @@ _GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 def peer_up(step: Step, event: PeerUp) -> None:
     """A connection stands: what was under way with an earlier start of that node is over."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peer(event.node)
     if event.epoch < peer.epoch and peer.met:
         step.emit(effects.HangUp(event.node, "an earlier start of this node was met before"))
@@ -40,31 +40,32 @@ def peer_up(step: Step, event: PeerUp) -> None:
     if event.epoch > peer.epoch and peer.epoch:
         _started_anew(step, cluster, peer)
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
-    requests.heard(step, peer)
+    requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     revive(cluster, peer)
-    requests.say_again(step, peer)
-    requests.tell_again(step, peer)
-    reconciliation.claim(step, cluster, peer)
+    requests.repeat_all(step, peer)
+    requests.repeat_notices(step, peer)
+    reconciliation.reconcile(step, cluster, peer)
 
 
 def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Its tasks are gone with its former start, and so is what it knew of ours."""
     requests.fail_all(step, peer, "was started anew meanwhile")
+    resume_all(step)  # runs that were not started are no children to lose
     peer.answers.clear()
     peer.settled = Watermark()
-    for target in peer.stand_ins.values():
+    for target in peer.proxies.values():
         target.order = 0
-    reconciliation.end_deputies(step, cluster, peer)
+    reconciliation.end_remote_tasks(step, cluster, peer)
     _lose_requests(step, peer)
     _lose_children(step, peer)
 
 
 def peer_down(step: Step, event: PeerDown) -> None:
     """The connection is gone; whether the node is, time and the others will tell."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch:
         return
@@ -74,21 +75,21 @@ def peer_down(step: Step, event: PeerDown) -> None:
 
 def received(step: Step, event: Received) -> None:
     """A message came. What no node would say raises ProtocolError, and has changed nothing."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
         return
     cluster.membership.heard(step.now, event.node)
-    requests.heard(step, peer)
+    requests.note_heard(step, peer)
     step.payload, step.payload_size = event.payload, event.attached
     message = event.message
     match message:
         case dcp.Ask():
-            serving.asked(step, peer, message)
+            serving.serve(step, peer, message)
         case dcp.Reply():
             requests.answered(step, peer, message)
         case dcp.Published():
-            requests.published(step, peer, message)
+            proxies.published(step, peer, message)
         case dcp.Gossip():
             told = gossip.decode(message.message)
             follow(step, cluster, cluster.membership.received(step.now, event.node, told))
@@ -111,7 +112,7 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     cluster = step.state.cluster
     if cluster is None:
         return
-    running = sum(1 for task in step.state.tasks.values() if task.alive and not task.is_session)
+    running = sum(1 for _ in step.state.living_tasks())
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
 
@@ -122,14 +123,21 @@ def time_passed(step: Step, cluster: Cluster) -> None:
     tick = cluster.membership.next_tick
     if tick is not None and tick <= now:
         follow(step, cluster, cluster.membership.tick(now))
-    requests.due(step)
+    requests.repeat_due(step)
     if cluster.publish_at is not None and cluster.publish_at <= now:
-        requests.publish_due(step)
-    for node in [node for node, end in cluster.graces.items() if end <= now]:
-        del cluster.graces[node]
-        reconciliation.end_deputies(step, cluster, cluster.peer(node))
-    if cluster.claim_at is not None and cluster.claim_at <= now:
-        reconciliation.claim_all(step, cluster)
+        step.after += publication.publish_due(cluster)
+    for node in [node for node, end in cluster.grace_ends.items() if end <= now]:
+        del cluster.grace_ends[node]
+        reconciliation.end_remote_tasks(step, cluster, cluster.peer(node))
+    if cluster.reconcile_at is not None and cluster.reconcile_at <= now:
+        reconciliation.reconcile_all(step, cluster)
+
+
+def follow_all(step: Step) -> None:
+    """Do what the membership has decided in the course of a call."""
+    cluster = step.require_cluster()
+    for decision in step.decisions:
+        follow(step, cluster, decision)
 
 
 def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
@@ -156,7 +164,7 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
             revive(cluster, peer)
             if was_dead:
                 # Its connection may have stood all the time: no other event tells of this.
-                requests.tell_again(step, peer)
+                requests.repeat_notices(step, peer)
         if member.address and not peer.connected:
             step.emit(effects.Contact(member.node, member.name, member.address))
     if change.former is None or change.former is not member.status:
@@ -171,47 +179,48 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
         return
     peer.dead_since = step.now
     requests.fail_all(step, peer)
+    resume_all(step)  # runs that were not started are no children to lose
     _lose_requests(step, peer)
     _lose_children(step, peer)
-    for deputy in peer.deputies.values():
-        for row in list(deputy.pending.values()):
+    for remote_task in peer.remote_tasks.values():
+        for row in list(remote_task.pending.values()):
             step.state.pending.remove(row)
-        for buffer in list(deputy.buffers.values()):
-            step.close_buffer(buffer)
-    if peer.deputies:
-        cluster.graces[peer.node] = step.now + limits.GRACE_MS * _MS
+        for buffer in list(remote_task.buffers.values()):
+            lifetimes.close_buffer(step, buffer)
+    if peer.remote_tasks:
+        cluster.grace_ends[peer.node] = step.now + limits.GRACE_MS * _MS
 
 
 def revive(cluster: Cluster, peer: Peer) -> None:
     """It lives after all."""
     peer.dead_since = None
-    cluster.graces.pop(peer.node, None)
+    cluster.grace_ends.pop(peer.node, None)
 
 
 def _lose_requests(step: Step, peer: Peer) -> None:
     """Requests on its objects that were under way are over: their buffers go."""
     for task in step.state.tasks.values():
-        for buffer in [one for one in task.away.values() if one.reference.object.home == peer.node]:
-            step.close_away(buffer)
+        for buffer in [one for one in task.remote_buffers.values() if one.reference.object.home == peer.node]:
+            lifetimes.close_remote_buffer(step, buffer)
 
 
 def _lose_children(step: Step, peer: Peer) -> None:
     """Tell those who started tasks there that they are lost; should they live, they will be ended."""
     for task in list(step.state.tasks.values()):
-        for child in [one for one, told in task.children_away.items() if told[0] == peer.node]:
+        for child in [one for one, told in task.remote_children.items() if told[0] == peer.node]:
             _lose_child(step, peer, task, child)
 
 
-def _lose_child(step: Step, peer: Peer, task: Task, child: TaskId) -> None:
-    _, fingerprint, label = task.children_away.pop(child)
+def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> None:
+    _, fingerprint, label = task.remote_children.pop(child)
     peer.lost.append(child)
-    target = peer.stand_ins.get(ObjectId(child))
+    target = peer.proxies.get(ObjectId(child))
     if target is not None:
         target.lost = True
         step.changed(target)
     if task.alive:
         # Also who has dropped its reference hears of the end.
-        step.tell(task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
+        notices.notify(step, task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
 def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
@@ -224,9 +233,9 @@ def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
     step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
     if peer is not None:
         _died(step, cluster, peer)
-        reconciliation.end_deputies(step, cluster, peer)
+        reconciliation.end_remote_tasks(step, cluster, peer)
         peer.connected = False
-    cluster.graces.pop(node, None)
+    cluster.grace_ends.pop(node, None)
     cluster.since.pop(node, None)
     step.emit(effects.HangUp(node, "it was removed from the cluster", revoked=True))
 

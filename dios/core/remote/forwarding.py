@@ -1,31 +1,27 @@
-"""Calls on objects of other nodes: the call travels, the answer is fitted to the task here (§4.8).
+"""Calls on objects of other nodes: the call travels, and the answer is fitted to the task here (§4.8).
 
-Not for: calls whose place is not given by one reference (``away_calls``, ``away_run``, ``away_lookup``), or
-what is done over there (``dios.core.remote.serving``).
+Calls that are not about one reference are in ``remote_calls``, ``remote_run`` and ``remote_lookup``; the
+other node handles the call in ``dios.core.remote.serving``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
-from dios.core.model.accounts import require_bytes, shadow
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance, Reference
-from dios.core.model.tasks import Task
+from dios.core.model.accounts import buffer_version, require_bytes
+from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
 from dios.core.remote import proxies, requests
-from dios.core.remote.proxies import Proxy
-from dios.core.remote.remote_buffers import AwayBuffer
+from dios.core.remote.continuations import AnswerCaller, FitAnswer, FitAttached
+from dios.core.remote.peers import Peer, Proxy
 from dios.core.step import Step
 from dios.errors import (
     BadReferenceError,
     Code,
-    DiosError,
     InvalidError,
     LimitError,
     ProtocolError,
@@ -77,11 +73,21 @@ _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
 _ON_WHAT_IS_GONE: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
 _COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
 
+_PASSED_BACK: Final = (
+    messages.Info,
+    messages.Nodes,
+    messages.QueueRows,
+    messages.Placed,
+    messages.Metered,
+    messages.Done,
+    messages.Failure,
+)
+
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
 
-def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
-    """The stand-in that a call is about; None when it is for this node, or wrong in a way for it to say."""
+def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
+    """The proxy that a call is about; None when it is for this node, or wrong in a way for it to say."""
     field = _PLACED_BY.get(type(call))
     if field is None:
         return None
@@ -91,84 +97,96 @@ def place_of(task: Task, call: messages.PlainCall) -> Proxy | None:
     return cast("Proxy", reference.object)
 
 
-def forward(step: Step, task: Task, seq: int, call: messages.PlainCall, target: Proxy) -> None:
+def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     """Let a call be made where its object is, in the task's name."""
     if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
-        step.drop_reference(task.table.get(call.ref))
+        lifetimes.drop_reference(step, task.table.get(call.ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
     if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
-        step.reply(_told_lost(step, task, seq, task.table.get(call.ref)))
+        step.reply(_lost_status(step, task, seq, task.table.get(call.ref)))
         return
     if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
         raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
         return
-    there, source = translated(task, call)
-    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), there), source)
+    there, source = translate(task, call)
+    send(step, task, seq, call, target.home, dcp.Forward(task.caller(), there), source)
 
 
-def _forward_attach(step: Step, task: Task, seq: int, call: messages.Attach, target: Proxy) -> None:
+def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, target: Proxy) -> None:
     """The other node takes the end over there for us; the bytes have a connection of their own."""
     if step.parts is not None:
         raise InvalidError("attach is not for vectors: its answer carries descriptors")
-    number = requests.cluster_of(step).peer(target.home).next_number
+    number = step.require_cluster().peer(target.home).next_number
+    row = wait(step, task, seq, call, target.home)
+    body = dcp.Forward(task.caller(), call)
+    requests.ask_for_call(step, row, target.home, body, FitAttached(row.id, number))
 
-    def then(later: Step, answer: dcp.Answer) -> None:
-        reference = task.table.find(call.ref)
-        if isinstance(answer, messages.Attached) and reference is not None:
-            target.ends[reference.id] = call.mode
-            later.emit(
-                effects.AnswerAttachAway(
-                    task.id, seq, target.id, call.mode, answer.ring_bytes, target.home, number
-                )
-            )
-        else:
-            later.reply(fitted(later, task, seq, call, answer))
 
-    send(step, task, seq, call, target.home, dcp.Forward(caller_of(task), call), then=then)
+def wait(step: Step, task: Holder, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
+    """Let a call wait for the answer of another node."""
+    row = Pending(task, seq, call, ())
+    step.wait(row)
+    task.remote_nodes.add(node)
+    return row
 
 
 def send(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
-    call: messages.AnyCall,
+    call: messages.PlainCall,
     node: NodeId,
     body: dcp.RequestBody,
     source: WriteSource | None = None,
-    then: Callable[[Step, dcp.Answer], None] | None = None,
 ) -> None:
-    """Ask, and let the task's call wait for the answer; ``then`` makes of it what the task is answered."""
-    row = Pending(task, seq, call, ())
-    step.wait(row)
-
-    def finish(later: Step, answer: dcp.Answer) -> None:
-        if not later.state.pending.has(row):
-            return  # the task is over; its deputy lets go of whatever this granted
-        later.state.pending.remove(row)
-        try:
-            if then is not None:
-                then(later, answer)
-            else:
-                later.reply(fitted(later, task, seq, cast("messages.PlainCall", call), answer))
-        except DiosError as error:
-            later.refuse(task, seq, error)
-
-    task.abroad.add(node)
-    question = requests.ask(step, node, body, finish, source=source)
-    if question is not None:
-        row.questions.append(question)
+    """Ask, and let the task's call wait for the answer, which is fitted to the task."""
+    row = wait(step, task, seq, call, node)
+    requests.ask_for_call(step, row, node, body, FitAnswer(row.id), source=source)
 
 
-def caller_of(task: Task) -> dcp.Caller:
-    """For whom a request is made."""
-    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
+def fit_answer(step: Step, row: Pending, then: FitAnswer, answer: dcp.Answer) -> None:
+    """Answer a call with what the other node said."""
+    del then
+    step.reply(fit(step, row.task, row.seq, cast("messages.PlainCall", row.call), answer))
+
+
+def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer) -> None:
+    """Answer an attach call: the end is taken on the other node."""
+    call, task = cast("messages.Attach", row.call), row.task
+    reference = task.table.find(call.ref)
+    if isinstance(answer, messages.Attached) and reference is not None:
+        target = cast("Proxy", reference.object)
+        target.ends[reference.id] = call.mode
+        step.emit(
+            effects.AnswerAttachAway(
+                task.id, row.seq, target.id, call.mode, answer.ring_bytes, target.home, then.request
+            )
+        )
+    else:
+        step.reply(fit(step, task, row.seq, call, answer))
+
+
+def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
+    """Let another node answer a call that names it."""
+    there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
+    row = wait(step, task, seq, call, peer.node)
+    body = dcp.Forward(task.caller(), there)
+    requests.ask_for_call(step, row, peer.node, body, AnswerCaller(row.id))
+
+
+def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answer) -> None:
+    """Answer a call that was passed on."""
+    del then
+    if not isinstance(answer, _PASSED_BACK):
+        raise ProtocolError("an answer of the wrong kind")
+    step.answer(row.task, row.seq, answer)
 
 
 # -- out ----------------------------------------------------------------------------------------------
-def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     """The call with the buffers that it has over there, and the bytes that go with it.
 
     References need no translation; a buffer of this node makes no sense there.
@@ -177,7 +195,7 @@ def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall
         if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
             _require_room(task, call)
         return call, None
-    buffer = away_buffer(task, call.buffer)
+    buffer = remote_buffer(task, call.buffer)
     source = None
     releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
     if releases or (isinstance(call, _COMMITS) and call.data is None):
@@ -190,9 +208,9 @@ def translated(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall
     return replace(call, buffer=buffer.remote), source
 
 
-def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
+def remote_buffer(task: Holder, buffer_id: int) -> RemoteBuffer:
     """A buffer of the caller for an object of another node; EBADF for everything else."""
-    buffer = task.away.get(BufferId(buffer_id))
+    buffer = task.remote_buffers.get(BufferId(buffer_id))
     if buffer is not None:
         return buffer
     if buffer_id in task.buffers:
@@ -200,8 +218,8 @@ def away_buffer(task: Task, buffer_id: int) -> AwayBuffer:
     raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
 
 
-def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite) -> None:
-    if len(task.buffers) + len(task.away) >= limits.BUFFERS_PER_TASK_MAX:
+def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
+    if len(task.buffers) + len(task.remote_buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
     if call.size:
@@ -209,8 +227,8 @@ def _require_room(task: Task, call: messages.AcquireRead | messages.AcquireWrite
 
 
 # -- back ---------------------------------------------------------------------------------------------
-def fitted(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
+def fit(
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
 ) -> Part:
     """What the task is answered: the other node's answer with this node's buffers, slots and counters.
 
@@ -242,7 +260,7 @@ def fitted(
 
 
 def _lost_child(
-    step: Step, task: Task, seq: int, call: messages.PlainCall, failure: messages.Failure
+    step: Step, task: Holder, seq: int, call: messages.PlainCall, failure: messages.Failure
 ) -> Part | None:
     """Of a task whose node is dead one can say how it ended: it was lost (§4.6)."""
     if failure.code != Code.EHOSTUNREACH or not isinstance(call, messages.ReadOnce | messages.AcquireRead):
@@ -250,18 +268,18 @@ def _lost_child(
     reference = task.table.find(call.ref)
     if reference is None or reference.object.type is not ObjectType.TASK:
         return None
-    if requests.cluster_of(step).peer(reference.object.home).dead_since is None:
+    if step.require_cluster().peer(reference.object.home).dead_since is None:
         return None
-    return _told_lost(step, task, seq, reference)
+    return _lost_status(step, task, seq, reference)
 
 
-def _told_lost(step: Step, task: Task, seq: int, reference: Reference) -> Part:
-    peer = requests.cluster_of(step).peer(reference.object.home)
+def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
+    peer = step.require_cluster().peer(reference.object.home)
     data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 
 
-def lost_row(fingerprint: str, node: str, label: str, parent: Task) -> messages.TaskRow:
+def lost_row(fingerprint: str, node: str, label: str, parent: Holder) -> messages.TaskRow:
     """How a task stands whose node is dead."""
     return messages.TaskRow(
         name=None,
@@ -298,14 +316,14 @@ def _fit_buffer(
         # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
         answer = replace(answer, size=call.size)
     # A call that names a buffer goes on with that one; the other node's numbers mean nothing here.
-    buffer = task.away.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
+    buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
     known = buffer is not None
     if buffer is None:
         mode = Mode.WRITE if writable else Mode.READ
         start = call.offset if isinstance(call, messages.AcquireRead | messages.AcquireWrite) else 0
-        held = shadow(task.account, answer.size)
-        buffer = AwayBuffer(step.state.fresh_buffer(), answer.buffer, reference, mode, start, held)
-        task.away[buffer.id] = buffer
+        held = buffer_version(task.account, answer.size)
+        buffer = RemoteBuffer(step.state.fresh_buffer(), answer.buffer, reference, mode, start, held)
+        task.remote_buffers[buffer.id] = buffer
         task.account.charge(Resource.REQUESTS, 1)
     else:
         buffer.reference, buffer.mode = reference, Mode.WRITE if writable else buffer.mode
@@ -321,12 +339,12 @@ def _fit_buffer(
     )
 
 
-def _fit_size(task: Task, target: Proxy, call: messages.PlainCall) -> None:
+def _fit_size(task: Holder, target: Proxy, call: messages.PlainCall) -> None:
     """After its own write a task finds the size as it made it; what others do is told a moment later."""
     if isinstance(call, messages.WriteOnce):
         end = call.offset + len(call.data)
     elif isinstance(call, messages.CommitWrite):
-        buffer = task.away.get(BufferId(call.buffer))
+        buffer = task.remote_buffers.get(BufferId(call.buffer))
         if buffer is None:
             return
         length = len(call.data) if call.data is not None else call.size or buffer.length
@@ -336,20 +354,20 @@ def _fit_size(task: Task, target: Proxy, call: messages.PlainCall) -> None:
     target.size = end if call.flags & Flag.REPLACE else max(target.size, end)
 
 
-def _fit_done(step: Step, task: Task, reference: Reference, call: messages.PlainCall) -> None:
+def _fit_done(step: Step, task: Holder, reference: Reference, call: messages.PlainCall) -> None:
     if isinstance(call, messages.ReleaseRead | messages.ReleaseWrite):
-        buffer = task.away.get(BufferId(call.buffer))
+        buffer = task.remote_buffers.get(BufferId(call.buffer))
         if buffer is not None:
-            step.close_away(buffer)
+            lifetimes.close_remote_buffer(step, buffer)
     elif isinstance(call, messages.Delete):
         ended = call.flags & Flag.DESTROY and reference.object.type is ObjectType.TASK
         if not ended:
-            proxies.lose(step, reference)
+            proxies.drop_lost(step, reference)
 
 
 def _fit_references(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     reference: Reference,
     call: messages.PlainCall,
@@ -370,6 +388,6 @@ def _fit_references(
 
 
 # -- vectors ------------------------------------------------------------------------------------------
-def places_of(task: Task, vector: messages.Vector) -> list[Proxy | None]:
-    """The stand-in that each call of a vector is about."""
-    return [place_of(task, call) for call in vector.calls]
+def proxies_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
+    """The proxy that each call of a vector is about."""
+    return [proxy_of(task, call) for call in vector.calls]

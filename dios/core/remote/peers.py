@@ -1,36 +1,28 @@
-"""The other nodes as this one knows them, and what is under way with each.
-
-Not for: who lives (``dios.core.membership.swim``), or what is said (``dios.core.remote.requests``).
-"""
+"""The other nodes as this one knows them, and the requests that are under way with each."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core import effects
 from dios.core.effects import WriteSource
+from dios.core.membership.swim import Membership
+from dios.core.model.placement import Placement
+from dios.core.model.records import PhysicalObject, RemoteTask
+from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
-from dios.ids import Name, NodeId, ObjectId, RefId, TaskId
-from dios.wire import dcp
-from dios.wire.types import Proximity
+from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
+from dios.wire import dcp, messages
+from dios.wire.gossip import Member
+from dios.wire.types import Mode, Persistence, Proximity
 
-if TYPE_CHECKING:
-    from dios.core.membership.swim import Membership
-    from dios.core.model.objects import PhysicalObject
-    from dios.core.model.placement import Placement
-    from dios.core.model.tasks import Task
-    from dios.core.remote.proxies import Proxy
-    from dios.core.remote.requests import CachedReply
-    from dios.core.step import Step
-    from dios.wire.gossip import Member
-
-Then: TypeAlias = "Callable[[Step, dcp.Answer], None]"
-"""What goes on with the answer to a request; a ``Failure`` where none came."""
+RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
 
 class Here(Struct, frozen=True):
@@ -53,7 +45,7 @@ class Here(Struct, frozen=True):
 
 
 class PendingRequest:
-    """A request that is not answered yet."""
+    """A request that is not answered yet. ``then`` is None where the answer does not matter."""
 
     __slots__ = (
         "body",
@@ -69,7 +61,13 @@ class PendingRequest:
     )
 
     def __init__(
-        self, number: int, peer: Peer, body: dcp.RequestBody, then: Then, source: WriteSource | None, now: int
+        self,
+        number: int,
+        peer: Peer,
+        body: dcp.RequestBody,
+        then: Continuation | None,
+        source: WriteSource | None,
+        now: int,
     ) -> None:
         self.number: Final = number
         self.peer: Final = peer
@@ -83,22 +81,71 @@ class PendingRequest:
         self.repeat_at = now
 
 
+class CachedReply(NamedTuple):
+    """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
+
+    effect: RememberedEffect
+    versions: tuple[tuple[ObjectId, int], ...]
+    ticket: Ticket
+
+
+class Proxy(PhysicalObject):
+    """What is known of an object of another node. ``order`` is of the newest message about it."""
+
+    __slots__ = ("ends", "lost", "order", "stored")
+
+    def __init__(self, peer: Peer, told: messages.Reference, proximity: Proximity) -> None:
+        super().__init__(
+            ObjectId(told.object),
+            told.type,
+            None,
+            (),
+            Principal(""),
+            deletion=told.deletion,
+            buffering=told.buffering,
+            proximity=proximity,
+            shown=told.fingerprint,
+        )
+        self.home = peer.node
+        self.place = (peer.name, peer.rack)
+        self.order = 0
+        self.ends: dict[RefId, Mode] = {}  # of a stream: those taken by references of here
+        self.stored = told.persistence
+        self.lost = False  # a task that was taken for lost: it is, whatever its node says later
+        self.learn(told)
+
+    @property
+    def persistence(self) -> Persistence:
+        """As its node says."""
+        return self.stored
+
+    @property
+    def gone(self) -> bool:
+        """A lost task's end can be read."""
+        return self.zombie or self.lost
+
+    def learn(self, told: messages.Reference) -> None:
+        """Take over the counters that an answer told."""
+        self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
+        self.a_r, self.a_w = told.a_r, told.a_w
+        self.stored = told.persistence
+        self.address = told.address
+
+
 class Peer:
     """Another node: what was asked of it and is not answered, and what it asked and may ask again.
 
-    ``epoch`` is 0 until it was met. ``claim_epoch`` is the epoch under which what is held there was granted.
+    ``epoch`` is 0 until it was met. ``reconciled_epoch`` is the epoch under which what is held there was
+    granted.
     """
 
     __slots__ = (
         "address",
         "answers",
         "asked",
-        "claim_epoch",
-        "claimed_ns",
         "connected",
         "cut_off",
         "dead_since",
-        "deputies",
         "epoch",
         "heard_ns",
         "lost",
@@ -106,12 +153,17 @@ class Peer:
         "name",
         "next_number",
         "node",
+        "notices",
         "order_out",
+        "proxies",
         "rack",
+        "reconcile_missing",
+        "reconcile_round",
+        "reconciled_epoch",
+        "reconciled_ns",
+        "remote_tasks",
+        "requests_unnamed",
         "settled",
-        "stand_ins",
-        "unsaid",
-        "untold",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -120,8 +172,10 @@ class Peer:
         self.rack = ""
         self.address = ""
         self.epoch = 0
-        self.claim_epoch = 0
-        self.claimed_ns: int | None = None  # when it first told all that it holds here
+        self.reconciled_epoch = 0
+        self.reconciled_ns: int | None = None  # when it first told all that it holds here
+        self.reconcile_round = 0  # of messages that told it what is held there
+        self.reconcile_missing = 0  # answers to that round
         self.connected = False
         self.met = False  # whether its epoch is its own word, and not what others say of it
         self.cut_off = False  # it may live, but nothing of it is heard here
@@ -131,12 +185,26 @@ class Peer:
         self.asked: dict[int, PendingRequest] = {}
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
-        self.unsaid = 0  # requests since one that named those which wait
+        self.requests_unnamed = 0  # requests since one that named those which wait
         self.settled = Watermark()
         self.order_out = 0
-        self.deputies: dict[TaskId, Task] = {}
-        self.stand_ins: dict[ObjectId, Proxy] = {}
-        self.untold: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}
+        self.proxies: dict[ObjectId, Proxy] = {}
+        self.notices: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+
+    def numbers_to_name(self) -> tuple[int, ...]:
+        """Return the numbers to name in a request to the node: all that wait for its answers, or none.
+
+        None where ``settled`` says it all. Long lists go with few requests, so that on average a request
+        names about ``DCP_WAITING_TOLD``.
+        """
+        self.requests_unnamed += 1
+        if self.next_number - next(iter(self.asked)) == len(self.asked):
+            return ()
+        if self.requests_unnamed <= len(self.asked) // limits.DCP_WAITING_TOLD:
+            return ()
+        self.requests_unnamed = 0
+        return tuple(self.asked)
 
 
 class Cluster:
@@ -145,10 +213,9 @@ class Cluster:
     __slots__ = (
         "_moments",
         "cache",
-        "claim_at",
         "disbanded",
         "due_at",
-        "graces",
+        "grace_ends",
         "here",
         "membership",
         "peers",
@@ -156,6 +223,7 @@ class Cluster:
         "placed",
         "placement",
         "publish_at",
+        "reconcile_at",
         "seen_ns",
         "since",
         "to_publish",
@@ -173,12 +241,12 @@ class Cluster:
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
         self.disbanded: dict[Name, None] = {}  # groups that were destroyed: no message makes them anew
-        self.graces: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.grace_ends: dict[NodeId, int] = {}  # when what dead nodes held here goes
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when each came to be in its status
         self.due_at: int | None = None  # when something is to be done, as of the last step
         self.seen_ns = 0  # of the last event
-        self.claim_at: int | None = None
+        self.reconcile_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def peer(self, node: NodeId) -> Peer:
@@ -190,15 +258,15 @@ class Cluster:
             found = self.peers[node] = Peer(node)
             # An answer to an earlier start of this node may still be on its way: it must fit nothing.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
-            found.untold.update((name, dcp.Disband(name)) for name in self.disbanded)
+            found.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
         return found
 
     def _clear_out(self) -> None:
         """Forget the nodes that have no row any more, and hold nothing here, nor anybody here of them."""
         for node, peer in list(self.peers.items()):
-            busy = peer.connected or peer.deputies or peer.stand_ins or peer.asked
+            busy = peer.connected or peer.remote_tasks or peer.proxies or peer.asked
             if not busy and node not in self.membership.members:
-                for table in (self.peers, self.since, self.placed, self.graces):
+                for table in (self.peers, self.since, self.placed, self.grace_ends):
                     table.pop(node, None)
 
     def living(self) -> Iterator[Peer]:
@@ -215,7 +283,7 @@ class Cluster:
         return Proximity.RACK if near else Proximity.CLUSTER
 
     # -- placement ----------------------------------------------------------------------------------
-    def loaded(self, member: Member) -> Member:
+    def expected_load(self, member: Member) -> Member:
         """A node with the tasks that were sent there since it last told of its load."""
         version, count = self.placed.get(member.node, (0, 0))
         if version != member.version or not count:
@@ -258,10 +326,10 @@ class Cluster:
             found.append(self._moments[0][0])
         if self.publish_at is not None:
             found.append(self.publish_at)
-        if self.graces:
-            found.append(min(self.graces.values()))
-        if self.claim_at is not None:
-            found.append(self.claim_at)
+        if self.grace_ends:
+            found.append(min(self.grace_ends.values()))
+        if self.reconcile_at is not None:
+            found.append(self.reconcile_at)
         return min(found, default=None)
 
     def _live(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:

@@ -1,8 +1,7 @@
-"""Agreeing with other nodes on who holds what: so that reference counts come to be the truth again.
+"""Reference reconciliation: nodes agree on who holds what, so that reference counts become exact again.
 
-Not for: single references, which are released as they go (``dios.core.remote.proxies``). After a lost
-message, a
-partition or a new start the two sides may differ; each says what its tasks hold, and the other corrects.
+After a lost message, a partition or a restart two nodes may differ. Each says what its tasks hold, and the
+other corrects it. Single references are released as they go (``dios.core.remote.proxies``).
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import lifecycle
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
-from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.model.records import Holder, Provenance, Task
+from dios.core.remote import notices, proxies, publication, remote_tasks, requests
+from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.ids import ObjectId, RefId
@@ -28,41 +28,44 @@ _Entry: TypeAlias = tuple[RefId, ObjectId, int, bool]
 _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 
 
-def claim(step: Step, cluster: Cluster, peer: Peer) -> None:
+def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Say what tasks of this node hold on another's, and take back what it does not know."""
-    if cluster.claim_at is None:
-        cluster.claim_at = step.now + limits.CLAIM_MS * _MS
-    by_task: dict[Task, list[_Entry]] = {}
-    for target in peer.stand_ins.values():
+    if cluster.reconcile_at is None:
+        cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
+    by_task: dict[Holder, list[_Entry]] = {}
+    for target in peer.proxies.values():
         for reference in target.references.values():
             own = reference.provenance in _OWN_AUTHORITY
             entry = (reference.id, target.id, int(reference.permissions), own)
             by_task.setdefault(reference.task, []).append(entry)
     for task in step.state.tasks.values():
-        if peer.node in task.abroad:
-            by_task.setdefault(task, [])  # it holds nothing there, and has its deputy
-    epoch = peer.claim_epoch or peer.epoch
-    messages_left = 0
-
-    def then(later: Step, answer: dcp.Answer) -> None:
-        nonlocal messages_left
-        if isinstance(answer, dcp.Unknown):
-            messages_left -= 1
-            if not messages_left:
-                peer.claim_epoch = peer.epoch
-            _correct(later, peer, answer)
-
+        if peer.node in task.remote_nodes:
+            by_task.setdefault(task, [])  # it holds nothing there, and has its remote task
+    epoch = peer.reconciled_epoch or peer.epoch
     parts = list(_parts(by_task))
     bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
     lost, peer.lost = tuple(peer.lost), []
     tasks = tuple(task.id for task in by_task)
     bodies.append(dcp.Claim(epoch, parts[-1] if parts else (), lost, tasks))
-    messages_left = len(bodies)
+    peer.reconcile_round += 1
+    peer.reconcile_missing = len(bodies)
     for body in bodies:
-        requests.ask(step, peer.node, body, then)
+        requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, peer.reconcile_round))
 
 
-def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
+def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
+    """Correct what another node does not know; with the last answer of a round it has heard everything."""
+    if not isinstance(answer, dcp.Unknown):
+        return
+    peer = step.require_cluster().peer(then.node)
+    if then.round == peer.reconcile_round:
+        peer.reconcile_missing -= 1
+        if not peer.reconcile_missing:
+            peer.reconciled_epoch = peer.epoch
+    _correct(step, peer, answer)
+
+
+def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
     """What tasks hold, in pieces that fit a message; together they tell of every id."""
     part: list[dcp.Holding] = []
     room = limits.CLAIM_REFERENCES_MAX
@@ -72,7 +75,7 @@ def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...
         while left or not first:
             now, left = left[:room], left[room:]
             last = now[-1][0] if left else _LAST_ID
-            part.append(dcp.Holding(forwarding.caller_of(task), first, last, tuple(now)))
+            part.append(dcp.Holding(task.caller(), first, last, tuple(now)))
             first = last + 1
             room -= len(now)
             if not room or len(part) == limits.CLAIM_TASKS_MAX:
@@ -82,19 +85,19 @@ def _parts(by_task: dict[Task, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...
         yield tuple(part)
 
 
-def claim_all(step: Step, cluster: Cluster) -> None:
+def reconcile_all(step: Step, cluster: Cluster) -> None:
     """Now and then, whatever has happened."""
     # Also where nobody can be asked now: who is taken for dead may live, and its connection stand.
-    cluster.claim_at = step.now + limits.CLAIM_MS * _MS
+    cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
-            claim(step, cluster, peer)
+            reconcile(step, cluster, peer)
 
 
 def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
     gone = set(answer.objects)
     unknown = set(answer.refs)
-    for target in list(peer.stand_ins.values()):
+    for target in list(peer.proxies.values()):
         if target.id in gone:
             target.zombie = True
             target.lost = target.lost or target.type is ObjectType.TASK
@@ -102,59 +105,55 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
             continue
         for reference in [one for one in target.references.values() if one.id in unknown]:
             holder = reference.task
-            proxies.lose(step, reference)
+            proxies.drop_lost(step, reference)
             told = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
-            step.tell(holder, told)
+            notices.notify(step, holder, told)
 
 
-def claimed(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
+def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
+    cluster = step.require_cluster()
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
     young = step.now - limits.CLAIM_YOUNG_MS * _MS
     restarted = _may_be_of_before(step, peer, body.epoch)
     for holding in body.holdings:
-        deputy = remote_tasks.deputy_of(step, peer, holding.caller)
+        remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
-        for reference in deputy.table:
+        for reference in remote_task.table:
             told = holding.first <= reference.id <= holding.last
             if told and reference.id not in named and reference.granted_ns <= young:
-                step.drop_reference(reference)
+                lifetimes.drop_reference(step, reference)
         for ref, object_id, permissions, own in holding.references:
-            if ref in deputy.table:
+            if ref in remote_task.table:
                 continue
             target = step.state.objects.get(object_id)
             if target is None:
                 objects[object_id] = None
                 refs.append(ref)
-            elif restarted and own and remote_tasks.may_have_again(deputy, target, ref):
+            elif restarted and own and remote_tasks.can_restore(remote_task, target, ref):
                 rights = Permission(permissions) & Permission.ALL
-                remote_tasks.grant_again(step, deputy, target, ref, rights)
+                remote_tasks.restore(step, remote_task, target, ref, rights)
             else:
                 refs.append(ref)
     if body.tasks is not None:
-        peer.claimed_ns = step.now if peer.claimed_ns is None else peer.claimed_ns
+        peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
         known = set(body.tasks)
-        for deputy in [one for one in peer.deputies.values() if one.id not in known]:
-            for reference in deputy.table:
+        for remote_task in [one for one in peer.remote_tasks.values() if one.id not in known]:
+            for reference in remote_task.table:
                 if reference.granted_ns <= young:
-                    step.drop_reference(reference)
-            busy = len(deputy.table) or deputy.pending or deputy.buffers
-            if not busy and deputy.started_ns <= young:
-                remote_tasks.end(step, peer, deputy)
+                    lifetimes.drop_reference(step, reference)
+            busy = len(remote_task.table) or remote_task.pending or remote_task.buffers
+            if not busy and remote_task.started_ns <= young:
+                remote_tasks.end(step, peer, remote_task)
     for child in body.lost:
         victim = step.state.tasks.get(child)
-        if (
-            victim is not None
-            and victim.alive
-            and victim.parent is not None
-            and victim.parent.home == peer.node
-        ):
+        if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
             lifecycle.end_task_by(step, victim, victim.parent, "its parent was told that it is lost")
-    for deputy in peer.deputies.values():
-        for reference in deputy.table:
+    for remote_task in peer.remote_tasks.values():
+        for reference in remote_task.table:
             if not reference.object.zombie:
-                requests.publish(step, reference.object)
+                step.after += publication.publish(cluster, reference.object, step.now, step.informed)
     requests.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
 
 
@@ -163,12 +162,12 @@ def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
 
     Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
     """
-    late = peer.claimed_ns is not None and step.now - peer.claimed_ns > limits.CLAIM_YOUNG_MS * _MS
-    return 0 < epoch < requests.cluster_of(step).here.epoch and not late
+    late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.CLAIM_YOUNG_MS * _MS
+    return 0 < epoch < step.require_cluster().here.epoch and not late
 
 
-def end_deputies(step: Step, cluster: Cluster, peer: Peer) -> None:
+def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Nothing that tasks of a node hold here counts any more."""
     del cluster
-    for deputy in list(peer.deputies.values()):
-        remote_tasks.end(step, peer, deputy)
+    for remote_task in list(peer.remote_tasks.values()):
+        remote_tasks.end(step, peer, remote_task)

@@ -1,33 +1,38 @@
-"""Calls whose place is not given by one reference: to a named node, to all, or to several at once (§4.8).
-
-Not for: resolution (``away_lookup``), tasks (``away_run``), or calls on one object (``forwarding``).
-"""
+"""Calls to a node that is named, to all nodes, or to several at once (§4.8)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, cast
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final, cast
 
 from dios.core import effects
-from dios.core.calls import access
-from dios.core.effects import WriteSource
-from dios.core.model import groups
-from dios.core.model.pending import Pending
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
-from dios.core.remote import forwarding, proxies, requests
-from dios.core.remote.peers import Cluster, Peer
-from dios.core.remote.proxies import Proxy
-from dios.core.step import Reply, Step
-from dios.errors import Code, DiosError, InvalidError, ProtocolError, UnreachableError
-from dios.ids import NodeId, PayloadId, RefId, TaskId
+from dios.core.calls import access, groups
+from dios.core.effects import Reply, WriteSource
+from dios.core.model.records import Holder, Pending, Provenance
+from dios.core.remote import forwarding, notices, proxies, requests
+from dios.core.remote.continuations import (
+    FitCreated,
+    FitDelegated,
+    GatherAnswer,
+    GatheredAnswer,
+    GatherProgress,
+    SelectAnswer,
+    SelectProgress,
+    TaskListPlan,
+    VectorPlan,
+)
+from dios.core.remote.peers import Cluster, Peer, Proxy
+from dios.core.step import Step
+from dios.errors import Code, DiosError, InvalidError, InvariantError, ProtocolError, UnreachableError
+from dios.ids import NodeId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resource
 
 _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
 
-def named(step: Step, host: str) -> Peer | None:
+def peer_named(step: Step, host: str) -> Peer | None:
     """The node that people call so; None for this one. EHOSTUNREACH when there is none, or it is dead."""
     cluster = step.state.cluster
     if cluster is None:
@@ -49,71 +54,48 @@ def member_named(cluster: Cluster, host: str) -> NodeId:
     raise UnreachableError(f"no node named {host!r} is known here; `dios node ls` lists them")
 
 
-class Gathered(NamedTuple):
-    """One of several answers, and the bytes that came beside it."""
-
-    answer: dcp.Answer
-    payload: PayloadId
-
-
 # -- several at once --------------------------------------------------------------------------------
 def gather(
     step: Step,
     row: Pending,
-    asked: Iterable[tuple[NodeId, dcp.RequestBody, WriteSource | None]],
-    done: Callable[[Step, list[Gathered]], None],
+    plan: VectorPlan | TaskListPlan,
+    asked: Sequence[tuple[NodeId, dcp.RequestBody, WriteSource | None]],
 ) -> None:
-    """Ask several, let the task's call wait, and go on once every answer is there, in their order."""
-    everything = list(asked)
-    answers: list[Gathered | None] = [None] * len(everything)
-    kept: list[PayloadId] = []
-    missing = len(everything)
+    """Ask several nodes, and let the task's call wait until every answer is there."""
+    row.progress = GatherProgress(plan, [None] * len(asked), [], len(asked))
     step.wait(row)
+    for place, (node, body, source) in enumerate(asked):
+        row.task.remote_nodes.add(node)
+        requests.ask_for_call(step, row, node, body, GatherAnswer(row.id, place), source=source)
 
-    def arrived(place: int) -> Callable[[Step, dcp.Answer], None]:
-        def take(later: Step, answer: dcp.Answer) -> None:
-            nonlocal missing
-            answers[place] = Gathered(answer, later.payload)
-            missing -= 1
-            waits = later.state.pending.has(row)
-            if missing:
-                if waits and later.payload_size:
-                    # These bytes are answered with a later event.
-                    kept.append(later.payload)
-                    later.emit(effects.KeepPayload(later.payload))
-                return
-            if waits:
-                later.state.pending.remove(row)
-                try:
-                    done(later, cast("list[Gathered]", answers))
-                except DiosError as error:
-                    later.refuse(row.task, row.seq, error)
-            for payload in kept:
-                later.emit(effects.DropPayload(payload))
 
-        return take
-
-    for place, (node, body, source) in enumerate(everything):
-        row.task.abroad.add(node)
-        question = requests.ask(step, node, body, arrived(place), source=source)
-        if question is not None:
-            row.questions.append(question)
+def take_gathered(
+    step: Step, then: GatherAnswer, answer: dcp.Answer
+) -> tuple[Pending, GatherProgress] | None:
+    """Enter one of several answers. Return the call and all its answers once the last one is there."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, GatherProgress):
+        return None
+    progress = row.progress
+    progress.answers[then.place] = GatheredAnswer(answer, step.payload)
+    progress.missing -= 1
+    if progress.missing:
+        if step.payload_size:
+            # These bytes are answered with a later event.
+            progress.kept.append(step.payload)
+            step.emit(effects.KeepPayload(step.payload))
+        return None
+    step.state.pending.remove(row)
+    return row, progress
 
 
 # -- vectors ----------------------------------------------------------------------------------------
-def vector(
-    step: Step,
-    task: Task,
-    seq: int,
-    call: messages.Vector,
-    places: list[Proxy | None],
-    local: Callable[[Step, tuple[messages.PlainCall, ...]], list[Reply]],
-) -> None:
+def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: list[Proxy | None]) -> None:
     """A vector with calls for other nodes: one request to each of them, the local calls when all are back.
 
     The calls are independent, so that their order among each other means nothing.
     """
-    parts: list[Reply | None] = [None] * len(places)
+    refused: dict[int, effects.Answer] = {}
     loads: dict[tuple[NodeId, int], _Load] = {}
     for place, target in enumerate(places):
         if target is None:
@@ -121,7 +103,7 @@ def vector(
         try:
             there, source = _in_vector(task, call.calls[place])
         except DiosError as error:
-            parts[place] = _refusal(task, seq, error)
+            refused[place] = _refusal(task, seq, error)
             continue
         # Bytes of one commit fit beside a message, and what else is about that buffer must not overtake it.
         buffer = getattr(there, "buffer", 0)
@@ -131,22 +113,28 @@ def vector(
         load.places.append(place)
         load.source = load.source or source
     asked = [
-        (load.node, dcp.Forward(forwarding.caller_of(task), messages.Vector(tuple(load.calls))), load.source)
+        (load.node, dcp.Forward(task.caller(), messages.Vector(tuple(load.calls))), load.source)
         for load in loads.values()
     ]
-    order = [load.places for load in loads.values()]
+    plan = VectorPlan(
+        tuple(tuple(load.places) for load in loads.values()),
+        tuple(place for place, target in enumerate(places) if target is None),
+        refused,
+    )
+    gather(step, Pending(task, seq, call, ()), plan, asked)
 
-    def done(later: Step, answers: list[Gathered]) -> None:
-        for members, gathered in zip(order, answers, strict=True):
-            later.payload = gathered.payload
-            _take_apart(later, task, seq, call, members, gathered.answer, parts)
-        own = [place for place, target in enumerate(places) if target is None]
-        results = local(later, tuple(call.calls[place] for place in own))
-        for place, part in zip(own, results, strict=True):
-            parts[place] = part
-        later.emit_answer(effects.AnswerVector(task.id, seq, tuple(cast("list[Reply]", parts))))
 
-    gather(step, Pending(task, seq, call, ()), asked, done)
+def remote_parts(
+    step: Step, row: Pending, call: messages.Vector, plan: VectorPlan, answers: list[GatheredAnswer | None]
+) -> dict[int, Reply]:
+    """Return the answers to those calls of a vector that other nodes made, by their place in it."""
+    parts: dict[int, Reply] = dict(plan.refused)
+    for members, gathered in zip(plan.remote, answers, strict=True):
+        if gathered is None:
+            raise InvariantError("a vector is put together before every node has answered")
+        step.payload = gathered.payload
+        _take_apart(step, row.task, row.seq, call, members, gathered.answer, parts)
+    return parts
 
 
 class _Load:
@@ -159,24 +147,24 @@ class _Load:
         self.source: WriteSource | None = None
 
 
-def _in_vector(task: Task, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def _in_vector(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
         raise InvalidError(f"{type(call).__name__.lower()} on an object of another node stands alone")
-    return forwarding.translated(task, call)
+    return forwarding.translate(task, call)
 
 
-def _refusal(task: Task, seq: int, error: DiosError) -> effects.Answer:
+def _refusal(task: Holder, seq: int, error: DiosError) -> effects.Answer:
     return effects.Answer(task.id, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
 
 def _take_apart(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Vector,
-    members: list[int],
+    members: tuple[int, ...],
     answer: dcp.Answer,
-    parts: list[Reply | None],
+    parts: dict[int, Reply],
 ) -> None:
     """The answers of one node, each fitted to its call; one failure may stand for all."""
     results: list[dcp.Answer]
@@ -189,7 +177,7 @@ def _take_apart(
     offset = 0
     for place, result in zip(members, results, strict=True):
         try:
-            parts[place] = forwarding.fitted(step, task, seq, call.calls[place], result, offset)
+            parts[place] = forwarding.fit(step, task, seq, call.calls[place], result, offset)
         except DiosError as error:
             parts[place] = _refusal(task, seq, error)
         if isinstance(result, messages.Buffer) and result.data is None:
@@ -202,63 +190,55 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
 
     A reference that cannot be reached is ready: I/O on it would not wait, but fail.
     """
-    task, seq = row.task, row.seq
+    task = row.task
     by_node: dict[NodeId, list[int]] = {}
     for index, ref in enumerate(call.refs):
         target = task.table.get(ref).object
         if target.home:
             by_node.setdefault(target.home, []).append(index)
-    silent = len(by_node)
-    questions = row.questions
-    patient = (
+    waits = (
         bool(row.watched)
         or row.limit is not None
         or not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
     )
-
-    def arrived(indexes: list[int]) -> Callable[[Step, dcp.Answer], None]:
-        def take(later: Step, answer: dcp.Answer) -> None:
-            nonlocal silent
-            silent -= 1
-            now = task.pending.get(seq)
-            if now is None or now.questions is not questions:
-                return  # it was answered, or given up
-            index = -1
-            if isinstance(answer, messages.Selected):
-                index = indexes[answer.index] if 0 <= answer.index < len(indexes) else -1
-            elif isinstance(answer, messages.Failure):
-                index = indexes[0]
-            if index >= 0 or (not silent and not patient):
-                later.state.pending.remove(now)
-                abandon(later, now)
-                later.answer(task, seq, messages.Selected(index))
-
-        return take
-
+    row.progress = SelectProgress(len(by_node), waits)
     for node, indexes in by_node.items():
         # Without an end of its own: this node keeps the time.
         there = messages.Select(
-            tuple(call.refs[index] for index in indexes), call.mode, None if patient else 0, call.flags
+            tuple(call.refs[index] for index in indexes), call.mode, None if waits else 0, call.flags
         )
-        task.abroad.add(node)
-        body = dcp.Forward(forwarding.caller_of(task), there)
-        question = requests.ask(step, node, body, arrived(indexes))
-        if question is not None:
-            questions.append(question)
+        task.remote_nodes.add(node)
+        body = dcp.Forward(task.caller(), there)
+        requests.ask_for_call(step, row, node, body, SelectAnswer(row.id, tuple(indexes)))
+
+
+def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
+    """Answer a select call if a reference is ready, or if no node has a ready one and it need not wait."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, SelectProgress):
+        return  # it was answered, or given up
+    row.progress.silent -= 1
+    index = -1
+    if isinstance(answer, messages.Selected):
+        index = then.indexes[answer.index] if 0 <= answer.index < len(then.indexes) else -1
+    elif isinstance(answer, messages.Failure):
+        index = then.indexes[0]
+    if index >= 0 or not (row.progress.silent or row.progress.waits):
+        step.state.pending.remove(row)
+        abandon(step, row)
+        step.answer(row.task, row.seq, messages.Selected(index))
 
 
 def abandon(step: Step, row: Pending) -> None:
     """Nobody waits for the answers to a call any more: the other nodes need not, either."""
-    for question in row.questions:
-        if question.number in question.peer.asked:
-            requests.give_up(step, question)
-            if isinstance(question.body, dcp.Forward):
-                cancel = messages.Cancel(question.number)
-                requests.tell(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
+    for question in requests.give_up_all(step, row):
+        if isinstance(question.body, dcp.Forward):
+            cancel = messages.Cancel(question.number)
+            requests.notify_node(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
 
 
 # -- create and copy ----------------------------------------------------------------------------------
-def create(step: Step, task: Task, seq: int, call: messages.Create, peer: Peer) -> None:
+def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer) -> None:
     """dios_create on a named node: in groups that the task here can refer to."""
     if call.name_kind is NameKind.DETERMINISTIC:
         raise InvalidError("a deterministic name is made on the task's own node; create it here and copy it")
@@ -266,16 +246,20 @@ def create(step: Step, task: Task, seq: int, call: messages.Create, peer: Peer) 
         raise InvalidError(f"a {call.object_type.name} is for where the task is")
     names = groups.names_for_creation(task, call.groups)
     task.table.require_room()
-    body = dcp.Forward(forwarding.caller_of(task), _placed(call), groups.described(step, names))
+    body = dcp.Forward(task.caller(), _placed(call), groups.described(step, names))
 
-    def then(later: Step, answer: dcp.Answer) -> None:
-        if isinstance(answer, messages.Created):
-            found = proxies.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
-            later.answer(task, seq, messages.Created(answer.name, found.public()))
-        else:
-            later.reply(forwarding.fitted(later, task, seq, call, answer))
+    row = forwarding.wait(step, task, seq, call, peer.node)
+    requests.ask_for_call(step, row, peer.node, body, FitCreated(row.id, peer.node))
 
-    forwarding.send(step, task, seq, call, peer.node, body, then=then)
+
+def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) -> None:
+    """Answer a create call with a reference to the object on the other node."""
+    call = cast("messages.Create", row.call)
+    if isinstance(answer, messages.Created):
+        found = proxies.adopt(step, row.task, then.node, answer.reference, Provenance.CREATED)
+        step.answer(row.task, row.seq, messages.Created(answer.name, found.public()))
+    else:
+        step.reply(forwarding.fit(step, row.task, row.seq, call, answer))
 
 
 def _placed(call: messages.Create) -> messages.Create:
@@ -292,31 +276,36 @@ def _placed(call: messages.Create) -> messages.Create:
     )
 
 
-def copy(step: Step, task: Task, seq: int, call: messages.Copy, target: Proxy) -> None:
+def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
     """Delegation of an object of another node: it checks and grants, and tells the receiver's (§4.5.3)."""
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     access.held(task, call.ref, Permission.DELEGATE)
     node, receiver = receiver_of(step, cluster, task, call.task)
     if node == cluster.here.node:
         taker = step.state.tasks[receiver.task]
         taker.table.require_room()
         taker.account.require(Resource.REFERENCES, 1)
-    body = dcp.Delegate(forwarding.caller_of(task), call, receiver, node)
+    body = dcp.Delegate(task.caller(), call, receiver, node)
 
-    def then(later: Step, answer: dcp.Answer) -> None:
-        if isinstance(answer, dcp.Planted):
-            finish_copy(later, task, seq, answer)
-        elif isinstance(answer, dcp.Offered) and node == cluster.here.node:
-            _received(later, task, seq, receiver.task, target.home, answer)
-        elif isinstance(answer, messages.Done):
-            later.answer(task, seq, answer)
-        else:
-            later.reply(forwarding.fitted(later, task, seq, call, answer))
-
-    forwarding.send(step, task, seq, call, target.home, body, then=then)
+    row = forwarding.wait(step, task, seq, call, target.home)
+    then = FitDelegated(row.id, target.home, node, receiver.task)
+    requests.ask_for_call(step, row, target.home, body, then)
 
 
-def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[NodeId, dcp.Caller]:
+def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answer) -> None:
+    """Answer a copy call on an object of another node."""
+    task, seq = row.task, row.seq
+    if isinstance(answer, dcp.Planted):
+        finish_copy(step, task, seq, answer)
+    elif isinstance(answer, dcp.Offered) and then.node == step.require_cluster().here.node:
+        _enter_received(step, task, seq, then.receiver, then.home, answer)
+    elif isinstance(answer, messages.Done):
+        step.answer(task, seq, answer)
+    else:
+        step.reply(forwarding.fit(step, task, seq, cast("messages.Copy", row.call), answer))
+
+
+def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tuple[NodeId, dcp.Caller]:
     """Where the task behind a reference is, and which; to write to it is to put something before it."""
     reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     target = reference.object
@@ -324,28 +313,30 @@ def receiver_of(step: Step, cluster: Cluster, task: Task, ref_id: int) -> tuple[
         # The principal is the receiver's own node's to say; nobody is asked for it before it gets something.
         return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
     found = access.receiving(step.state, reference)
-    return cluster.here.node, forwarding.caller_of(found)
+    return cluster.here.node, found.caller()
 
 
-def _received(step: Step, task: Task, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered) -> None:
+def _enter_received(
+    step: Step, task: Holder, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered
+) -> None:
     taker = step.state.tasks.get(receiver)
     if taker is None or not taker.alive or len(answer.references) != 1:
         refs = tuple(RefId(told.ref) for told in answer.references)
-        requests.tell(step, node, dcp.Release(receiver, refs))
+        requests.notify_node(step, node, dcp.Release(receiver, refs))
         step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
         return
     public = proxies.adopt(step, taker, node, answer.references[0], Provenance.DELEGATED).public()
-    step.tell(taker, messages.Delegated(public, task.object.fingerprint))
+    notices.notify(step, taker, messages.Delegated(public, task.object.fingerprint))
     if taker is task:
         step.answer(task, seq, messages.References((public,)))
     else:
         step.answer(task, seq, messages.Done(1))
 
 
-def finish_copy(step: Step, task: Task, seq: int, answer: dcp.Planted) -> None:
+def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.Planted) -> None:
     """A copy of the data was made on some node: the caller has a reference to it."""
     told = answer.held
-    cluster = requests.cluster_of(step)
+    cluster = step.require_cluster()
     if told.node == cluster.here.node:
         # Planted here by the node that has the original, which granted it to the task itself.
         found = task.table.find(told.reference.ref)
@@ -359,41 +350,30 @@ def finish_copy(step: Step, task: Task, seq: int, answer: dcp.Planted) -> None:
 
 # -- about nodes --------------------------------------------------------------------------------------
 def list_tasks(
-    step: Step, task: Task, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
+    step: Step, task: Holder, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
 ) -> None:
     """The tasks of the caller's principal on every node that answers."""
-    cluster = requests.cluster_of(step)
-    asked = [(peer.node, dcp.Rows(forwarding.caller_of(task)), None) for peer in cluster.living()]
+    cluster = step.require_cluster()
+    asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
         step.answer(task, seq, messages.Tasks(own, _some_dead(cluster)))
         return
 
-    def done(later: Step, gathered: list[Gathered]) -> None:
-        answers = [one.answer for one in gathered]
-        rows = list(own)
-        for answer in answers:
-            if isinstance(answer, messages.Tasks):
-                rows += answer.tasks
-        rows.sort(key=lambda row: row.started_ns)
-        missing = any(not isinstance(answer, messages.Tasks) for answer in answers)
-        later.answer(task, seq, messages.Tasks(tuple(rows), missing or _some_dead(cluster)))
+    gather(step, Pending(task, seq, call, ()), TaskListPlan(own), asked)
 
-    gather(step, Pending(task, seq, call, ()), asked, done)
+
+def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
+    """Answer with the tasks of every node that answered."""
+    rows = list(plan.own)
+    missing = _some_dead(step.require_cluster())
+    for gathered in answers:
+        if gathered is not None and isinstance(gathered.answer, messages.Tasks):
+            rows += gathered.answer.tasks
+        else:
+            missing = True
+    rows.sort(key=attrgetter("started_ns"))
+    step.answer(row.task, row.seq, messages.Tasks(tuple(rows), missing))
 
 
 def _some_dead(cluster: Cluster) -> bool:
     return any(peer.dead_since is not None for peer in cluster.peers.values())
-
-
-def pass_on(step: Step, task: Task, seq: int, call: messages.NodeInfo | messages.SetNode, peer: Peer) -> None:
-    """A call about another node is that node's to answer."""
-    there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
-
-    def then(later: Step, answer: dcp.Answer) -> None:
-        if not isinstance(answer, messages.Info | messages.Nodes | messages.Failure):
-            raise ProtocolError("an answer of the wrong kind")
-        later.answer(task, seq, answer)
-
-    forwarding.send(
-        step, task, seq, call, peer.node, dcp.Forward(forwarding.caller_of(task), there), then=then
-    )

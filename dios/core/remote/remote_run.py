@@ -1,25 +1,39 @@
 """Tasks on other nodes: what the child is handed is offered to it before it is started (B.1.5, §4.8).
 
-Not for: starting tasks here (``dios.core.calls.run_calls``), or choosing the node
-(``dios.core.model.placement``).
+``dios.core.model.placement`` chooses the node, ``dios.core.calls.starting`` starts tasks here.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from dios.core.calls import delegation, lifecycle, run_calls
-from dios.core.model import groups, submission_queue
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.pending import Pending
-from dios.core.model.recipes import Given, Recipe
-from dios.core.model.references import Provenance, Reference, narrowed
-from dios.core.model.tasks import Task
+from dios.core import lifetimes
+from dios.core.calls import (
+    access,
+    admission,
+    delegation,
+    groups,
+    lifecycle,
+    run_orders,
+    starting,
+    submissions,
+)
+from dios.core.model.records import (
+    ChildIdentity,
+    HandedReference,
+    Holder,
+    Pending,
+    PhysicalObject,
+    Provenance,
+    Recipe,
+    Reference,
+    narrowed,
+)
 from dios.core.model.type_rules import RULES
-from dios.core.remote import forwarding, proxies, remote_tasks, requests
+from dios.core.remote import proxies, remote_tasks, requests
+from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import (
@@ -31,7 +45,7 @@ from dios.errors import (
     ProtocolError,
     WouldBlockError,
 )
-from dios.ids import NodeId, ObjectId, RefId, TaskId
+from dios.ids import NodeId, ObjectId, RefId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, Permission, Resource
@@ -40,25 +54,18 @@ _PROGRAM_RIGHTS: Final = int(Permission.READ | Permission.EXECUTE)
 _PROGRAM: Final = "executable"
 
 
-class _Piece(Struct, frozen=True):
-    """One reference that the child gets, and where it is from."""
-
-    origin: Reference
-    sharing: dcp.Sharing
-
-
 def run_offered(
     step: Step,
-    task: Task,
+    task: Holder,
     seq: int,
     call: messages.Run,
-    order: run_calls.Order,
+    order: run_orders.Order,
     peer: Peer | None,
-    chosen: submission_queue.Chosen | None = None,
+    chosen: ChildIdentity | None = None,
 ) -> None:
     """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here.
 
-    With ``chosen``, who it will be is settled: whoever schedules has placed it.
+    With ``chosen``, the identity of the child is settled: the scheduler has placed it.
     """
     if step.parts is not None:
         raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
@@ -68,204 +75,202 @@ def run_offered(
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
     scheduled = chosen is not None
-    chosen = chosen or submission_queue.Chosen(
-        TaskId(step.state.fresh_id()), lifecycle.child_name(step, task)
+    identity = chosen or lifecycle.fresh_identity(step, access.local(task))
+    child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
+    origins = _origins(order)
+    start = StartProgress(
+        recipe,
+        order.label,
+        NodeId(0) if peer is None else peer.node,
+        child,
+        identity,
+        _sharings(order, origins),
+        [None] * len(origins),
+        [],
+        scheduled,
     )
-    child = dcp.Caller(chosen.task, task.principal, fingerprint(chosen.name), recipe.brand, order.label)
-    pieces = [_program(order), *_pieces(order)]
-    cluster = requests.cluster_of(step)
     row = Pending(task, seq, call, ())
+    row.progress = start
     step.wait(row)
-    held: list[dcp.Held | None] = [None] * len(pieces)
-    granted: list[tuple[NodeId, RefId]] = []
-    start = _Start(task, seq, call, order, peer, child, chosen, row, held, granted, scheduled)
     try:
-        _offer_own(step, cluster, start, pieces)
+        if peer is not None:
+            _offer_own(step, start, peer, origins)
     except DiosError:
         step.state.pending.remove(row)
-        _withdraw(step, cluster, start)
+        _withdraw(step, start)
         raise
-    _offer_others(step, cluster, start, pieces)
+    _offer_others(step, row, start, origins)
 
 
-class _Start(Struct):
-    """A start under way: who asks for what, what is offered already, and by which nodes.
-
-    ``peer`` is where the child will be, None for here; there nothing of this node needs to be offered.
-    """
-
-    task: Task
-    seq: int
-    call: messages.Run
-    order: run_calls.Order
-    peer: Peer | None
-    child: dcp.Caller
-    chosen: submission_queue.Chosen
-    row: Pending
-    held: list[dcp.Held | None]
-    granted: list[tuple[NodeId, RefId]]
-    scheduled: bool
-
-    def no_room(self, step: Step) -> None:
-        """The node has no room after all: the run goes back to the board, to be placed anew."""
-        submission_queue.wait(step, self.task, self.seq, replace(self.call, host=""), self.chosen)
+def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
+    """The node has no room after all: the run goes back to the submission queue, to be placed anew."""
+    call = cast("messages.Run", row.call)
+    submissions.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
 
 
-def _program(order: run_calls.Order) -> _Piece:
-    origin = order.program_origin
-    if origin is None:
+def _origins(order: run_orders.Order) -> list[Reference]:
+    """The references that the child's are delegated from, the program's first."""
+    origins = [one for one in (order.program_origin, *order.origins) if one is not None]
+    if len(origins) <= len(order.origins):
         raise InvalidError("a run is repeated on the node that had it")
-    return _Piece(origin, dcp.Sharing(origin.id, _PROGRAM_RIGHTS, _PROGRAM))
+    return origins
 
 
-def _pieces(order: run_calls.Order) -> list[_Piece]:
-    found: list[_Piece] = []
+def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sharing, ...]:
     given = (*order.recipe.inputs, *order.recipe.outputs)
-    for item, origin in zip(given, order.origins, strict=True):
-        if origin is None:
-            raise InvalidError("a run is repeated on the node that had it")
-        found.append(_Piece(origin, dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)))
-    return found
+    return (
+        dcp.Sharing(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
+        *(
+            dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)
+            for item, origin in zip(given, origins[1:], strict=True)
+        ),
+    )
 
 
-def _offer_own(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
-    """What is here goes to the child's deputy here; what is where it will run is handed over there."""
-    deputy: Task | None = None
-    for place, piece in enumerate(pieces):
-        home = piece.origin.object.home
-        if start.peer is None:
-            continue
+def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
+    """What is here goes to the child's remote task record; what is where it will run is handed over there."""
+    here = step.require_cluster().here.node
+    remote_task: Holder | None = None
+    for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
+        home = origin.object.home
         if not home:
-            if deputy is None:
-                deputy = remote_tasks.deputy_of(step, start.peer, start.child)
-            told = offered(step, deputy, piece.origin, piece.sharing)
-            start.held[place] = dcp.Held(cluster.here.node, told)
-            start.granted.append((cluster.here.node, RefId(told.ref)))
-        elif home == start.peer.node:
+            if remote_task is None:
+                remote_task = remote_tasks.remote_task_for(step, peer, start.child)
+            told = offer(step, remote_task, origin, sharing)
+            start.held[place] = dcp.Held(here, told)
+            start.granted.append((here, RefId(told.ref)))
+        elif home == peer.node:
             told = replace(
-                piece.origin.public(),
-                permissions=piece.sharing.permissions,
-                label=piece.sharing.label,
-                expires_ns=piece.sharing.lifetime_ns,
+                origin.public(),
+                permissions=sharing.permissions,
+                label=sharing.label,
+                expires_ns=sharing.lifetime_ns,
             )
             start.held[place] = dcp.Held(home, told)
 
 
-def offered(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
-    """A new reference in the table of the deputy of a task to be, as it will be told of it."""
+def offer(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
+    """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
-        delegation.delegable(origin.task, origin.id)
+        access.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
     fresh = _grant(step, receiver, origin, sharing)
     step.audit(
         receiver, "delegate", "ok", origin.object.fingerprint, f"at start, rights {sharing.permissions}"
     )
-    return proxies.abroad(step, fresh)
+    return proxies.public_part(step, fresh)
 
 
-def _offer_others(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
+def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[Reference]) -> None:
     by_node: dict[NodeId, list[int]] = {}
-    for place, piece in enumerate(pieces):
-        if start.held[place] is None and piece.origin.object.home:
-            by_node.setdefault(piece.origin.object.home, []).append(place)
-    missing = len(by_node)
-    if not missing:
-        _start(step, cluster, start, pieces)
+    for place, origin in enumerate(origins):
+        if start.held[place] is None and origin.object.home:
+            by_node.setdefault(origin.object.home, []).append(place)
+    start.missing = len(by_node)
+    if not by_node:
+        _start(step, row, start)
         return
-    failed: list[messages.Failure] = []
-
-    def one(later: Step, node: NodeId, places: list[int], answer: dcp.Answer) -> None:
-        nonlocal missing
-        missing -= 1
-        if isinstance(answer, dcp.Offered) and len(answer.references) == len(places):
-            for place, told in zip(places, answer.references, strict=True):
-                start.held[place] = dcp.Held(node, told)
-                start.granted.append((node, RefId(told.ref)))
-        else:
-            refused = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
-            failed.append(refused)
-        if missing:
-            return
-        if failed or not later.state.pending.has(start.row):
-            _withdraw(later, cluster, start)
-            _refuse(later, start, failed)
-        else:
-            _start(later, cluster, start, pieces)
-
+    goal = start.node or step.require_cluster().here.node
     for node, places in by_node.items():
-        shared = tuple(pieces[place].sharing for place in places)
-        place = cluster.here.node if start.peer is None else start.peer.node
-        body = dcp.Offer(forwarding.caller_of(start.task), shared, start.child, place)
-
-        def arrived(later: Step, answer: dcp.Answer, node: NodeId = node, places: list[int] = places) -> None:
-            one(later, node, places, answer)
-
-        question = requests.ask(step, node, body, arrived)
-        if question is not None:
-            start.row.questions.append(question)
+        shared = tuple(start.shared[place] for place in places)
+        body = dcp.Offer(row.task.caller(), shared, start.child, goal)
+        requests.ask_for_call(step, row, node, body, OfferAnswer(row.id, node, tuple(places)))
 
 
-def _refuse(step: Step, start: _Start, failed: list[messages.Failure]) -> None:
-    if step.state.pending.has(start.row):
-        step.state.pending.remove(start.row)
-        step.answer(start.task, start.seq, failed[0])
+def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
+    """Enter what one node offered to the child; with the last answer the child is started, or refused."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, StartProgress):
+        return
+    start = row.progress
+    start.missing -= 1
+    if isinstance(answer, dcp.Offered) and len(answer.references) == len(then.places):
+        for place, told in zip(then.places, answer.references, strict=True):
+            start.held[place] = dcp.Held(then.node, told)
+            start.granted.append((then.node, RefId(told.ref)))
+    elif start.failure is None:
+        start.failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
+    if start.missing:
+        return
+    if start.failure is None:
+        _start(step, row, start)
+    else:
+        _withdraw(step, start)
+        _refuse(step, row, start.failure)
 
 
-def _withdraw(step: Step, cluster: Cluster, start: _Start) -> None:
+def _refuse(step: Step, row: Pending, failure: messages.Failure) -> None:
+    step.state.pending.remove(row)
+    step.answer(row.task, row.seq, failure)
+
+
+def _withdraw(step: Step, start: StartProgress) -> None:
     """It will not be started: what was offered is taken back."""
-    deputy = None if start.peer is None else start.peer.deputies.get(start.child.task)
-    if deputy is not None and start.peer is not None:
-        remote_tasks.end(step, start.peer, deputy)
+    cluster = step.require_cluster()
+    if start.node:
+        peer = cluster.peer(start.node)
+        remote_task = peer.remote_tasks.get(start.child.task)
+        if remote_task is not None:
+            remote_tasks.end(step, peer, remote_task)
     for node, ref in start.granted:
         if node != cluster.here.node:
-            requests.tell(step, node, dcp.Release(start.child.task, (ref,)))
+            requests.notify_node(step, node, dcp.Release(start.child.task, (ref,)))
 
 
-def _start(step: Step, cluster: Cluster, start: _Start, pieces: list[_Piece]) -> None:
-    peer = start.peer
-    if peer is not None:
-        _start_there(step, cluster, start, peer)
+def _start(step: Step, row: Pending, start: StartProgress) -> None:
+    if start.node:
+        _start_there(step, row, start)
         return
     try:
-        _start_here(step, start, pieces)
+        _start_here(step, row, start)
     except WouldBlockError as error:
-        _withdraw(step, cluster, start)
-        if not start.scheduled:
-            _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
-        elif step.state.pending.has(start.row):
-            step.state.pending.remove(start.row)
-            start.no_room(step)
+        _withdraw(step, start)
+        if start.scheduled:
+            step.state.pending.remove(row)
+            _no_room(step, row, start)
+        else:
+            _refuse(step, row, _failure(error))
     except DiosError as error:
-        _withdraw(step, cluster, start)
-        _refuse(step, start, [messages.Failure(int(error.code), error.message, error.fingerprint)])
+        _withdraw(step, start)
+        _refuse(step, row, _failure(error))
 
 
-def _start_here(step: Step, start: _Start, pieces: list[_Piece]) -> None:
-    task, order = start.task, start.order
-    if any(not piece.origin.object.home and piece.origin.id not in task.table for piece in pieces):
-        raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
-    submission_queue.require_fit(step, order.recipe.work)
-    budget = run_calls.admit(step, task, order)
-    child = run_calls.begin(step, task, order, budget, start.chosen)
+def _failure(error: DiosError) -> messages.Failure:
+    return messages.Failure(int(error.code), error.message, error.fingerprint)
+
+
+def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
+    task = row.task
+    own: list[Reference | None] = []
+    for held, sharing in zip(start.held, start.shared, strict=True):
+        own.append(task.table.find(sharing.ref) if held is None else None)
+        if held is None and own[-1] is None:
+            raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
+    order = run_orders.Order(start.recipe, (), start.label, None)
+    submissions.require_fit(step, start.recipe.work)
+    budget = admission.admit(step, task, order)
+    child = starting.begin(step, task, order, budget, start.identity)
     granted: list[messages.Reference] = []
-    for held, piece in zip(start.held, pieces, strict=True):
+    for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
         if held is not None:
             found = proxies.adopt(step, child, held.node, held.reference, Provenance.DELEGATED)
-        else:
-            found = _grant(step, child, piece.origin, piece.sharing)
-        granted.append(found.public())
-    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
-    reference = step.grant(task, child.object, Permission.ALL, Provenance.CREATED)
-    step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
-    step.state.pending.remove(start.row)
-    if start.call.flags & Flag.NON_BLOCKING:
-        step.answer(task, start.seq, messages.Created(child.name, reference.public()))
+            granted.append(found.public())
+        elif origin is not None:
+            granted.append(_grant(step, child, origin, sharing).public())
+    starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
+    step.audit(task, "run", "ok", child.object.fingerprint, f"{start.recipe.brand.name} {start.label}")
+    step.state.pending.remove(row)
+    call = cast("messages.Run", row.call)
+    if call.flags & Flag.NON_BLOCKING:
+        step.answer(task, row.seq, messages.Created(child.name, reference.public()))
     else:
-        step.wait(Pending(task, start.seq, start.call, (child.object,)))
+        step.wait(Pending(task, row.seq, call, (child.object,)))
 
 
-def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) -> Reference:
-    return step.grant(
+def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> Reference:
+    return lifetimes.grant(
+        step,
         receiver,
         origin.object,
         narrowed(origin.permissions, sharing.permissions),
@@ -276,87 +281,89 @@ def _grant(step: Step, receiver: Task, origin: Reference, sharing: dcp.Sharing) 
     )
 
 
-def _start_there(step: Step, cluster: Cluster, start: _Start, peer: Peer) -> None:
-    task, recipe = start.task, start.order.recipe
+def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
+    task, recipe, child = row.task, start.recipe, start.child
+    cluster = step.require_cluster()
     held = [one for one in start.held if one is not None]
     inputs = len(recipe.inputs)
     plain = messages.Run(
         0,
         arguments=recipe.arguments,
-        label=start.order.label,
+        label=start.label,
         brand=recipe.brand,
         limits=recipe.limits,
-        flags=start.call.flags & int(Flag.NON_BLOCKING),
+        flags=cast("messages.Run", row.call).flags & int(Flag.NON_BLOCKING),
         work=recipe.work,
     )
     body = dcp.Start(
-        forwarding.caller_of(task),
-        start.child.task,
-        start.chosen.name,
+        task.caller(),
+        child.task,
+        start.identity.name,
         plain,
         groups.described(step, recipe.groups),
         held[0],
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
     )
-    task.abroad.add(peer.node)
-    child = start.child
-    task.children_away[child.task] = (peer.node, child.fingerprint, child.label)
-    cluster.note_placed(peer.node)
+    task.remote_nodes.add(start.node)
+    access.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
+    cluster.note_placed(start.node)
     step.audit(
         task,
         "run",
         "ok",
-        start.child.fingerprint,
-        f"{recipe.brand.name} {start.order.label} on {peer.name}",
+        child.fingerprint,
+        f"{recipe.brand.name} {start.label} on {cluster.peer(start.node).name}",
     )
+    requests.ask_for_call(step, row, start.node, body, StartAnswer(row.id, child.task))
 
-    def answered(later: Step, answer: dcp.Answer) -> None:
-        waits = later.state.pending.has(start.row)
-        if isinstance(answer, messages.Created) and waits:
-            later.state.pending.remove(start.row)
-            try:
-                reference = proxies.adopt(later, task, peer.node, answer.reference, Provenance.CREATED)
-            except DiosError as error:
-                later.refuse(task, start.seq, error)
-            else:
-                later.answer(task, start.seq, messages.Created(answer.name, reference.public()))
-            return
-        task.children_away.pop(start.child.task, None)
-        if not isinstance(answer, messages.Created):
-            _withdraw(later, cluster, start)
-        if waits:
-            later.state.pending.remove(start.row)
-            if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
-                start.no_room(later)
-                return
-            refused = answer if isinstance(answer, messages.Failure) else requests.unreachable(peer)
-            later.answer(task, start.seq, refused)
 
-    question = requests.ask(step, peer.node, body, answered)
-    if question is not None:
-        start.row.questions.append(question)
+def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
+    """Answer a run call whose child was to be started on another node."""
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, StartProgress):
+        parent = step.state.tasks.get(then.call[0])
+        if parent is not None:
+            parent.remote_children.pop(then.child, None)
+        return
+    task, start = access.local(row.task), row.progress
+    step.state.pending.remove(row)
+    if isinstance(answer, messages.Created):
+        try:
+            reference = proxies.adopt(step, task, start.node, answer.reference, Provenance.CREATED)
+        except DiosError as error:
+            step.refuse(task, row.seq, error)
+        else:
+            step.answer(task, row.seq, messages.Created(answer.name, reference.public()))
+        return
+    task.remote_children.pop(then.child, None)
+    _withdraw(step, start)
+    if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
+        _no_room(step, row, start)
+        return
+    peer = step.require_cluster().peer(start.node)
+    step.answer(task, row.seq, answer if isinstance(answer, messages.Failure) else requests.unreachable(peer))
 
 
 # -- on the other node --------------------------------------------------------------------------------
-def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
+def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task for one of another node: with exactly what it was offered."""
-    cluster = requests.cluster_of(step)
-    if ObjectId(body.child) in step.state.objects or body.child in step.state.deputies:
+    cluster = step.require_cluster()
+    if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
         raise ProtocolError("a task with an id that is taken")
-    parent = remote_tasks.deputy_of(step, peer, body.caller)
+    parent = remote_tasks.remote_task_for(step, peer, body.caller)
     everything = (body.program, *body.inputs, *body.outputs)
     origins = [
         parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything
     ]
     for origin in origins[1:]:
         if origin is not None:
-            delegation.delegable(parent, origin.id)
-    brand = run_calls.brand_for(step, parent, body.call.brand)
+            access.delegable(parent, origin.id)
+    brand = run_orders.brand_for(step, parent, body.call.brand)
     targets = _targets(step, cluster, parent, everything, origins)
-    names = groups.names_known(step, body.groups)
+    names = groups.names_for(step, body.groups)
     given = [
-        Given(
+        HandedReference(
             target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
         )
         for target, one in zip(targets, everything, strict=True)
@@ -372,22 +379,22 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
         body.call.limits,
         body.call.work,
     )
-    order = run_calls.Order(recipe, (), body.call.label, None)
+    order = run_orders.Order(recipe, (), body.call.label, None)
     try:
-        submission_queue.require_fit(step, body.call.work)
-        reserved = run_calls.admit(step, parent, order)
+        submissions.require_fit(step, body.call.work)
+        reserved = admission.admit(step, parent, order)
         step.state.pending.require_room(parent)
     except DiosError:
         for target in targets:
-            step.maybe_collect(target)
+            lifetimes.maybe_collect(step, target)
         raise
-    child = run_calls.begin(step, parent, order, reserved, submission_queue.Chosen(body.child, body.name))
+    child = starting.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
     granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
-    run_calls.welcome(step, child, order, tuple(granted[1:]), granted[0])
-    reference = step.grant(parent, child.object, Permission.ALL, Provenance.CREATED)
+    starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
     if body.call.flags & Flag.NON_BLOCKING:
-        step.answer(parent, number, messages.Created(child.name, proxies.abroad(step, reference)))
+        step.answer(parent, number, messages.Created(child.name, proxies.public_part(step, reference)))
     else:
         step.wait(Pending(parent, number, body.call, (child.object,)))
 
@@ -395,7 +402,7 @@ def started_for(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
 def _targets(
     step: Step,
     cluster: Cluster,
-    parent: Task,
+    parent: Holder,
     everything: tuple[dcp.Held, ...],
     origins: list[Reference | None],
 ) -> list[PhysicalObject]:
@@ -405,26 +412,27 @@ def _targets(
         raise ProtocolError("two references with one id, or none")
     for one, origin in zip(everything, origins, strict=True):
         if origin is None:
-            proxies.require_unknown(step, remote_tasks.home_of(cluster, one.node), one.reference)
+            proxies.require_unknown(step, remote_tasks.peer_named(cluster, one.node), one.reference)
         else:
             delegation.end_of(step, one.reference.expires_ns)
             parent.table.require_room()
     program, origin = everything[0].reference, origins[0]
     if origin is not None:
-        run_calls.executable(parent, origin.id)
+        run_orders.executable(parent, origin.id)
     elif not RULES[program.type].executable:
         raise NotExecutableError(f"a {program.type.name} cannot be run")
     return [
-        proxies.known(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
+        proxies.proxy_for(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
         for one, origin in zip(everything, origins, strict=True)
     ]
 
 
-def _handed(step: Step, child: Task, one: dcp.Held, origin: Reference | None) -> messages.Reference:
+def _handed(step: Step, child: Holder, one: dcp.Held, origin: Reference | None) -> messages.Reference:
     told = one.reference
     if origin is None:
         return proxies.adopt(step, child, one.node, told, Provenance.DELEGATED).public()
-    return step.grant(
+    return lifetimes.grant(
+        step,
         child,
         origin.object,
         narrowed(origin.permissions, told.permissions),

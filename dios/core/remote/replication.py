@@ -1,22 +1,20 @@
 """Copies on other nodes: a new physical object of the same logical object (§4.5.3, B.1.3).
 
-Not for: copies on this node (``dios.core.calls.delegation``). The node that has the original sends its
-bytes, which the transport checks; the other makes the object and grants the caller a reference.
+The node that has the original sends its bytes; the other one makes the object and grants the caller a
+reference. Copies on this node are in ``dios.core.calls.delegation``.
 """
 
 from __future__ import annotations
 
-from dios.core import effects
-from dios.core.calls import delegation
+from dios.core import effects, lifetimes
+from dios.core.calls import access, groups
 from dios.core.effects import WriteSource
-from dios.core.model import groups
 from dios.core.model.accounts import require_all, require_bytes
-from dios.core.model.objects import PhysicalObject
-from dios.core.model.references import Provenance
-from dios.core.model.tasks import Task
+from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_rules import RULES, is_blob
 from dios.core.remote import proxies, remote_tasks, requests
-from dios.core.remote.peers import Peer, Then
+from dios.core.remote.continuations import Continuation
+from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError
 from dios.ids import NodeId, ObjectId, PayloadId, Principal
@@ -24,9 +22,9 @@ from dios.wire import dcp, messages
 from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
-def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Then) -> None:
+def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
     """Have the object of one of the giver's references made on another node, too; answered by Planted."""
-    reference = delegation.delegable(giver, call.ref)
+    reference = access.delegable(giver, call.ref)
     origin = reference.object
     kind = origin.type
     if not is_blob(kind):
@@ -38,7 +36,7 @@ def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Th
         kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
     raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
     body = dcp.Plant(
-        caller=caller_as_told(giver),
+        caller=giver.caller(),
         name=origin.name,
         groups=groups.described(step, origin.groups),
         owner=origin.owner,
@@ -47,37 +45,32 @@ def plant(step: Step, giver: Task, call: messages.Copy, node: NodeId, answer: Th
         v_r=origin.v_r,
         v_w=origin.v_w,
         size=origin.size,
-        home=giver.home or requests.cluster_of(step).here.node,
+        home=giver.home or step.require_cluster().here.node,
     )
-    step.seen(origin)
+    step.depend_on(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
-    requests.ask(step, node, body, answer, source=source)
+    requests.ask(step, node, body, then, source=source)
 
 
-def caller_as_told(task: Task) -> dcp.Caller:
-    """For whom: the task itself, also where this node knows it by its deputy."""
-    return dcp.Caller(task.id, task.principal, task.object.fingerprint, task.brand, task.label)
-
-
-def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
+def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     """Make the object here, and grant the caller a reference, whosever task it is."""
     if body.size != step.payload_size:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
     rules = RULES[body.kind]
     if not rules.bytes_in_host:
         raise ProtocolError("a copy of something without bytes")
-    cluster = requests.cluster_of(step)
-    task = step.state.tasks.get(body.caller.task)
+    cluster = step.require_cluster()
+    task: Holder | None = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
         raise NoSuchTaskError("the task that the copy is for has ended")
     if task is not None and not _is_asked_for(peer, task):
         raise NotPermittedError("the task has asked for no copy; nothing is put into its table unasked")
     if task is None:
-        home = remote_tasks.home_of(cluster, body.home or peer.node)
-        task = remote_tasks.deputy_of(step, home, body.caller)
-    names = groups.names_known(step, body.groups)
+        home = remote_tasks.peer_named(cluster, body.home or peer.node)
+        task = remote_tasks.remote_task_for(step, home, body.caller)
+    names = groups.names_for(step, body.groups)
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()
     require_all(accounts, Resource.OBJECTS, 1)
@@ -102,13 +95,13 @@ def planted(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
     if durable:
         step.put(made, source)
     step.emit(effects.ApplyWrite(made.id, source, durable=durable))
-    reference = step.grant(task, made, Permission.ALL, Provenance.DELEGATED)
+    reference = lifetimes.grant(step, task, made, Permission.ALL, Provenance.DELEGATED)
     step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
-    held = dcp.Held(cluster.here.node, proxies.abroad(step, reference))
+    held = dcp.Held(cluster.here.node, proxies.public_part(step, reference))
     requests.reply(step, peer, number, dcp.Planted(held))
 
 
-def _is_asked_for(peer: Peer, task: Task) -> bool:
+def _is_asked_for(peer: Peer, task: Holder) -> bool:
     """Whether a task of this node waits for a copy of what that node has."""
     asked = (question.body for question in peer.asked.values())
     return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)

@@ -1,115 +1,122 @@
 """Requests to other nodes and answers to theirs: numbers, repeats, and the memory that keeps a repeat from
 acting twice (thesis §4.6 Handling failures, §4.8).
 
-Not for: what is asked (``dios.core.remote.serving`` and its callers), or who lives
-(``dios.core.membership.swim``).
-Messages may be lost, doubled, late and out of order; nothing here blocks.
+Messages may be lost, duplicated, late and out of order; nothing here blocks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final
 
 from dios import limits
 from dios.core import effects
 from dios.core.effects import WriteSource
-from dios.core.remote import validation, watermark
-from dios.core.remote.peers import Cluster, Peer, PendingRequest, Then
+from dios.core.model.records import Pending, RequestId
+from dios.core.model.state import State
+from dios.core.remote import validation
+from dios.core.remote.cached_replies import READS
+from dios.core.remote.continuations import AnswerRequest, ConfirmNotice, Continuation, GatherProgress
+from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest
+from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, messages
 
-if TYPE_CHECKING:
-    from dios.core.model.objects import PhysicalObject
-    from dios.core.model.state import State
-    from dios.core.step import Reply, Step
-
-Given: TypeAlias = "Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send"
-
 _MS: Final = 1_000_000
-_READS: Final = (effects.AnswerRead,)
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
 _STALE: Final = messages.Failure(
     int(Code.ECANCELED), "the answer was lost, and what it read has changed since; ask again"
 )
 
 
-class CachedReply(NamedTuple):
-    """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
-
-    effect: Given
-    versions: tuple[tuple[ObjectId, int], ...]
-    ticket: Ticket
-
-
 # -- asking -----------------------------------------------------------------------------------------
 def ask(
-    step: Step, node: NodeId, body: dcp.RequestBody, then: Then, *, source: WriteSource | None = None
+    step: Step,
+    node: NodeId,
+    body: dcp.RequestBody,
+    then: Continuation | None = None,
+    *,
+    source: WriteSource | None = None,
 ) -> PendingRequest | None:
-    """Ask another node; ``then`` gets the answer, or a Failure EHOSTUNREACH, maybe before this returns.
+    """Ask another node. ``then`` goes on with the answer, or with a Failure EHOSTUNREACH, never before this
+    returns.
 
-    None when the answer is given already.
+    Return None if the request fails at once.
     """
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
-        then(step, unreachable(peer))
+        _continue(step, then, unreachable(peer))
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
-        then(step, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already"))
+        _continue(
+            step, then, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already")
+        )
         return None
     number = peer.next_number
     peer.next_number += 1
     question = PendingRequest(number, peer, body, then, source, step.now)
     question.version = _version_of(step.state, source)
     peer.asked[number] = question
-    _say(step, cluster, question)
+    _send(step, cluster, question)
     return question
 
 
-def tell(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
+def _continue(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
+    if then is not None:
+        step.continue_with(then, answer)
+
+
+def ask_for_call(
+    step: Step,
+    row: Pending,
+    node: NodeId,
+    body: dcp.RequestBody,
+    then: Continuation,
+    *,
+    source: WriteSource | None = None,
+) -> None:
+    """Ask another node for a waiting call, which gives the request up when it is over."""
+    question = ask(step, node, body, then, source=source)
+    if question is not None:
+        row.requests.append((node, question.number))
+
+
+def notify_node(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
     """Ask for something whose answer does not matter; it is repeated until it is done, or the node dead."""
-    ask(step, node, body, nothing)
+    ask(step, node, body)
 
 
-def tell_surely(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
+def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
     """Tell a node of something that it must hear: if not now, when it is back.
 
     ``key`` is what is told of. What is too old, with many newer, is left out.
     """
-    peer.untold[key] = body
-    if len(peer.untold) > limits.UNTOLD_MAX:
-        del peer.untold[next(iter(peer.untold))]
-    _tell_of(step, peer, key, body)
+    peer.notices[key] = body
+    if len(peer.notices) > limits.UNTOLD_MAX:
+        del peer.notices[next(iter(peer.notices))]
+    ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
-def tell_again(step: Step, peer: Peer) -> None:
+def repeat_notices(step: Step, peer: Peer) -> None:
     """A node is back: it hears what it may not know."""
-    for key, body in list(peer.untold.items()):
-        _tell_of(step, peer, key, body)
+    for key, body in list(peer.notices.items()):
+        ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
-def _tell_of(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
-    def told(later: Step, answer: dcp.Answer) -> None:
-        del later
-        if not isinstance(answer, messages.Failure):
-            peer.untold.pop(key, None)
-
-    ask(step, peer.node, body, told)
+def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
+    """Forget a notice that a node has heard."""
+    if not isinstance(answer, messages.Failure):
+        step.require_cluster().peer(then.node).notices.pop(then.key, None)
 
 
-def nothing(step: Step, answer: dcp.Answer) -> None:
-    """The answer does not matter."""
-    del step, answer
-
-
-def _say(step: Step, cluster: Cluster, question: PendingRequest) -> None:
+def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     peer = question.peer
     if peer.connected:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
         if source is not None:
-            step.seen(source)  # its content may still be on the way to the disk
-        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, watermark.waiting_of(peer))
+            step.depend_on(source)  # its content may still be on the way to the disk
+        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, asked, question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
     pause = min(limits.DCP_REPEAT_MS << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
@@ -124,7 +131,7 @@ def _version_of(state: State, source: WriteSource | None) -> int:
     return -1 if target is None else target.v_w
 
 
-def _say_again(step: Step, cluster: Cluster, question: PendingRequest) -> None:
+def _repeat(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     """Repeat a request, but never with other bytes than those that it was made for."""
     if _version_of(step.state, question.source) != question.version:
         said = "the object was written while its bytes were sent again; it may have been copied as it was"
@@ -133,7 +140,7 @@ def _say_again(step: Step, cluster: Cluster, question: PendingRequest) -> None:
         said = "the buffer was closed while its bytes were sent again; they may have been written"
         _finish(step, question, _failure(Code.EHOSTUNREACH, said))
     else:
-        _say(step, cluster, question)
+        _send(step, cluster, question)
 
 
 def _has_its_buffer(state: State, question: PendingRequest) -> bool:
@@ -142,28 +149,37 @@ def _has_its_buffer(state: State, question: PendingRequest) -> bool:
     if source is None or not source.buffer or not isinstance(body, dcp.Forward):
         return True
     task = state.tasks.get(body.caller.task)
-    return task is not None and source.buffer in task.away
+    return task is not None and source.buffer in task.remote_buffers
 
 
-def give_up(step: Step, question: PendingRequest) -> None:
-    """Nobody waits for the answer any more."""
-    del step
-    question.peer.asked.pop(question.number, None)
+def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
+    """Give up every request of a call that is over. Return those that were not answered yet."""
+    found = [question for request in row.requests if (question := _give_up(step, request)) is not None]
+    if isinstance(row.progress, GatherProgress):
+        for payload in row.progress.kept:
+            step.emit(effects.DropPayload(payload))
+    return found
 
 
-def due(step: Step) -> None:
+def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
+    node, number = request
+    peer = step.require_cluster().peers.get(node)
+    return None if peer is None else peer.asked.pop(number, None)
+
+
+def repeat_due(step: Step) -> None:
     """Repeat what was not answered in time; give up on whom nothing was heard of for too long."""
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     for question in cluster.due(step.now):
         peer = question.peer
         silent_ms = (step.now - max(question.silent_since, question.moving_since)) // _MS
         if _is_cut_off(step, question):
             peer.cut_off = True
-        if peer.cut_off or silent_ms >= _patience_ms(question):
+        if peer.cut_off or silent_ms >= _timeout_ms(question):
             _finish(step, question, unreachable(peer))
             continue
         question.repeats += 1
-        _say_again(step, cluster, question)
+        _repeat(step, cluster, question)
 
 
 def _is_cut_off(step: Step, question: PendingRequest) -> bool:
@@ -175,15 +191,15 @@ def _is_cut_off(step: Step, question: PendingRequest) -> bool:
     return step.now - quiet_since >= (limits.DCP_SILENCE_MS + bulk_ms) * _MS
 
 
-def heard(step: Step, peer: Peer) -> None:
+def note_heard(step: Step, peer: Peer) -> None:
     """Something came from a node; one that was not heard for a while learns what it missed."""
     peer.heard_ns = step.now
     if peer.cut_off:
         peer.cut_off = False
-        tell_again(step, peer)
+        repeat_notices(step, peer)
 
 
-def excuse(step: Step, cluster: Cluster) -> None:
+def reset_silence(step: Step, cluster: Cluster) -> None:
     """This node itself was away for a while: nobody else was silent."""
     for peer in cluster.peers.values():
         peer.heard_ns = step.now
@@ -191,7 +207,7 @@ def excuse(step: Step, cluster: Cluster) -> None:
             question.silent_since = step.now
 
 
-def _patience_ms(question: PendingRequest) -> int:
+def _timeout_ms(question: PendingRequest) -> int:
     if isinstance(question.body, dcp.Resolve | dcp.Rows):
         return limits.LOOKUP_PATIENCE_MS
     if question.source is not None:
@@ -208,30 +224,30 @@ def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
         return
     if isinstance(reply.result, dcp.Working):
         question.silent_since = step.now
-        cluster_of(step).repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
+        step.require_cluster().repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
         return
-    validation.require_answer(step.state, cluster_of(step), question, reply.result)
+    validation.require_answer(step.state, step.require_cluster(), question, reply.result)
     _finish(step, question, reply.result)
 
 
 def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
     question.peer.asked.pop(question.number, None)
-    question.then(step, answer)
+    _continue(step, question.then, answer)
 
 
 def fail_all(step: Step, peer: Peer, why: str = "") -> None:
     """No answer of this peer will come any more."""
     questions, peer.asked = list(peer.asked.values()), {}
     for question in questions:
-        question.then(step, unreachable(peer, why))
+        _continue(step, question.then, unreachable(peer, why))
 
 
-def say_again(step: Step, peer: Peer) -> None:
+def repeat_all(step: Step, peer: Peer) -> None:
     """The connection is new: whatever was said on the one before may be lost."""
-    cluster = cluster_of(step)
+    cluster = step.require_cluster()
     for question in list(peer.asked.values()):
         question.silent_since = step.now
-        _say_again(step, cluster, question)
+        _repeat(step, cluster, question)
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
@@ -273,10 +289,10 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
 
 def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) -> None:
     # Whatever it told of may still be on its way to the disk.
-    step.wait_for_everything()
+    step.depend_on_everything()
     effect = remembered.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
-        target = step.state.objects.get(part.object) if isinstance(part, _READS) else None
+        target = step.state.objects.get(part.object) if isinstance(part, READS) else None
         if target is not None:
             # Whoever closes its buffer must not be done before it is opened again.
             target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
@@ -303,12 +319,12 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
 
 def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
     """Whether its bytes are others now, or its buffer was closed, which is not made again."""
-    if isinstance(part, _READS) and part.object in changed:
+    if isinstance(part, READS) and part.object in changed:
         return True
     if not isinstance(part, _OPENS) or not part.result.buffer:
         return False
-    deputy = step.state.deputies.get(part.task)
-    return deputy is None or BufferId(part.result.buffer) not in deputy.buffers
+    remote_task = step.state.remote_tasks.get(part.task)
+    return remote_task is None or BufferId(part.result.buffer) not in remote_task.buffers
 
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
@@ -319,80 +335,8 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     step.emit(effect)
 
 
-def note(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
-    """Remember the answer to a deputy's call."""
-    deputy = state.deputies.get(answer.task)
-    if deputy is None or state.cluster is None:
-        return
-    peer = state.cluster.peers.get(deputy.home)
-    if peer is not None and answer.seq in peer.answers:
-        parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
-        read = [state.objects.get(part.object) for part in parts if isinstance(part, _READS)]
-        versions = tuple((target.id, target.v_w) for target in read if target is not None)
-        peer.answers[answer.seq] = CachedReply(answer, versions, Ticket(state.next_ticket))
-
-
-def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None:
-    """The store refused what was promised since ``first``: nobody is told of it from memory."""
-    if state.cluster is None:
-        return
-    for peer in state.cluster.peers.values():
-        for number, remembered in peer.answers.items():
-            if remembered is not None and remembered.ticket >= first:
-                refused = effects.Send(peer.node, dcp.Reply(number, failure))
-                peer.answers[number] = CachedReply(refused, (), remembered.ticket)
-
-
-# -- counters (§4.5.1) --------------------------------------------------------------------------------
-def publish(step: Step, target: PhysicalObject) -> None:
-    """Tell the nodes that refer to an object of its counters, soon; of its end at once."""
-    cluster = step.state.cluster
-    if cluster is None:
-        return
-    if step.told and not target.zombie and list(target.watchers) == [step.told]:
-        return
-    if target.zombie:
-        cluster.to_publish.pop(target.id, None)
-        _publish(step, cluster, target)
-        return
-    cluster.to_publish[target.id] = target
-    if cluster.publish_at is None:
-        cluster.publish_at = step.now + limits.PUBLISH_MS * _MS
-
-
-def publish_due(step: Step) -> None:
-    """Tell of everything that has changed for a while."""
-    cluster = cluster_of(step)
-    cluster.publish_at = None
-    waiting, cluster.to_publish = cluster.to_publish, {}
-    for target in waiting.values():
-        _publish(step, cluster, target)
-
-
-def _publish(step: Step, cluster: Cluster, target: PhysicalObject) -> None:
-    for node in target.watchers:
-        peer = cluster.peers.get(node)
-        if peer is not None and peer.connected:
-            peer.order_out += 1
-            counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
-            step.emit(effects.Send(node, dcp.Published(target.id, *counters, target.zombie, peer.order_out)))
-
-
-def published(step: Step, peer: Peer, told: dcp.Published) -> None:
-    """Bring a stand-in's counters up to date."""
-    target = peer.stand_ins.get(told.object)
-    if target is None or target.zombie or told.order <= target.order:
-        return
-    target.order = told.order
-    target.size, target.v_r, target.v_w = told.size, told.v_r, told.v_w
-    target.a_r, target.a_w, target.dirty = told.a_r, told.a_w, told.dirty
-    target.zombie = told.zombie
-    step.changed(target)
-
-
-def cluster_of(step: Step) -> Cluster:
-    """The cluster, which there is where other nodes are spoken of."""
-    cluster = step.state.cluster
-    if cluster is None:
-        raise UnreachableError("this node is alone: no other node is known here")
-    return cluster
+def answer_request(step: Step, then: AnswerRequest, result: dcp.Answer) -> None:
+    """Answer a request whose answer depended on another node."""
+    peer = step.require_cluster().peer(then.node)
+    if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none
+        reply(step, peer, then.number, result)

@@ -1,7 +1,7 @@
-"""What other nodes ask of this one, done in the names of their tasks (thesis §4.8).
+"""Requests of other nodes, handled on behalf of their tasks (thesis §4.8).
 
-Not for: asking (``forwarding``, ``away_calls``), or repeats (``coordination``). A request that makes no sense
-raises ProtocolError before anything has changed; one that is refused is answered with a Failure.
+A request that makes no sense raises ProtocolError before anything has changed; a request that is refused is
+answered with a Failure.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
-from dios.core.calls import delegation, dispatch, logs, object_calls
-from dios.core.model import groups, submission_queue
+from dios.core import lifetimes
+from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
-from dios.core.model.references import Provenance
+from dios.core.model.records import Provenance, Task
 from dios.core.remote import (
+    notices,
     proxies,
     reconciliation,
     remote_run,
@@ -23,6 +24,7 @@ from dios.core.remote import (
     requests,
     validation,
 )
+from dios.core.remote.continuations import AnswerRequest
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import DiosError, NoSuchTaskError, ProtocolError, StaleError
@@ -33,13 +35,13 @@ from dios.wire.types import ObjectType, Permission, Resource
 Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
 
 
-def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
+def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     """Act on a request, once."""
     body = message.body
-    validation.require_request(step.state, requests.cluster_of(step), peer, body)
+    validation.require_request(step.state, step.require_cluster(), peer, body)
     settled = peer.settled.has(message.number)  # if it waits still, then for nobody
     if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
-        known = step.state.deputies.get(body.caller.task)
+        known = step.state.remote_tasks.get(body.caller.task)
         if known is not None and message.number in known.pending:
             raise ProtocolError(f"request {message.number} waits already")
     if not requests.is_new(step, peer, message):
@@ -56,67 +58,62 @@ def asked(step: Step, peer: Peer, message: dcp.Ask) -> None:
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
-    deputy = remote_tasks.deputy_of(step, peer, body.caller)
+    remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     call = body.call
     attached = step.payload_size
     if isinstance(call, messages.ReadOnce | messages.WriteOnce):
-        step.told = peer.node
+        step.informed = peer.node
     if isinstance(call, messages.Vector):
-        dispatch.dispatch_vector(step, deputy, number, call, step.payload, attached)
+        dispatch.dispatch_vector(step, remote_task, number, call, step.payload, attached)
     elif isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
-        names = groups.names_known(step, body.groups)
+        names = groups.names_for(step, body.groups)
         if len(names) < len(body.groups):
             raise StaleError("a group was destroyed; create the object in another")
-        object_calls.create_in(step, deputy, number, call, names)
+        object_calls.create_in(step, remote_task, number, call, names)
     else:
-        dispatch.dispatch(step, deputy, number, call, step.payload, attached)
+        dispatch.dispatch(step, remote_task, number, call, step.payload, attached)
 
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
-    deputy = remote_tasks.deputy_of(step, peer, body.caller)
+    remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     every = {target.id: target for name in body.names for target in step.state.names.find(name)}
     found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
     found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
-    deputy.table.require_room(len(found))
-    deputy.account.require(Resource.REFERENCES, len(found))
+    remote_task.table.require_room(len(found))
+    remote_task.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     owners: list[tuple[ObjectId, str]] = []
     references: list[messages.Reference] = []
     for target in found:
-        reference = step.grant(deputy, target, Permission.ALL, Provenance.RESOLVED)
-        references.append(proxies.abroad(step, reference))
+        reference = lifetimes.grant(step, remote_task, target, Permission.ALL, Provenance.RESOLVED)
+        references.append(proxies.public_part(step, reference))
         if target.type is ObjectType.GROUP:
             owners.append((target.id, target.owner))
     if references:
-        step.audit(deputy, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
+        step.audit(remote_task, "lookup", "ok", references[0].fingerprint, f"for node {peer.name}")
     requests.reply(step, peer, number, dcp.Found(tuple(references), tuple(owners)))
 
 
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Delegate to a task that is about to be started on another node."""
-    giver = remote_tasks.deputy_of(step, peer, body.caller)
-    references = [delegation.delegable(giver, one.ref) for one in body.shared]
-    home = remote_tasks.home_of(requests.cluster_of(step), body.node)
-    receiver = remote_tasks.deputy_of(step, home, body.receiver)
+    giver = remote_tasks.remote_task_for(step, peer, body.caller)
+    references = [access.delegable(giver, one.ref) for one in body.shared]
+    home = remote_tasks.peer_named(step.require_cluster(), body.node)
+    receiver = remote_tasks.remote_task_for(step, home, body.receiver)
     receiver.table.require_room(len(references))
     told = [
-        remote_run.offered(step, receiver, reference, one)
+        remote_run.offer(step, receiver, reference, one)
         for reference, one in zip(references, body.shared, strict=True)
     ]
     requests.reply(step, peer, number, dcp.Offered(tuple(told)))
 
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
-    giver = remote_tasks.deputy_of(step, peer, body.caller)
-    epoch = peer.epoch
-
-    def answer(later: Step, result: dcp.Answer) -> None:
-        if peer.epoch == epoch:  # a later start of it has another request of this number, or none
-            requests.reply(later, peer, number, result)
-
-    delegation.delegate_away(step, giver, body.call, body.node, body.receiver, answer, asker=peer.node)
+    giver = remote_tasks.remote_task_for(step, peer, body.caller)
+    then = AnswerRequest(peer.node, number, peer.epoch)
+    delegation.delegate_remote(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 
 def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
@@ -128,26 +125,26 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     reference = proxies.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED)
-    step.tell(task, messages.Delegated(reference.public(), body.giver))
+    notices.notify(step, task, messages.Delegated(reference.public(), body.giver))
     requests.reply(step, peer, number, messages.Done(1))
 
 
 def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     """Sent by the task's own node, or by one that offered and had no use for it."""
-    deputy = step.state.deputies.get(body.task)
-    if deputy is not None:
+    remote_task = step.state.remote_tasks.get(body.task)
+    if remote_task is not None:
         for ref in body.refs:
-            reference = deputy.table.find(ref)
+            reference = remote_task.table.find(ref)
             if reference is not None:
-                step.drop_reference(reference)
+                lifetimes.drop_reference(step, reference)
     requests.reply(step, peer, number, messages.Done(1))
 
 
 def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
     for task in body.tasks:
-        deputy = peer.deputies.get(task)
-        if deputy is not None:
-            remote_tasks.end(step, peer, deputy)
+        remote_task = peer.remote_tasks.get(task)
+        if remote_task is not None:
+            remote_tasks.end(step, peer, remote_task)
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -163,15 +160,15 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
                 event = messages.Retired(
                     event.ref, event.object, event.fingerprint, reference.label, event.expired
                 )
-                proxies.lose(step, reference)
+                proxies.drop_lost(step, reference)
         elif isinstance(event, messages.ChildEnded):
             # One that was taken for lost was told of then; of a child on a third node only that one tells.
-            place = task.children_away.get(TaskId(event.object))
+            place = task.remote_children.get(TaskId(event.object))
             if place is not None and place[0] == peer.node:
-                del task.children_away[TaskId(event.object)]
+                del task.remote_children[TaskId(event.object)]
                 news = True
         if task.alive and news:
-            step.tell(task, event)
+            notices.notify(step, task, event)
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -184,9 +181,9 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     rows = tuple(
         task.row(step.state.place)
         for task in step.state.tasks.values()
-        if task.principal == body.caller.principal and not task.is_session
+        if task.principal == body.caller.principal and isinstance(task, Task)
     )
-    rows += submission_queue.waiting_rows(step.state, Principal(body.caller.principal))
+    rows += submissions.waiting_rows(step.state, Principal(body.caller.principal))
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 
@@ -203,12 +200,12 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Offer: _offer,
     dcp.Delegate: _delegate,
     dcp.Give: _give,
-    dcp.Start: remote_run.started_for,
-    dcp.Plant: replication.planted,
+    dcp.Start: remote_run.start_for_node,
+    dcp.Plant: replication.replica_requested,
     dcp.Release: _release,
     dcp.Gone: _gone,
     dcp.Tell: _tell,
-    dcp.Claim: reconciliation.claimed,
+    dcp.Claim: reconciliation.answer_claim,
     dcp.Disband: _disband,
     dcp.Rows: _rows,
     dcp.Keep: _keep,

@@ -1,21 +1,18 @@
-"""What requests and answers of other nodes must be to make sense: looked at before anything changes (§4.8).
+"""The validation of requests and answers of other nodes, before anything changes (§4.8).
 
-Not for: what is refused to somebody (each call's own checks), or malformed bytes (``dios.wire.codec``). What
-no node would say raises ProtocolError, and costs the peer its connection.
+What no correct node would send raises ProtocolError, and closes the connection to that node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from dios.core.model.state import State
 from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-
-if TYPE_CHECKING:
-    from dios.core.model.state import State
 
 Kinds: TypeAlias = tuple[type, ...]
 
@@ -99,7 +96,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
 
 def _require_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
     """The task can be one of this other node's."""
-    known = state.deputies.get(task)
+    known = state.remote_tasks.get(task)
     if node == here or task in state.tasks or (known is not None and known.home != node):
         raise ProtocolError("a task is said to be where it is not")
 

@@ -1,19 +1,13 @@
-"""Which requests between two nodes need no answer any more: how it is said, and how it is remembered (§4.8).
+"""The acknowledgement watermark: which requests between two nodes need no answer any more (§4.8).
 
-Not for: the answers themselves (``dios.core.remote.requests``). A request is *settled* once its asker has its
-answer, or does not want it any more. It never becomes unsettled, so whatever was once said of it stays true:
-what is said may be lost, doubled, late and out of order, and nobody confirms it.
+A request is *settled* once its asker has its answer, or does not want it any more. It never becomes
+unsettled, so that every statement about it stays true, even if it is lost, duplicated, late or out of order,
+and no statement has to be confirmed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dios import limits
-
-if TYPE_CHECKING:
-    from dios.core.remote.peers import Peer
-    from dios.wire import dcp
+from dios.wire import dcp
 
 
 class Watermark:
@@ -43,18 +37,3 @@ class Watermark:
                 self.waiting = frozenset(one for one in told if one >= self.until or one in self.waiting)
                 self.until = until
         return news
-
-
-def waiting_of(peer: Peer) -> tuple[int, ...]:
-    """The numbers to name in a request to a node: all that wait for its answers, or none.
-
-    None where ``settled`` says it all. Long lists go with few requests, so that on average a request names
-    about ``DCP_WAITING_TOLD``.
-    """
-    peer.unsaid += 1
-    if peer.next_number - next(iter(peer.asked)) == len(peer.asked):
-        return ()
-    if peer.unsaid <= len(peer.asked) // limits.DCP_WAITING_TOLD:
-        return ()
-    peer.unsaid = 0
-    return tuple(peer.asked)

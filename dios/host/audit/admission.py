@@ -48,6 +48,7 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.ListTasks,
         messages.ListLimits,
         messages.NodeInfo,
+        messages.ReadTable,
         messages.Describe,
         messages.Cancel,
         messages.ReadQueue,

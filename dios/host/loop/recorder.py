@@ -14,6 +14,7 @@ from typing import Final
 from blake3 import blake3
 from msgspec import msgpack
 
+from dios.core import snapshot
 from dios.core.effects import Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
@@ -23,7 +24,9 @@ from dios.core.remote.peers import Here
 from dios.ids import NodeId, Principal
 
 _LENGTH: Final = struct.Struct("<I")
-_VERSION: Final = 1
+_VERSION: Final = 2
+DIGEST_EVERY: Final = 16
+"""Steps from one digest of the state to the next; a digest takes milliseconds in a node with many objects."""
 
 
 class Recorder:
@@ -39,6 +42,7 @@ class Recorder:
         defaults: Defaults,
         here: Here = Here(),  # noqa: B008 - it is frozen
         forgotten: tuple[NodeId, ...] = (),
+        digest_every: int = DIGEST_EVERY,
     ) -> None:
         self._entropy: Final = entropy
         self._drawn = bytearray()
@@ -47,7 +51,9 @@ class Recorder:
         self._core: Final = Core(
             self._draw, owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten
         )
-        header = RecordingHeader(_VERSION, owner, restricted, defaults, here, forgotten)
+        header = RecordingHeader(_VERSION, owner, restricted, defaults, here, forgotten, digest_every)
+        self._digest_every: Final = digest_every
+        self._steps = 0
         self._write(msgpack.encode(header))
 
     @property
@@ -60,7 +66,9 @@ class Recorder:
         self._drawn.clear()
         outcome = self._core.step(event)
         digest = blake3(msgpack.encode(outcome)).digest()
-        self._write(msgpack.encode(Recorded(event, bytes(self._drawn), digest)))
+        self._steps += 1
+        state = b"" if self._steps % self._digest_every else snapshot.digest(self._core.state)
+        self._write(msgpack.encode(Recorded(event, bytes(self._drawn), digest, state)))
         return outcome
 
     def close(self) -> None:

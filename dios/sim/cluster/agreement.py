@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.core.remote.peers import Cluster
 from dios.sim.cluster.host import ClusterHost
 from dios.sim.cluster.simulated_client import BLOBS, SimulatedClient
@@ -103,7 +103,7 @@ def _check_members(world: ClusterWorld, host: ClusterHost) -> None:
             _require(
                 member.status is NodeStatus.DEAD, f"{machine.name} is dead, but listed as {member.status}"
             )
-            _require(not peer.deputies, "remote tasks of a dead node are left after its grace period")
+            _require(not peer.remote_tasks, "remote tasks of a dead node are left after its grace period")
         else:
             _require(
                 member.status is NodeStatus.ALIVE, f"{machine.name} is alive, but listed as {member.status}"
@@ -134,12 +134,12 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
     peer, back = here.peer(there.here.node), there.peer(here.here.node)
     mine = {
         (reference.id, reference.task.id, target.id): target.zombie
-        for target in peer.stand_ins.values()
+        for target in peer.proxies.values()
         for reference in target.references.values()
     }
     theirs = {
         (reference.id, deputy.id, reference.object.id): reference.object.zombie
-        for deputy in back.deputies.values()
+        for deputy in back.remote_tasks.values()
         for reference in deputy.table
     }
     where = f"of node {here.here.node} on node {there.here.node}"
@@ -147,13 +147,13 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
     _require(not missing, f"references {where} have no counterpart there: {missing[:3]}")
     extra = [entry for entry in theirs if entry not in mine]
     _require(not extra, f"remote tasks {where} have references that no task has: {extra[:3]}")
-    for deputy in back.deputies.values():
+    for deputy in back.remote_tasks.values():
         task = host.core.state.tasks.get(deputy.id)
         _require(
             task is not None and task.alive,
             f"a remote task {where} belongs to a task that has ended, {deputy.id} ({deputy.label!r})",
         )
-    for target in peer.stand_ins.values():
+    for target in peer.proxies.values():
         original = other.core.state.objects.get(target.id)
         if target.references and original is not None and not target.zombie and original.state is None:
             _check_counters(target, original, where)
@@ -261,10 +261,10 @@ def check_nothing_left(world: ClusterWorld) -> None:
             _require(not len(task.table), "references are left")
         for peer in _cluster(host).peers.values():
             deputies = [
-                (one.id, one.label, len(one.table), len(one.children)) for one in peer.deputies.values()
+                (one.id, one.label, len(one.table), len(one.children)) for one in peer.remote_tasks.values()
             ]
             _require(not deputies, f"remote tasks are left: {deputies[:3]}")
-            targets = [(one.type, one.pinned, len(one.references)) for one in peer.stand_ins.values()]
+            targets = [(one.type, one.pinned, len(one.references)) for one in peer.proxies.values()]
             _require(not targets, f"proxies are left: {targets[:3]}")
         _require(not list(state.pending), "calls are still waiting")
         _require(not host.buffers, f"{len(host.buffers)} buffers are left in the host")

@@ -18,7 +18,6 @@ from msgspec import msgpack
 from dios.core import effects, events
 from dios.core.calls.dispatch import carried_bytes
 from dios.core.effects import Outcome
-from dios.core.machine import Core
 from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
@@ -26,6 +25,7 @@ from dios.host.loop import effect_kinds
 from dios.host.loop.commit_results import commit_batch
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.sim.node.contents import SimContents, read_whole
+from dios.sim.node.continued_core import ContinuedCore
 from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
 from dios.wire import messages
 from dios.wire.types import Cause
@@ -62,7 +62,7 @@ class SimHost:
         self._store: Final = store
         self._reply: Final = reply
         self._trace: Final = trace
-        self.core: Final = Core(rng.randbytes, NODE_OWNER, here=here)
+        self.core: Final = ContinuedCore(rng, NODE_OWNER, here)
         self.buffers: dict[BufferId, bytes] = {}
         self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
         self.spawned: list[TaskId] = []

@@ -14,6 +14,7 @@ from typing import Final
 from blake3 import blake3
 from msgspec import Struct, msgpack
 
+from dios.core import snapshot
 from dios.core.events import Event
 from dios.core.machine import Core
 from dios.core.model.invariants import check
@@ -23,10 +24,15 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class ReplayResult(Struct, frozen=True):
-    """The number of replayed events, and the first whose outcome differed (None if all are equal)."""
+    """The number of events that were replayed as recorded, and the place of the first that was not.
+
+    ``difference`` is "outcome", "entropy" or "state", and empty where every step was as recorded. States are
+    compared after every step with a recorded digest.
+    """
 
     events: int
     first_difference: int | None
+    difference: str = ""
 
 
 def replay(path: Path) -> ReplayResult:
@@ -57,8 +63,12 @@ def replay(path: Path) -> ReplayResult:
         event: Event = recorded.event
         outcome = core.step(event)
         check(core.state)
-        if blake3(msgpack.encode(outcome)).digest() != recorded.digest or entropy:
-            return ReplayResult(count, count)
+        if blake3(msgpack.encode(outcome)).digest() != recorded.digest:
+            return ReplayResult(count, count, "outcome")
+        if entropy:
+            return ReplayResult(count, count, "entropy")
+        if recorded.state and snapshot.digest(core.state) != recorded.state:
+            return ReplayResult(count, count, "state")
         count += 1
     return ReplayResult(count, None)
 

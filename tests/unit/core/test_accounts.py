@@ -8,12 +8,12 @@ from dios.core.model.accounts import (
     UNLIMITED,
     Account,
     Version,
+    buffer_version,
     charge_all,
     require_all,
     require_each,
-    shadow,
 )
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import PhysicalObject
 from dios.errors import LimitError
 from dios.ids import ObjectId, Principal
 from dios.wire.messages import Bound
@@ -122,22 +122,22 @@ def test_a_version_counts_while_it_is_held() -> None:
         version = first_version(account)
         version.resize(10)
         version.hold().hold()
-        version.let_go()
+        version.release()
         if holders_first:
-            version.let_go()
+            version.release()
             assert account.used[BYTES] == 10
             version.supersede()
         else:
             version.supersede()
             assert account.used[BYTES] == 10
-            version.let_go()
+            version.release()
         assert account.used[BYTES] == 0
 
 
 def test_a_shadow_counts_while_it_is_held() -> None:
     """The bytes of a buffer being written are nobody's version: they go with the buffer."""
     (account,) = chain(None)
-    held = shadow(account, 7).hold()
+    held = buffer_version(account, 7).hold()
     assert account.used[BYTES] == 7
-    held.let_go()
+    held.release()
     assert account.used[BYTES] == 0

@@ -141,7 +141,9 @@ def test_select_gives_up_in_time(site: Site) -> None:
     seq = site.me.send(messages.Select((found.ref,), timeout_ns=1_000_000_000))
     assert site.cluster.wait(site.me, seq) == messages.Selected(-1)
     site.cluster.settle()
-    assert all(not task.pending for node in site.cluster.nodes for task in node.core.state.deputies.values())
+    assert all(
+        not task.pending for node in site.cluster.nodes for task in node.core.state.remote_tasks.values()
+    )
 
 
 def test_a_waiting_call_is_cancelled(site: Site) -> None:
@@ -155,7 +157,9 @@ def test_a_waiting_call_is_cancelled(site: Site) -> None:
     assert isinstance(failure, messages.Failure)
     assert failure.code == Code.ECANCELED
     site.cluster.settle()
-    assert all(not task.pending for node in site.cluster.nodes for task in node.core.state.deputies.values())
+    assert all(
+        not task.pending for node in site.cluster.nodes for task in node.core.state.remote_tasks.values()
+    )
 
 
 # -- tasks --------------------------------------------------------------------------------------------

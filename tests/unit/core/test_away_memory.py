@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.core.remote import requests
 from dios.core.remote.peers import Peer, PendingRequest
-from dios.core.remote.watermark import Watermark, waiting_of
+from dios.core.remote.watermark import Watermark
 from dios.errors import Code
 from dios.ids import NodeId
 from dios.wire import dcp, messages
@@ -34,7 +33,7 @@ def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
 
 def question(peer: Peer, number: int) -> PendingRequest:
     """A request that waits."""
-    return PendingRequest(number, peer, BODY, requests.nothing, None, 0)
+    return PendingRequest(number, peer, BODY, None, None, 0)
 
 
 def waits(two: Two) -> int:
@@ -126,7 +125,7 @@ def test_a_call_that_was_given_up_may_come_late(two: Two) -> None:
     (late,) = asks(held)
     _, cancel = two.held_back(messages.Cancel(seq))
     assert two.me.read(two.ref) == b"content"
-    deputy = two.there.core.state.deputies[two.me.task]
+    deputy = two.there.core.state.remote_tasks[two.me.task]
     assert late.number in deputy.pending
     two.hear(late)
     assert late.number not in two.books()[1].answers
@@ -165,7 +164,7 @@ def test_long_lists_are_told_now_and_then() -> None:
     peer = Peer(NodeId(1))
     peer.next_number = 2 * limits.DCP_REQUESTS_MAX + 1
     peer.asked = {number: question(peer, number) for number in range(1, peer.next_number, 2)}
-    told = [len(waiting_of(peer)) for _ in range(1_000)]
+    told = [len(peer.numbers_to_name()) for _ in range(1_000)]
     assert 0 < sum(told) / len(told) <= limits.DCP_WAITING_TOLD
     assert max(told) == limits.DCP_REQUESTS_MAX
 
@@ -190,7 +189,7 @@ def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
             asker.asked[number] = question(asker, number)
         if asker.asked:
             repeated = data.draw(st.sampled_from(sorted(asker.asked)))
-            said.append(dcp.Ask(repeated, next(iter(asker.asked)), BODY, waiting_of(asker)))
+            said.append(dcp.Ask(repeated, next(iter(asker.asked)), BODY, asker.numbers_to_name()))
         if said and toss():
             heard = data.draw(st.sampled_from(said))
             known.learn(heard)
@@ -203,5 +202,5 @@ def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
     asker.next_number += 1
     asker.asked[last] = question(asker, last)
     for _ in range(len(asker.asked) // limits.DCP_WAITING_TOLD + 1):
-        known.learn(dcp.Ask(last, next(iter(asker.asked)), BODY, waiting_of(asker)))
+        known.learn(dcp.Ask(last, next(iter(asker.asked)), BODY, asker.numbers_to_name()))
     assert [number for number in range(1, asker.next_number) if not known.has(number)] == list(asker.asked)

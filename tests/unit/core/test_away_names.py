@@ -86,7 +86,9 @@ def test_no_more_than_were_asked_for(town: Town) -> None:
     found = session.ask(messages.References, messages.Lookup(name, limit=1))
     assert len(found.references) == 1
     town.cluster.settle()
-    tables = [deputy.table for node in town.cluster.nodes[1:] for deputy in node.core.state.deputies.values()]
+    tables = [
+        deputy.table for node in town.cluster.nodes[1:] for deputy in node.core.state.remote_tasks.values()
+    ]
     held = [reference for table in tables for reference in table if reference.task.id == session.task]
     assert len(held) == 1
 
@@ -101,7 +103,7 @@ def test_what_is_over_the_limit_is_let_go(town: Town) -> None:
     found = session.ask(messages.References, messages.Lookup(name, limit=2))
     assert [one.node for one in found.references] == ["n2", "n3"]
     town.cluster.settle()
-    deputies = [node.core.state.deputies[session.task] for node in town.cluster.nodes[1:]]
+    deputies = [node.core.state.remote_tasks[session.task] for node in town.cluster.nodes[1:]]
     assert [len(deputy.table) for deputy in deputies] == [1, 1]
 
 

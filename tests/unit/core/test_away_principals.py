@@ -36,7 +36,7 @@ def test_what_is_given_is_counted_with_the_receivers_principal_once_that_is_know
     assert isinstance(
         cluster.call(giver, messages.Copy(found.references[0].ref, told.reference.ref, 1)), messages.Done
     )
-    deputy = holder.core.state.deputies[stranger.task]
+    deputy = holder.core.state.remote_tasks[stranger.task]
     assert deputy.guessed
     assert deputy.brand is Brand.PURE
     given = stranger.given()

@@ -110,7 +110,8 @@ class Story:
             )
             found.append(sorted((one.label, str(one.cause), len(one.events)) for one in state.tasks.values()))
             found += [
-                sorted(len(task.table) for task in table.values()) for table in (state.tasks, state.deputies)
+                sorted(len(task.table) for task in table.values())
+                for table in (state.tasks, state.remote_tasks)
             ]
             found.append(sorted(account.used for account in state.principals.values()))
             found.append(sorted(node.contents.values()))

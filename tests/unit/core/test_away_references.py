@@ -8,9 +8,8 @@ import pytest
 from cluster_harness import MS, Citizen, Cluster, ClusterNode
 
 from dios import limits
-from dios.core import events
-from dios.core.model.objects import PhysicalObject
-from dios.core.remote import proxies
+from dios.core import events, lifetimes
+from dios.core.model.records import PhysicalObject
 from dios.core.step import Step
 from dios.errors import Code
 from dios.wire import messages
@@ -53,7 +52,7 @@ class Friends:
         peers = [
             peer for state in found if state.cluster is not None for peer in state.cluster.peers.values()
         ]
-        return not any(peer.stand_ins or peer.deputies for peer in peers)
+        return not any(peer.proxies or peer.remote_tasks for peer in peers)
 
 
 def gone(citizen: Citizen, ref: int) -> bool:
@@ -269,7 +268,7 @@ def test_both_sides_come_to_agree(side: str) -> None:
     told = friends.delegate()
     friends.cluster.advance(limits.CLAIM_YOUNG_MS + 100, 1_000)
     state = (friends.receiver.node if side == "home" else friends.home).core.state
-    table = (state.tasks if side == "home" else state.deputies)[friends.receiver.task].table
+    table = (state.tasks if side == "home" else state.remote_tasks)[friends.receiver.task].table
     friends.cluster.drop = lambda parcel: True  # noqa: ARG005 - all is lost
     if side == "home":
         friends.receiver.send(messages.Delete(told.ref, int(Flag.HANDLE_ONLY)))
@@ -302,7 +301,7 @@ def test_what_stood_in_before_takes_nothing_along() -> None:
         found.append(reference.object)
         if len(found) == 1:
             cluster.call(session, messages.Delete(reference.id, int(Flag.HANDLE_ONLY)))
-    proxies.forget(Step(here.core.state, here.now), found[0])
+    lifetimes.maybe_collect(Step(here.core.state, here.now), found[0])
     assert found[0] is not found[1]
     cluster.check()
 
@@ -325,4 +324,4 @@ def test_nothing_is_left_for_tasks_of_a_node_that_was_dead_already() -> None:
     assert refused.code == Code.EHOSTUNREACH
     cluster.advance(limits.GRACE_MS + 1_000, grain=250)
     assert here.core.state.cluster is not None
-    assert not here.core.state.cluster.peers[far.node].deputies
+    assert not here.core.state.cluster.peers[far.node].remote_tasks

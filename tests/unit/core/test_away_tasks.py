@@ -58,7 +58,7 @@ class Workshop:
         for node in self.nodes:
             state = node.core.state
             held = sum(len(one.references) for one in state.objects.values())
-            found.append((held, len(state.tasks), len(state.deputies), len(state.objects)))
+            found.append((held, len(state.tasks), len(state.remote_tasks), len(state.objects)))
         return found
 
 
@@ -290,7 +290,7 @@ def test_a_forgotten_node_is_nobody(shop: Workshop) -> None:
     for node in shop.nodes[:2]:
         book = node.core.state.cluster
         assert book is not None
-        assert not book.peer(shop.nodes[2].node).deputies
+        assert not book.peer(shop.nodes[2].node).remote_tasks
         rows = shop.cluster.session(node).ask(messages.Nodes, messages.ListNodes()).nodes
         assert "n3" not in {row.name for row in rows if row.status is NodeStatus.ALIVE}
 

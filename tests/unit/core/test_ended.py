@@ -5,6 +5,7 @@ from __future__ import annotations
 from core_harness import Node
 
 from dios.core import events
+from dios.core.model.records import Session, Task
 
 
 def test_ended_session_keeps_no_events(node: Node) -> None:
@@ -13,7 +14,8 @@ def test_ended_session_keeps_no_events(node: Node) -> None:
     child = session.run()
     node.end(child.task)
     (ended,) = [task for task in node.core.state.tasks.values() if task.id == child.task]
-    assert ended.parent is not None
+    assert isinstance(ended, Task)
+    assert isinstance(ended.parent, Session)
     assert ended.parent.has_event
     node.step(events.Disconnected(node.now, session.task, ""))
     assert not ended.parent.alive

@@ -10,6 +10,7 @@ from core_harness import Client, Entropy, Node
 from dios import limits
 from dios.core import events
 from dios.core.machine import Core
+from dios.core.model.records import Task
 from dios.errors import Code
 from dios.ids import PayloadId, Ticket
 from dios.wire import messages
@@ -137,7 +138,8 @@ def test_a_lent_program_ends(loan: Loan) -> None:
     """A task keeps the reference to its program no longer than who started it."""
     lent = loan.lend()
     loan.task.send(messages.Run(lent.ref, flags=int(Flag.NON_BLOCKING)))
-    (child,) = [one for one in loan.node.core.state.tasks.values() if one.parent and one.parent.parent]
+    tasks = loan.node.core.state.living_tasks()
+    (child,) = [one for one in tasks if isinstance(one.parent, Task)]
     ends = [one.expires_ns for one in child.table if one.object.id == lent.object]
     assert ends == [lent.expires_ns]
 

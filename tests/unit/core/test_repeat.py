@@ -8,7 +8,7 @@ from core_limits import anonymous, destroyed, started
 
 from dios import limits
 from dios.core import effects, events
-from dios.core.model.references import Provenance
+from dios.core.model.records import Provenance
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages

@@ -1,16 +1,16 @@
 """Groups: namespaces as objects, and what Table 4.2 allows (thesis §4.4).
 
-Not for: delegation of group references, which is refused in ``dios.core.calls.delegation``: there is none.
+References to groups are never delegated; ``dios.core.calls.access`` refuses that.
 """
 
 from __future__ import annotations
 
 from dios import limits
+from dios.core import lifetimes
 from dios.core.calls import access
 from dios.core.model.names import home_name, is_signed
-from dios.core.model.objects import PhysicalObject
+from dios.core.model.records import Holder, PhysicalObject, Session
 from dios.core.model.state import State
-from dios.core.model.tasks import Task
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import LimitError, NotPermittedError
@@ -21,7 +21,7 @@ from dios.wire.dcp import GroupName
 from dios.wire.types import Deletion, ObjectType
 
 
-def names_for_creation(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Names of the groups a new object goes into: any group object the task can refer to will do."""
     found: dict[Name, None] = {}
     for ref_id in refs:
@@ -31,7 +31,7 @@ def names_for_creation(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
     return tuple(found)
 
 
-def names_for_child(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
+def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Memberships for a child: only of groups the parent is a member of, or created (Figure 4.5)."""
     found: dict[Name, None] = {}
     for ref_id in refs:
@@ -46,13 +46,13 @@ def names_for_child(task: Task, refs: tuple[int, ...]) -> tuple[Name, ...]:
     return tuple(found)
 
 
-def enter(step: Step, task: Task, group: PhysicalObject) -> None:
+def enter(step: Step, task: Holder, group: PhysicalObject) -> None:
     """Note a group just created by ``task``."""
     if group.name is None:
         return
     step.state.enter_group(group)
     task.created_groups.add(group.name)
-    if task.is_session:
+    if isinstance(task, Session):
         # A session could come back at once with this group in its keyring and be made a member then,
         # so that denying it now would protect nobody (ADR 0003).
         task.memberships[group.name] = None
@@ -116,7 +116,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
         signed = is_signed(state.secret, name, principal)
         group = state.groups.get(name)
         if signed and group is None:
-            group = known(step, GroupName(name, principal))
+            group = group_for(step, GroupName(name, principal))
         mine = group is not None and group.owner == principal
         if group is not None and mine:
             found.append(group)
@@ -124,7 +124,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 
 
 # -- groups of other nodes --------------------------------------------------------------------------
-def known(step: Step, told: GroupName) -> PhysicalObject | None:
+def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
     """The group of this name, made known here if it was not: a group is its name, wherever it is.
 
     None for one that was destroyed: who speaks of it has not heard of that yet. EDQUOT over their bound.
@@ -155,9 +155,9 @@ def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
     return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
 
 
-def names_known(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
+def names_for(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
     """The names of those groups, made known here; without any that was destroyed."""
-    found = (known(step, one) for one in told)
+    found = (group_for(step, one) for one in told)
     return tuple(group.name for group in found if group is not None and group.name is not None)
 
 
@@ -166,17 +166,17 @@ def disband(step: Step, name: Name) -> None:
     _remember(step, name)
     group = step.state.groups.get(name)
     if group is not None and group.deletion is not Deletion.IMMORTAL and not group.zombie:
-        step.destroy(group)
+        lifetimes.destroy(step, group)
 
 
-def tell_disbanded(step: Step, group: PhysicalObject) -> None:
+def notify_disbanded(step: Step, group: PhysicalObject) -> None:
     """Every other node learns that a group is no more; one that is out of reach when it is back."""
     cluster = step.state.cluster
     if cluster is None or group.name is None:
         return
     _remember(step, group.name)
     for peer in cluster.peers.values():
-        requests.tell_surely(step, peer, group.name, dcp.Disband(group.name))
+        requests.notify_reliably(step, peer, group.name, dcp.Disband(group.name))
 
 
 def _remember(step: Step, name: Name) -> None:

@@ -1,0 +1,99 @@
+"""What a child may use: its account and what is set aside for it, if all those above it have room."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dios import limits
+from dios.core.calls.run_orders import Order
+from dios.core.model.accounts import UNLIMITED, Account, require_all, require_each
+from dios.core.model.records import (
+    Holder,
+    Recipe,
+    Reserved,
+)
+from dios.core.step import Step
+from dios.errors import (
+    LimitError,
+)
+from dios.wire.messages import Bound, Limits
+from dios.wire.types import Resource, Scope
+
+_SECOND_MS = 1_000
+
+
+_OWN_REFERENCES = 3  # to itself, its console and its program
+
+
+class Budget(Struct, frozen=True):
+    """The child's account, and what is set aside for it."""
+
+    account: Account
+    reserved: Reserved
+
+
+def admit(step: Step, task: Holder, order: Order) -> Budget:
+    """What the child may use, if it and those above it have room for everything it is started with."""
+    if task.account.generation >= limits.TASK_GENERATIONS_MAX:
+        raise LimitError(
+            f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
+            " further up start this one"
+        )
+    return Budget(*_budget(step, task, order.recipe))
+
+
+def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserved]:
+    """The child's account, if everything it is started with fits it and those above it."""
+    asked = recipe.limits
+    account = Account(Scope.TASK, "(to be started)", _bounds(step.state.defaults.task, asked), parent.account)
+    members = step.state.accounts_of_groups(recipe.groups)
+    parent.account.require(Resource.TASKS, 1)
+    require_all(members, Resource.TASKS, 1)
+    memory = asked.memory_bytes or min(
+        step.state.defaults.task_memory_bytes, account.bounds[Resource.MEMORY_BYTES]
+    )
+    counted = (account, *members)
+    require_all(counted, Resource.MEMORY_BYTES, memory)
+    left = min(one.left(Resource.CPU_MS) for one in counted)
+    cpu = whole_seconds(asked.cpu_ms)
+    if not cpu and left != UNLIMITED:
+        cpu = max(left - left % _SECOND_MS, _SECOND_MS)
+    require_all(counted, Resource.CPU_MS, cpu)
+    _require_references(step, parent, account, recipe)
+    return account, Reserved(memory, cpu)
+
+
+def _require_references(step: Step, parent: Holder, account: Account, recipe: Recipe) -> None:
+    """Room for all that the child begins with, and above it for its parent's reference to it, too."""
+    found = (step.state.groups.get(name) for name in recipe.groups)
+    member_of = [group for group in found if group is not None]
+    given = [*recipe.inputs, *recipe.outputs]
+    count = len(given) + max(len(member_of), 1) + _OWN_REFERENCES  # a group of its own where none is named
+    account.require(Resource.REFERENCES, count)
+    parent.account.require(Resource.REFERENCES, count + 1)
+    targets = [recipe.executable, *member_of, *(item.object for item in given)]
+    require_each((one for target in targets for one in target.sharing), Resource.REFERENCES)
+
+
+def whole_seconds(cpu_ms: int) -> int:
+    """What the kernel makes of a limit of CPU time: a second that has begun is given whole."""
+    return -(-cpu_ms // _SECOND_MS) * _SECOND_MS
+
+
+def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
+    """The narrower of what every task has and what the run call says."""
+    wanted = {
+        Resource.OBJECTS: asked.objects,
+        Resource.BYTES: asked.bytes,
+        Resource.REFERENCES: asked.references,
+        Resource.REQUESTS: asked.requests,
+        Resource.TASKS: asked.tasks,
+        Resource.CPU_MS: asked.total_cpu_ms or whole_seconds(asked.cpu_ms),
+        Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
+        Resource.VOLATILE_BYTES: asked.volatile_bytes,
+    }
+    found = {bound.resource: bound.value for bound in defaults if bound.value is not None}
+    for resource, value in wanted.items():
+        if value:
+            found[resource] = min(value, found.get(resource, value))
+    return [Bound(resource, value) for resource, value in found.items()]

@@ -1,0 +1,176 @@
+"""What a run call asks for: a recipe, and where the references of the child come from (B.1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.calls import access, groups
+from dios.core.model.records import (
+    HandedReference,
+    Holder,
+    Recipe,
+    Reference,
+    Session,
+    Task,
+    narrowed,
+)
+from dios.core.model.type_rules import RULES
+from dios.core.step import Step
+from dios.errors import (
+    InvalidError,
+    NoSuchTaskError,
+    NotExecutableError,
+    NotPermittedError,
+    StaleError,
+    TooLargeError,
+)
+from dios.ids import TaskId
+from dios.wire import messages
+from dios.wire.messages import Limits, Work
+from dios.wire.types import Brand, ObjectType, Permission
+
+Origins: TypeAlias = "tuple[Reference | None, ...]"
+"""What each handed reference is delegated from; None where a recipe has it from a task that is over."""
+
+
+class Order(Struct, frozen=True):
+    """What the child shall be: a recipe, and where its references come from."""
+
+    recipe: Recipe
+    origins: Origins
+    label: str
+    program_origin: Reference | None
+
+
+def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
+    """What a run call asks for, if its caller may; changes nothing."""
+    brand = brand_for(step, task, call.brand)
+    program = executable(task, call.executable)
+    names = groups.names_for_child(task, call.groups)
+    inputs, outputs = _delegable(task, call.inputs), _delegable(task, call.outputs)
+    recipe = Recipe(
+        _program(program),
+        names,
+        tuple(map(_given, inputs, call.inputs)),
+        tuple(map(_given, outputs, call.outputs)),
+        call.arguments,
+        brand,
+        call.limits,
+        call.work,
+    )
+    return Order(recipe, (*inputs, *outputs), call.label, program)
+
+
+def executable(task: Holder, ref_id: int) -> Reference:
+    """A reference to something that the caller may run."""
+    reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
+    if not RULES[reference.object.type].executable:
+        raise NotExecutableError(f"a {reference.object.type.name} cannot be run")
+    return reference
+
+
+def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
+    found = tuple(access.delegable(task, item.ref) for item in handed)
+    if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in found):
+        raise NotPermittedError("private memory is not handed on; make a shared copy")
+    return found
+
+
+def _program(reference: Reference) -> HandedReference:
+    rights = int(Permission.READ | Permission.EXECUTE)
+    return _given(reference, messages.Handed(reference.id, rights, "program"))
+
+
+def _given(reference: Reference, item: messages.Handed) -> HandedReference:
+    target = reference.object
+    return HandedReference(
+        target,
+        int(narrowed(reference.permissions, item.permissions)),
+        item.label,
+        item.lifetime_ns,
+        target.v_w,
+        expires_ns=reference.expires_ns,
+        retirements=target.retirements,
+    )
+
+
+def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
+    """The order of a task that was run before, with another program around it if one is given."""
+    if not isinstance(task, Session):
+        raise NotPermittedError("only a person's session repeats a task: it gets all that the task had")
+    reference = access.typed(access.held(task, call.like), ObjectType.TASK)
+    former = step.state.tasks.get(TaskId(reference.object.id))
+    if not isinstance(former, Task) or former.recipe is None:
+        raise NoSuchTaskError("the node does not keep how this task was run")
+    if reference.permissions != Permission.ALL or former.principal != task.principal:
+        raise NotPermittedError(
+            "repeating a task needs every right on it: look its name up",
+            fingerprint=reference.object.fingerprint,
+        )
+    if call.groups or call.outputs or call.arguments or call.limits != Limits() or call.work != Work():
+        raise InvalidError(
+            "groups, outputs, arguments, limits and work are those of the task that is repeated"
+        )
+    missing = not_repeatable(former.recipe, step.now)
+    if missing:
+        raise StaleError(missing, fingerprint=reference.object.fingerprint)
+    recipe = former.recipe
+    added = _delegable(task, call.inputs)
+    inputs = (*recipe.inputs, *map(_given, added, call.inputs))
+    origins: Origins = (*(None for _ in recipe.inputs), *added)
+    program, program_origin = recipe.program, None
+    if call.executable:
+        program_origin = executable(task, call.executable)
+        inputs = (*inputs, recipe.program)
+        origins = (*origins, None)
+        program = _program(program_origin)
+    if len(inputs) > limits.ARGUMENTS_MAX:
+        raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
+    brand = brand_for(step, task, recipe.brand)
+    again = replace(recipe, program=program, inputs=inputs, brand=brand)
+    origins = (*origins, *(None for _ in recipe.outputs))
+    return Order(again, origins, call.label or former.label, program_origin)
+
+
+def not_repeatable(recipe: Recipe, now: int) -> str:
+    """Why a run with this recipe is impossible at ``now``; empty when it is possible.
+
+    A recipe is no way around having been taken something back: what was retired or expired since is gone.
+    """
+    gone = [
+        f"{what} {given.label or given.object.fingerprint}"
+        for what, all_given in (("input", recipe.inputs), ("output", recipe.outputs))
+        for given in all_given
+        if given.lost(now)
+    ]
+    if recipe.program.lost(now):
+        gone.insert(0, "its program")
+    if gone:
+        return f"these are gone, or were taken back: {', '.join(gone)}"
+    if any(given.object.home for given in (recipe.program, *recipe.inputs, *recipe.outputs)):
+        # What it held of them went with it: nobody here may hand them on.
+        return "its program, or something that it was handed, is on another node; run it anew"
+    return ""
+
+
+def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
+    """Table 4.7: what may be started by run, and what restricted mode makes of it."""
+    if wanted is Brand.LEGACY:
+        raise InvalidError("a legacy program is started by the host, not by run")
+    if wanted is Brand.LIMBO:
+        if task.brand is Brand.PURE:
+            raise NotPermittedError("a pure task starts pure tasks only")
+        if step.state.restricted:
+            return Brand.PURE
+        if not access.is_nodes_own(step.state, task):
+            # Unconfined, it would have the rights of the node's user, which are not the caller's.
+            raise NotPermittedError(
+                "only the node's own user and root may start tasks outside the sandbox; run it pure, "
+                "or start a node of your own"
+            )
+    return wanted

@@ -1,0 +1,152 @@
+"""A child on this node: its record, its references and its first message (B.1.5)."""
+
+from __future__ import annotations
+
+from dios.core import effects, lifetimes
+from dios.core.calls import access, groups, lifecycle, submissions
+from dios.core.calls.admission import Budget
+from dios.core.calls.run_orders import Order
+from dios.core.model.records import (
+    ChildIdentity,
+    Holder,
+    Pending,
+    PhysicalObject,
+    Provenance,
+    Task,
+)
+from dios.core.remote import proxies
+from dios.core.step import Step
+from dios.errors import (
+    NoSuchTaskError,
+    NotExecutableError,
+)
+from dios.ids import Name, TaskId
+from dios.wire import messages
+from dios.wire.codec import PROTOCOL_VERSION
+from dios.wire.messages import Limits
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Permission, TaskState
+
+
+def begin(
+    step: Step, parent: Holder, order: Order, budget: Budget, chosen: ChildIdentity | None = None
+) -> Task:
+    """A task that will have a process soon, with its default references; ``chosen`` is its
+    id and name, where the scheduler has placed it.
+    """
+    recipe, account, reserved = order.recipe, budget.account, budget.reserved
+    named = (step.state.groups.get(name) for name in recipe.groups)
+    member_of: tuple[PhysicalObject, ...] = tuple(group for group in named if group is not None)
+    if not member_of:
+        member_of = (groups.fresh_group(step, parent.principal),)
+    chosen = chosen or lifecycle.fresh_identity(step, access.local(parent))
+    account.subject = fingerprint(chosen.name)
+    own_object, console_object = lifecycle.own_objects(step, chosen.task, chosen.name, parent.principal)
+    child = Task(
+        own_object,
+        console_object,
+        chosen.name,
+        parent.principal,
+        recipe.brand,
+        tuple(Name(group.name) for group in member_of if group.name is not None),
+        account,
+        parent=parent,
+        label=order.label,
+        now=step.now,
+    )
+    lifecycle.enter_task(step, child)
+    parent.children[child.id] = child
+    child.recipe = recipe
+    # Until its end is known, whatever it lets go of: see ``lifecycle``.
+    recipe.executable.pinned += 1
+    child.member_accounts = step.state.accounts_of_groups(recipe.groups)
+    lifecycle.reserve(child, parent, reserved)
+    bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
+    step.emit(effects.Spawn(child.id, recipe.brand, order.label, recipe.executable.id, bounds))
+    own, console, member_refs = lifecycle.default_references(step, child, member_of)
+    child.defaults = (own, console, *member_refs)
+    submissions.changed(step)
+    return child
+
+
+def welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> None:
+    """Grant a child what it is handed, each reference until its end, and send its first message."""
+    recipe = order.recipe
+    all_given = (*recipe.inputs, *recipe.outputs)
+    given = [
+        lifetimes.grant(
+            step,
+            child,
+            item.object,
+            Permission(item.permissions),
+            Provenance.DELEGATED,
+            item.label,
+            origin,
+            expires_ns,
+        ).public()
+        for item, origin, expires_ns in zip(all_given, order.origins, ends, strict=True)
+    ]
+    program = lifetimes.grant(
+        step,
+        child,
+        recipe.executable,
+        Permission.READ | Permission.EXECUTE,
+        Provenance.DELEGATED,
+        "executable",
+        order.program_origin,
+        recipe.program.expires_ns,
+    )
+    welcome(step, child, order, tuple(given), program.public())
+
+
+def welcome(
+    step: Step,
+    child: Task,
+    order: Order,
+    given: tuple[messages.Reference, ...],
+    program: messages.Reference,
+) -> None:
+    """The child's first message: its inputs and outputs in order, and its program."""
+    recipe = order.recipe
+    default = child.defaults
+    for item in (*recipe.inputs, *recipe.outputs):
+        step.audit(child, "delegate", "ok", item.object.fingerprint, f"at start, rights {item.permissions}")
+    # Never inside the caller's vector: this answer is the child's first message.
+    parts, step.parts = step.parts, None
+    step.answer(
+        child,
+        0,
+        messages.Welcome(
+            version=PROTOCOL_VERSION,
+            name=child.name,
+            brand=child.brand,
+            self_ref=default[0].public(),
+            console=default[1].public(),
+            groups=tuple(reference.public() for reference in default[2:]),
+            inputs=given[: len(recipe.inputs)],
+            outputs=given[len(recipe.inputs) :],
+            arguments=recipe.arguments,
+            executable=program,
+            label=order.label,
+        ),
+    )
+    step.parts = parts
+
+
+def finish_run(step: Step, row: Pending) -> bool:
+    """Answer a waiting run once its child runs, or never will."""
+    target = row.watched[0]
+    child = step.state.tasks.get(TaskId(target.id))
+    if child is None or child.state is TaskState.STARTING:
+        return False
+    step.state.pending.remove(row)
+    reference = next(iter(row.task.table.holding(target)), None)
+    if reference is None:
+        step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted"))
+    elif child.state is TaskState.ENDED and child.pid == 0:
+        lifetimes.drop_reference(step, reference)
+        step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))
+    else:
+        public = proxies.public_part(step, reference) if row.task.home else reference.public()
+        step.answer(row.task, row.seq, messages.Created(child.name, public))
+    return True

@@ -1,0 +1,121 @@
+"""Runs that wait in the submission queue, and what the scheduler learns of tasks (thesis ch. 6).
+
+The calls of the scheduler are in ``dios.core.calls.scheduling_calls``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
+from dios.core.model.state import State
+from dios.core.model.submission_queue import QueuedRun
+from dios.core.step import Step
+from dios.errors import WouldBlockError
+from dios.ids import Principal
+from dios.wire import messages
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Cause, TaskState
+
+_MS: Final = 1_000_000
+
+
+def changed(step: Step) -> None:
+    """Something in the submission queue is new: who waits for that looks again."""
+    board = step.state.queue
+    board.version += 1
+    if board.waiters:
+        step.wake.update(board.waiters)
+
+
+def wait(
+    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
+) -> None:
+    """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
+    began = step.now if since is None else since
+    row = _row(step, task, seq, call)
+    step.wait(row)
+    step.state.queue.put(QueuedRun(row, call, chosen, fingerprint(chosen.name), began))
+    changed(step)
+
+
+def wait_on(step: Step, one: QueuedRun) -> None:
+    """The time to look whether anybody schedules has come, and somebody does: the next one."""
+    step.state.pending.remove(one.row)
+    one.row = _row(step, one.row.task, one.row.seq, one.call)
+    step.wait(one.row)
+
+
+def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
+    lease = max(step.state.queue.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
+    return Pending(task, seq, call, (), lease)
+
+
+def require_fit(step: Step, work: messages.Work) -> None:
+    """What is set aside here, with this, is no more than the machine has; WouldBlockError otherwise."""
+    cluster = step.state.cluster
+    if cluster is None or not work.reserves:
+        return
+    running = [other.recipe.work for other in step.state.living_tasks() if other.recipe]
+    here = cluster.here
+    cpus = work.cpus_milli + sum(one.cpus_milli for one in running)
+    memory = work.memory_bytes + sum(one.memory_bytes for one in running)
+    if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
+        raise WouldBlockError(
+            f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
+            f"this task {cpus / 1000:g} and {memory} would be set aside"
+        )
+
+
+def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, ...]:
+    """The runs of a principal that wait here, as `dios ps` shows them."""
+    return tuple(
+        messages.TaskRow(
+            None,
+            one.fingerprint,
+            one.call.label,
+            TaskState.WAITING,
+            one.call.brand,
+            principal,
+            0,
+            one.since,
+            0,
+            Cause.NONE,
+            0,
+            0,
+            "",
+            one.row.task.object.fingerprint,
+            state.place,
+        )
+        for one in state.queue.waiting.values()
+        if one.row.task.principal == principal and state.pending.has(one.row)
+    )
+
+
+def note_end(step: Step, task: LocalHolder) -> None:
+    """A task of this node has ended: the scheduler learns with what it used."""
+    if isinstance(task, Task):
+        step.state.queue.ended.append(occupant(task, step.now))
+        changed(step)
+
+
+def occupant(task: Task, now: int) -> messages.Occupant:
+    """A task as the submission queue shows it."""
+    recipe = task.recipe
+    until = task.ended_ns or now
+    return messages.Occupant(
+        task.id,
+        task.object.fingerprint,
+        task.label[: limits.BOARD_LABEL_CHARS_MAX],
+        task.principal,
+        task.state,
+        task.pid,
+        max(0, until - task.started_ns) // _MS,
+        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=()),
+        task.cpu_ms,
+        task.memory_bytes,
+        task.cause is Cause.EXITED and task.exit_code == 0,
+    )

@@ -1,0 +1,254 @@
+"""The tables of a running node, for its own user: what a defect or a full table looks like from inside.
+
+Rows have fingerprints, counts and states, and never a name, a label, an argument or the id of a reference.
+One answer has at most ``TABLE_ROWS_MAX`` rows of one table, so that no step takes long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from dios.core.calls import access
+from dios.core.model.accounts import Account
+from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
+from dios.core.model.state import State
+from dios.core.step import Step
+from dios.errors import InvalidError
+from dios.wire import messages
+from dios.wire.types import Resource
+
+TABLE_ROWS_MAX: Final = 256
+
+Row: TypeAlias = tuple[int | str, ...]
+
+
+class _Table(NamedTuple):
+    """A table: its columns, and a function that returns its rows from a place on."""
+
+    columns: tuple[str, ...]
+    rows: Callable[[State, int], Iterable[Row]]
+
+
+def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
+    """Answer with the next rows of a table, and without a table's name with the names of all tables.
+
+    Raises:
+        NotPermittedError: the caller is neither the node's own user nor root.
+        InvalidError: there is no such table.
+    """
+    access.require_nodes_own(step.state, task, "read the tables of this node")
+    names = tuple(_TABLES)
+    if not call.table:
+        step.answer(task, seq, messages.TableRows("", (), (), 0, names))
+        return
+    table = _TABLES.get(call.table)
+    if table is None:
+        raise InvalidError(f"there is no table {call.table[:40]!r}; known: {', '.join(names)}")
+    rows = tuple(islice(table.rows(step.state, call.start), TABLE_ROWS_MAX + 1))
+    more = len(rows) > TABLE_ROWS_MAX
+    rows = rows[:TABLE_ROWS_MAX]
+    following = call.start + TABLE_ROWS_MAX if more else 0
+    step.answer(task, seq, messages.TableRows(call.table, table.columns, rows, following, names))
+
+
+def _nested(groups: Iterable[tuple[int, Callable[[], Iterable[Row]]]], start: int) -> Iterator[Row]:
+    """The rows of several parts from a place on; parts before it are skipped by their length."""
+    for length, rows in groups:
+        if start >= length:
+            start -= length
+            continue
+        yield from islice(rows(), start, None)
+        start = 0
+
+
+def _node(state: State, start: int) -> Iterator[Row]:
+    cluster = state.cluster
+    facts: list[Row] = [
+        ("node", 0 if cluster is None else cluster.here.node),
+        ("epoch", 0 if cluster is None else cluster.here.epoch),
+        ("next_ticket", state.next_ticket),
+        ("durable_ticket", state.settled),
+        ("names", len(state.names)),
+        ("dropped", len(state.dropped)),
+        ("shutting_down", int(state.shutting_down)),
+        ("queue_version", state.queue.version),
+    ]
+    return iter(facts[start:])
+
+
+def _object(target: PhysicalObject) -> Row:
+    return (
+        target.fingerprint,
+        target.type.name,
+        target.persistence.name,
+        target.deletion.name,
+        target.owner,
+        target.size,
+        target.v_r,
+        target.v_w,
+        target.a_r,
+        target.a_w,
+        target.dirty,
+        int(target.zombie),
+        target.pinned,
+        len(target.references),
+        len(target.waiters),
+        len(target.watchers),
+        target.ticket,
+        len(target.undo),
+    )
+
+
+def _objects(state: State, start: int) -> Iterator[Row]:
+    return map(_object, islice(state.objects.values(), start, None))
+
+
+_KINDS: Final = {Task: "task", Session: "session", RemoteTask: "remote"}
+
+
+def _task(task: Holder) -> Row:
+    local = task if isinstance(task, LocalHolder) else None
+    return (
+        task.object.fingerprint,
+        _KINDS[type(task)],
+        task.home,
+        task.state.name,
+        task.brand.name,
+        local.cause.name if local is not None else "",
+        task.principal,
+        local.pid if local is not None else 0,
+        len(task.memberships),
+        len(task.table),
+        len(task.buffers),
+        len(task.remote_buffers),
+        len(task.pending),
+        len(local.events) if local is not None else 0,
+        len(task.children),
+        len(local.remote_children) if local is not None else 0,
+    )
+
+
+def _tasks(state: State, start: int) -> Iterator[Row]:
+    return map(_task, islice(state.everybody(), start, None))
+
+
+def _references(state: State, start: int) -> Iterator[Row]:
+    def of(task: Holder) -> Callable[[], Iterable[Row]]:
+        return lambda: (
+            (
+                task.object.fingerprint,
+                one.object.fingerprint,
+                int(one.permissions),
+                one.provenance.value,
+                one.slot,
+                one.object.home,
+                one.expires_ns,
+                len(one.buffers),
+                len(one.descendants),
+            )
+            for one in task.table
+        )
+
+    return _nested(((len(task.table), of(task)) for task in state.everybody()), start)
+
+
+def _waiting(state: State, start: int) -> Iterator[Row]:
+    return (
+        (
+            row.task.object.fingerprint,
+            row.seq,
+            type(row.call).__name__,
+            len(row.watched),
+            row.deadline or 0,
+            len(row.requests),
+            type(row.progress).__name__ if row.progress is not None else "",
+        )
+        for row in islice(state.pending, start, None)
+    )
+
+
+def _requests(state: State, start: int) -> Iterator[Row]:
+    peers = [] if state.cluster is None else list(state.cluster.peers.values())
+    every = (
+        (
+            peer.node,
+            one.number,
+            type(one.body).__name__,
+            type(one.then).__name__ if one.then is not None else "",
+            one.repeats,
+            one.silent_since,
+            one.repeat_at,
+        )
+        for peer in peers
+        for one in peer.asked.values()
+    )
+    return islice(every, start, None)
+
+
+def _peers(state: State, start: int) -> Iterator[Row]:
+    peers = [] if state.cluster is None else list(state.cluster.peers.values())
+    return (
+        (
+            peer.node,
+            peer.epoch,
+            int(peer.connected),
+            int(peer.cut_off),
+            peer.dead_since or 0,
+            len(peer.asked),
+            len(peer.answers),
+            len(peer.remote_tasks),
+            len(peer.proxies),
+            len(peer.notices),
+        )
+        for peer in islice(peers, start, None)
+    )
+
+
+def _account(account: Account) -> Row:
+    return (account.scope.name, account.subject, *account.used)
+
+
+def _accounts(state: State, start: int) -> Iterator[Row]:
+    every = (state.account, *state.principals.values())
+    return map(_account, islice(every, start, None))
+
+
+_TABLES: Final[dict[str, _Table]] = {
+    "node": _Table(("fact", "value"), _node),
+    "objects": _Table(
+        (
+            "fingerprint", "type", "persistence", "deletion", "owner", "size", "v_r", "v_w", "a_r", "a_w",
+            "dirty", "zombie", "pinned", "references", "waiters", "watchers", "ticket", "undo",
+        ),
+        _objects,
+    ),
+    "tasks": _Table(
+        (
+            "fingerprint", "kind", "home", "state", "brand", "cause", "principal", "pid", "memberships",
+            "references", "buffers", "remote_buffers", "waiting", "events", "children", "remote_children",
+        ),
+        _tasks,
+    ),
+    "references": _Table(
+        (
+            "task", "object", "permissions", "provenance", "slot", "home", "expires_ns", "buffers",
+            "descendants",
+        ),
+        _references,
+    ),
+    "waiting": _Table(("task", "seq", "call", "watched", "deadline_ns", "requests", "progress"), _waiting),
+    "requests": _Table(
+        ("node", "number", "request", "continuation", "repeats", "silent_since_ns", "repeat_at_ns"),
+        _requests,
+    ),
+    "peers": _Table(
+        (
+            "node", "epoch", "connected", "cut_off", "dead_since_ns", "requests", "answers", "remote_tasks",
+            "proxies", "notices",
+        ),
+        _peers,
+    ),
+    "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
+}  # fmt: skip

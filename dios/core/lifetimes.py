@@ -1,0 +1,173 @@
+"""How references, buffers and objects come and go (thesis §4.2).
+
+An object lives while somebody refers to it, or until it is deleted, as its deletion mode says.
+"""
+
+from __future__ import annotations
+
+from dios.core import effects
+from dios.core.model.accounts import charge_all
+from dios.core.model.io_requests import abort, give_back
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Provenance, Reference, RemoteBuffer
+from dios.core.model.type_states import AcceptState, SocketState, StreamState
+from dios.core.remote.peers import Proxy
+from dios.core.step import Step
+from dios.wire.types import Deletion, Mode, Permission, Resource
+
+
+def grant(
+    step: Step,
+    task: Holder,
+    target: PhysicalObject,
+    permissions: Permission,
+    provenance: Provenance,
+    label: str = "",
+    origin: Reference | None = None,
+    expires_ns: int = 0,
+) -> Reference:
+    """Give the task a fresh reference and its public part."""
+    reference = step.state.add_reference(
+        task, target, permissions, provenance, label, origin, expires_ns, now=step.now
+    )
+    step.depend_on(target)
+    if not task.home:
+        step.after.append(effects.BindSlot(task.id, reference.public()))
+    return reference
+
+
+def close_buffer(step: Step, buffer: Buffer) -> None:
+    """End a buffer for good; an active request on it is aborted."""
+    if buffer.active:
+        abort(buffer)
+        step.changed(buffer.object)
+    task = buffer.reference.task
+    task.buffers.pop(buffer.id, None)
+    buffer.reference.buffers.pop(buffer.id, None)
+    if buffer.owner is not None:
+        buffer.owner.buffers.pop(buffer.id, None)
+    charge_all(buffer.accounts, Resource.REQUESTS, -1)
+    if buffer.held is not None:
+        buffer.held.release()
+    if not buffer.bare:
+        # A commit of its bytes may still be on the way to the disk: they go after it.
+        step.depend_on(buffer.object)
+        step.after.append(effects.CloseBuffer(buffer.id))
+
+
+def close_remote_buffer(step: Step, buffer: RemoteBuffer) -> None:
+    """End a buffer whose request was on an object of another node."""
+    task = buffer.reference.task
+    del task.remote_buffers[buffer.id]
+    task.account.charge(Resource.REQUESTS, -1)
+    buffer.held.release()
+    step.after.append(effects.CloseBuffer(buffer.id))
+
+
+def drop_reference(step: Step, reference: Reference) -> None:
+    """Take a reference out of its table; the last counted one destroys its object (§4.2)."""
+    task = reference.task
+    target = reference.object
+    for buffer in list(reference.buffers.values()):
+        if buffer.reference is reference and buffer.owner is not None:
+            step.changed(target)
+            give_back(buffer)
+        else:
+            close_buffer(step, buffer)
+    if target.home:
+        for away in [one for one in task.remote_buffers.values() if one.reference is reference]:
+            close_remote_buffer(step, away)
+    # The task's own calls that wait on this reference must be told, whatever the object does.
+    step.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
+    step.state.remove_reference(reference)
+    if not task.home:
+        step.after.append(effects.UnbindSlot(task.id, reference.slot))
+    if target.home:
+        _release_at_home(step, reference)
+    _drop_stream_ends(step, reference)
+    if not target.references and (target.home or not target.zombie):
+        maybe_collect(step, target)
+
+
+def _release_at_home(step: Step, reference: Reference) -> None:
+    """The node that has the object is told, unless the whole task is over, which it is told as well."""
+    task, cluster = reference.task, step.state.cluster
+    if cluster is not None and not task.ended_ns:
+        cluster.to_release.setdefault((reference.object.home, task.id), []).append(reference.id)
+    mode = _end_of(reference)
+    if mode is not None:
+        step.after.append(effects.CloseStreamEnd(reference.object.id, mode))
+
+
+def maybe_collect(step: Step, target: PhysicalObject) -> None:
+    """Destroy an object that nobody refers to any more, unless only a delete call may."""
+    # One without a name is out of everybody's reach, whatever its deletion mode says.
+    if target.home:
+        if not target.references and not target.pinned:
+            _forget_proxy(step, target)
+        return
+    kept = target.deletion is Deletion.IMMEDIATE and target.name is not None
+    if kept or target.references or target.zombie:
+        return
+    if not target.pinned:
+        destroy(step, target)
+    elif target.accounts and target.pinned == step.state.failed_programs.count(target):
+        # The node alone keeps it, and its creator has no way to make room by deleting it.
+        step.state.uncount(target)
+
+
+def destroy(step: Step, target: PhysicalObject) -> None:
+    """Zombie first, so that concurrent I/O fails safely, then gone from the node's tables."""
+    target.zombie = True
+    holders = list(target.references.values())
+    target.references.clear()
+    for reference in holders:
+        for buffer in list(reference.task.buffers.values()):
+            if buffer.object is target:
+                abort(buffer)
+    target.a_r = target.a_w = 0
+    if isinstance(target.state, StreamState):
+        for mode in [mode for mode in Mode if mode not in target.state.gone]:
+            _close_stream_end(step, target, target.state, mode)
+    step.changed(target)
+    step.drop(target)
+    step.state.forget_object(target)
+    if target.state is None:
+        step.after.append(effects.DiscardContent(target.id))
+    elif isinstance(target.state, SocketState | AcceptState):
+        step.after.append(effects.CloseNetwork(target.id))
+
+
+def _drop_stream_ends(step: Step, reference: Reference) -> None:
+    state = reference.object.state
+    if not isinstance(state, StreamState):
+        return
+    target = reference.object
+    for mode, right in ((Mode.READ, Permission.READ), (Mode.WRITE, Permission.WRITE)):
+        holder = state.holder.get(mode)
+        taken = holder is not None and holder != (reference.task.id, reference.id)
+        could_be = holder is None and any(other.permissions & right for other in target.references.values())
+        if mode not in state.gone and not taken and not could_be:
+            _close_stream_end(step, target, state, mode)
+
+
+def _close_stream_end(step: Step, target: PhysicalObject, state: StreamState, mode: Mode) -> None:
+    """The end is gone for good, or nobody can take it; the other one learns it through the ring."""
+    state.holder.pop(mode, None)
+    state.gone.add(mode)
+    step.after.append(effects.CloseStreamEnd(target.id, mode))
+    step.changed(target)
+
+
+# -- proxies ----------------------------------------------------------------------------------------
+def _forget_proxy(step: Step, target: PhysicalObject) -> None:
+    """Nobody here refers to the object of another node any more."""
+    cluster = step.state.cluster
+    peer = None if cluster is None else cluster.peers.get(target.home)
+    if peer is not None and peer.proxies.get(target.id) is target:  # another may stand for it by now
+        del peer.proxies[target.id]
+
+
+def _end_of(reference: Reference) -> Mode | None:
+    """Return the end of a stream that the reference was, if it was one."""
+    target = reference.object
+    return target.ends.pop(reference.id, None) if isinstance(target, Proxy) else None

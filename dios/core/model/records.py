@@ -1,0 +1,928 @@
+"""The records of a node: objects, references, tasks, buffers and waiting calls (thesis §4.2, §4.5, §4.7).
+
+They refer to each other, so that they are one module. They hold data and the operations on one record; the
+tables that hold them are in ``dios.core.model.state``, and what calls do with them is in
+``dios.core.calls``. In this order: waiting calls, physical objects, references and a task's table of them,
+buffers and the requests on them, how a task was started, and tasks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core.events import ObjectRecord
+from dios.core.model.accounts import Account, Version, charge_all
+from dios.core.model.type_rules import is_blob
+from dios.core.model.type_states import TypeState
+from dios.errors import BadReferenceError, LimitError
+from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
+from dios.wire import dcp, messages
+from dios.wire.messages import AnyCall, Bound, Limits, Work
+from dios.wire.nametext import fingerprint
+from dios.wire.types import (
+    Brand,
+    Buffering,
+    Cause,
+    Deletion,
+    Mode,
+    ObjectType,
+    Permission,
+    Persistence,
+    Proximity,
+    Resource,
+    Semantics,
+    TaskState,
+)
+
+CallId: TypeAlias = tuple[TaskId, int, int]
+"""A waiting call: its task, its sequence number, and the number of its row in the table of waiting calls."""
+
+RequestId: TypeAlias = tuple[NodeId, int]
+"""A request to another node: the node, and the request's number."""
+
+
+# -- waiting calls ----------------------------------------------------------------------------------
+class Progress(Struct):
+    """The base of what a waiting call has gathered so far (``dios.core.remote.continuations``)."""
+
+
+class Pending:
+    """One waiting call and the objects whose change may finish it.
+
+    ``deadline`` is when to look again at the latest, ``limit`` when the caller's timeout ends. ``requests``
+    are requests to other nodes, and ``progress`` is what their answers have brought so far. ``number`` tells
+    this call from an earlier one with the same sequence number; the table assigns it.
+    """
+
+    __slots__ = ("call", "deadline", "limit", "number", "progress", "requests", "seq", "task", "watched")
+
+    def __init__(
+        self,
+        task: Holder,
+        seq: int,
+        call: AnyCall,
+        watched: tuple[PhysicalObject, ...],
+        deadline: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.task: Final = task
+        self.seq: Final = seq
+        self.call: Final = call
+        self.watched: Final = watched
+        self.deadline = deadline
+        self.limit: Final = limit
+        self.requests: list[RequestId] = []
+        self.progress: Progress | None = None
+        self.number = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Unique among all waiting calls."""
+        return (self.task.id, self.seq)
+
+    @property
+    def id(self) -> CallId:
+        """The name of this very call in continuations."""
+        return (self.task.id, self.seq, self.number)
+
+
+# -- physical objects -------------------------------------------------------------------------------
+_HERE: Final = NodeId(0)
+
+_ON_DISK = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM})
+
+
+class PhysicalObject:
+    """One physical object with its four counters (§4.7) and its life cycle.
+
+    ``references`` are those that count: empty once the object is a zombie. ``pinned`` stands for the
+    node's own interests, beside references. ``ticket`` is the last store operation on the object;
+    ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
+    it is counted with: its creator first, then ``sharing``, its groups; none for what the node makes itself.
+    ``account`` and ``limits`` are a group's own. ``raw_memory`` says that its writers have memory of its own
+    to write, and ``retirements`` how often references to it were taken back. ``shown`` is a fingerprint
+    that another node gave it.
+    """
+
+    __slots__ = (
+        "a_r",
+        "a_w",
+        "account",
+        "accounts",
+        "address",
+        "admissions",
+        "buffering",
+        "deletion",
+        "dirty",
+        "fingerprint",
+        "groups",
+        "home",
+        "id",
+        "limits",
+        "name",
+        "owner",
+        "pinned",
+        "place",
+        "proximity",
+        "raw_memory",
+        "recorded",
+        "references",
+        "retirements",
+        "sharing",
+        "size",
+        "state",
+        "ticket",
+        "type",
+        "undo",
+        "v_r",
+        "v_w",
+        "version",
+        "waiters",
+        "watchers",
+        "zombie",
+    )
+
+    def __init__(
+        self,
+        object_id: ObjectId,
+        kind: ObjectType,
+        name: Name | None,
+        groups: tuple[Name, ...],
+        owner: Principal,
+        *,
+        deletion: Deletion,
+        buffering: Buffering = Buffering.DOUBLE,
+        proximity: Proximity = Proximity.NODE,
+        accounts: tuple[Account, ...] = (),
+        shown: str = "",
+    ) -> None:
+        self.id: Final = object_id
+        self.type: Final = kind
+        self.name: Final = name
+        self.groups: Final = groups
+        self.owner: Final = owner
+        self.deletion: Final = deletion
+        self.buffering: Final = buffering
+        self.proximity: Final = proximity
+        self.fingerprint: Final = shown or fingerprint(
+            name if name is not None else object_id.to_bytes(8, "big")
+        )
+        self.home = _HERE  # of a proxy: the node that has the object
+        self.place = ("", "")  # name and rack of the node that has it
+        self.watchers: dict[NodeId, int] = {}  # how many references tasks of other nodes have to it
+        self.size = 0
+        self.v_r = 0
+        self.v_w = 0
+        self.a_r = 0
+        self.a_w = 0
+        self.admissions = 0  # beside the four: a request that came and went without committing
+        self.dirty = 0  # failed writes that had already touched raw bytes
+        self.zombie = False
+        self.pinned = 0
+        self.references: dict[int, Reference] = {}
+        self.waiters: dict[tuple[int, int], Pending] = {}
+        self.ticket = Ticket(0)
+        self.recorded: ObjectRecord | None = None
+        self.undo: list[tuple[Ticket, ObjectRecord | None]] = []
+        self.state: TypeState = None
+        self.accounts = accounts
+        self.sharing = accounts[1:]
+        self.version = Version(accounts, volatile=self.volatile)
+        self.raw_memory = False
+        self.retirements = 0
+        self.address = ""  # of a network stream, once it is open
+        self.account: Account | None = None
+        self.limits: tuple[Bound, ...] = ()
+
+    @property
+    def persistence(self) -> Persistence:
+        """Durable exactly when the store holds a record of it."""
+        return Persistence.DURABLE if self.recorded is not None else Persistence.VOLATILE
+
+    @property
+    def gone(self) -> bool:
+        """Whether I/O on it would not wait, but fail or tell of its end."""
+        return self.zombie
+
+    @property
+    def volatile(self) -> bool:
+        """Whether its bytes are in memory."""
+        return self.type not in _ON_DISK
+
+    def record(self) -> ObjectRecord:
+        """What the store keeps of this object as it is now."""
+        return ObjectRecord(
+            object=self.id,
+            name=self.name,
+            type=self.type,
+            groups=self.groups,
+            owner=self.owner,
+            deletion=self.deletion,
+            buffering=self.buffering,
+            size=self.size,
+            v_r=self.v_r,
+            v_w=self.v_w,
+            limits=self.limits,
+        )
+
+    @classmethod
+    def from_record(cls, record: ObjectRecord, accounts: tuple[Account, ...] = ()) -> PhysicalObject:
+        """Reinstate an object at start (§4.2, Persistence)."""
+        made = cls(
+            record.object,
+            record.type,
+            record.name,
+            record.groups,
+            record.owner,
+            deletion=record.deletion,
+            buffering=record.buffering,
+            accounts=accounts,
+        )
+        made.restore(record)
+        return made
+
+    def restore(self, record: ObjectRecord) -> None:
+        """Go back to what the store holds, after a write that could not be made durable."""
+        self.size = record.size
+        if is_blob(self.type) or self.type is ObjectType.DURABLE_STREAM:
+            self.version.resize(record.size)
+        self.limits = record.limits
+        self.v_r = max(record.v_r, self.v_r)
+        self.v_w = record.v_w
+        self.recorded = record
+
+    def growth(self, size: int) -> int:
+        """How many more bytes are counted once the next version has ``size``."""
+        return size - (0 if self.version.holders and not self.raw_memory else self.version.bytes)
+
+    def rewritten(self, size: int) -> None:
+        """A write was committed: the next version, or the same memory with other bytes."""
+        self.size = size
+        if self.raw_memory:
+            self._widen(size)
+        elif not self.version.holders:
+            self.version.resize(size)
+        else:
+            self._replace(size)
+
+    def opened_raw(self, size: int) -> None:
+        """A task gets the object's own memory of ``size`` bytes to write. That never shrinks again, whether
+        the write is committed or not.
+        """
+        if not self.raw_memory and self.version.holders:
+            self._replace(size)
+        self.raw_memory = True
+        self._widen(size)
+
+    def disown(self) -> None:
+        """It is counted with nobody any more."""
+        self.version.supersede()
+        self.accounts = self.sharing = ()
+        self.version = Version((), self.size, volatile=self.volatile)
+
+    def watch(self, node: NodeId, change: int) -> None:
+        """Tasks of another node have so many references more, or less, to this."""
+        count = self.watchers.get(node, 0) + change
+        if count:
+            self.watchers[node] = count
+        else:
+            self.watchers.pop(node, None)
+
+    def _widen(self, size: int) -> None:
+        self.version.resize(max(size, self.version.bytes))
+
+    def _replace(self, size: int) -> None:
+        self.version.supersede()
+        self.version = Version(self.accounts, size, volatile=self.volatile)
+
+
+# -- references -------------------------------------------------------------------------------------
+class Provenance(enum.Enum):
+    """How a task came by a reference; Table 4.2 depends on it for groups."""
+
+    INITIAL = "initial"
+    CREATED = "created"
+    RESOLVED = "resolved"
+    DELEGATED = "delegated"
+
+
+class Reference:
+    """The private part: holder, object, rights, open buffers, and the place of the public part.
+
+    ``origin`` is the reference that it was delegated from and ``descendants`` are those delegated from it,
+    which are taken back with it; ``expires_ns`` is when it goes by itself, 0 for never.
+    """
+
+    __slots__ = (
+        "buffers",
+        "descendants",
+        "expires_ns",
+        "granted_ns",
+        "id",
+        "label",
+        "object",
+        "origin",
+        "permissions",
+        "position",
+        "provenance",
+        "slot",
+        "task",
+    )
+
+    def __init__(
+        self,
+        ref_id: RefId,
+        task: Holder,
+        target: PhysicalObject,
+        permissions: Permission,
+        provenance: Provenance,
+        slot: int,
+        label: str = "",
+        origin: Reference | None = None,
+        expires_ns: int = 0,
+        granted_ns: int = 0,
+    ) -> None:
+        self.id: Final = ref_id
+        self.task: Final = task
+        self.object: Final = target
+        self.permissions: Final = permissions
+        self.provenance: Final = provenance
+        self.slot: Final = slot
+        self.label: Final = label
+        self.position = 0  # how far this holder has read a console
+        self.buffers: dict[BufferId, Buffer] = {}
+        self.origin = origin
+        self.descendants: dict[RefId, Reference] = {}
+        self.expires_ns: Final = expires_ns
+        self.granted_ns: Final = granted_ns
+        if origin is not None:
+            origin.descendants[ref_id] = self
+
+    def public(self) -> messages.Reference:
+        """The public part as the holder sees it now (§4.5.1)."""
+        target = self.object
+        return messages.Reference(
+            ref=self.id,
+            object=target.id,
+            type=target.type,
+            permissions=int(self.permissions),
+            persistence=target.persistence,
+            proximity=target.proximity,
+            deletion=target.deletion,
+            buffering=target.buffering,
+            slot=self.slot,
+            size=target.size,
+            v_r=target.v_r,
+            v_w=target.v_w,
+            a_r=target.a_r,
+            a_w=target.a_w,
+            fingerprint=target.fingerprint,
+            label=self.label,
+            expires_ns=self.expires_ns,
+            node=target.place[0],
+            rack=target.place[1],
+            address=target.address,
+        )
+
+    def disown(self) -> None:
+        """Leave the line of delegations: what was delegated from here comes from where this came from."""
+        origin = self.origin
+        if origin is None and not self.descendants:
+            return
+        if origin is not None:
+            del origin.descendants[self.id]
+            origin.descendants.update(self.descendants)
+        for other in self.descendants.values():
+            other.origin = origin
+        self.origin, self.descendants = None, {}
+
+
+def narrowed(held: Permission, wanted: int) -> Permission:
+    """Rights after a delegation: only ever fewer (Table 4.3, permissions)."""
+    return held & Permission(wanted & int(Permission.ALL))
+
+
+def earlier(one: int, other: int) -> int:
+    """The earlier of two moments, of which 0 is never."""
+    return min(one or other, other or one)
+
+
+class ReferenceTable:
+    """References by id, and the free slots of the task's public page."""
+
+    __slots__ = ("_free", "_next_slot", "_references")
+
+    def __init__(self) -> None:
+        self._references: dict[int, Reference] = {}
+        self._free: list[int] = []
+        self._next_slot = 0
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def __iter__(self) -> Iterator[Reference]:
+        return iter(list(self._references.values()))
+
+    def __contains__(self, ref_id: int) -> bool:
+        return ref_id in self._references
+
+    def require_room(self, count: int = 1) -> None:
+        """Refuse before anything changes when ``count`` more references would not fit."""
+        if len(self._references) + count > limits.REFERENCES_PER_TASK_MAX:
+            raise LimitError(
+                f"the task holds {len(self._references)} of at most {limits.REFERENCES_PER_TASK_MAX}"
+                " references; delete some first"
+            )
+
+    def take_slot(self) -> int:
+        """A free slot of the public page; slots are re-used, ids never."""
+        if self._free:
+            return self._free.pop()
+        slot = self._next_slot
+        self._next_slot += 1
+        return slot
+
+    def insert(self, reference: Reference) -> None:
+        """Add a fresh reference."""
+        self._references[reference.id] = reference
+
+    def get(self, ref_id: int) -> Reference:
+        """The caller's own reference; raises BadReferenceError for all others alike."""
+        reference = self._references.get(ref_id)
+        if reference is None:
+            raise BadReferenceError("no such reference in this task; it was deleted, or is another task's")
+        return reference
+
+    def find(self, ref_id: int) -> Reference | None:
+        """The caller's own reference, or None."""
+        return self._references.get(ref_id)
+
+    def holding(self, target: PhysicalObject) -> list[Reference]:
+        """The references to one object."""
+        return [reference for reference in self._references.values() if reference.object is target]
+
+    def remove(self, ref_id: RefId) -> None:
+        """Forget a reference and free its slot."""
+        reference = self._references.pop(ref_id)
+        self._free.append(reference.slot)
+
+
+# -- buffers ----------------------------------------------------------------------------------------
+class Buffer:
+    """A buffer and the I/O request on it.
+
+    ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
+    ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
+    bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
+    last successful commit. ``held`` are the bytes that the buffer keeps from going, and ``accounts``
+    whom it is counted with.
+    """
+
+    __slots__ = (
+        "accounts",
+        "active",
+        "bare",
+        "committed",
+        "held",
+        "id",
+        "length",
+        "lent",
+        "mode",
+        "object",
+        "offset",
+        "owner",
+        "reference",
+        "seen_admissions",
+        "seen_dirty",
+        "seen_v_r",
+        "seen_v_w",
+        "semantics",
+    )
+
+    def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
+        self.id: Final = buffer_id
+        self.accounts: tuple[Account, ...] = (reference.task.account, *reference.object.sharing)
+        self.held: Version | None = None
+        self.reference = reference
+        self.owner: Reference | None = None
+        self.lent: tuple[Mode, int, int] | None = None
+        self.object: PhysicalObject = reference.object
+        self.mode = mode
+        self.bare = bare
+        self.offset = 0
+        self.length = 0
+        self.semantics = Semantics.ANY
+        self.active = False
+        self.committed = False
+        self.seen_v_r = 0
+        self.seen_v_w = 0
+        self.seen_admissions = 0
+        self.seen_dirty = 0
+
+    def stand_for(self, version: Version) -> None:
+        """The buffer has these bytes from now on, and no longer those that it had."""
+        former, self.held = self.held, version.hold()
+        if former is not None:
+            former.release()
+
+    def recount(self) -> None:
+        """It serves another object: count it with that one's groups, and with those of its owner."""
+        charge_all(self.accounts, Resource.REQUESTS, -1)
+        lender = () if self.owner is None else self.owner.object.sharing
+        counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
+        self.accounts = tuple(dict.fromkeys(counted))
+        charge_all(self.accounts, Resource.REQUESTS, 1)
+
+    @property
+    def raw(self) -> bool:
+        """Whether the task writes the object's own bytes through this buffer."""
+        return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
+
+
+class RemoteBuffer:
+    """A buffer here, and the request over there that it belongs to.
+
+    ``held`` are its bytes, counted with the task. It is no ``Buffer``: its request is
+    counted over there.
+    """
+
+    __slots__ = ("held", "id", "length", "mode", "offset", "reference", "remote")
+
+    def __init__(
+        self, buffer_id: BufferId, remote: int, reference: Reference, mode: Mode, offset: int, held: Version
+    ) -> None:
+        self.id: Final = buffer_id
+        self.remote: Final = remote
+        self.reference = reference
+        self.mode = mode
+        self.offset = offset
+        self.length = held.bytes
+        self.held = held.hold()
+
+
+# -- how a task was started -------------------------------------------------------------------------
+class Reserved(Struct, frozen=True):
+    """What is set aside for a task while it runs."""
+
+    memory_bytes: int = 0
+    cpu_ms: int = 0
+
+
+class ChildIdentity(Struct, frozen=True):
+    """The id and the name of a task that is not started yet."""
+
+    task: TaskId
+    name: Name
+
+
+class HandedReference(Struct, frozen=True):
+    """One reference that a task was handed; ``v_w`` is the object's version then.
+
+    ``expires_ns`` is when the reference that it came from goes by itself, 0 for never, and ``retirements``
+    how often the object's references had been taken back.
+    """
+
+    object: PhysicalObject
+    permissions: int
+    label: str
+    lifetime_ns: int
+    v_w: int
+    expires_ns: int
+    retirements: int
+
+    def lost(self, now: int) -> bool:
+        """Whether nobody may be handed it again: it is no more, or was taken back since."""
+        over = 0 < self.expires_ns <= now
+        return over or self.object.zombie or self.object.retirements != self.retirements
+
+    def row(self) -> messages.HandedRow:
+        """For a person."""
+        target = self.object
+        return messages.HandedRow(
+            fingerprint=target.fingerprint,
+            label=self.label,
+            type=target.type,
+            permissions=self.permissions,
+            size=target.size,
+            gone=target.zombie,
+            changed=target.v_w != self.v_w,
+        )
+
+
+class Recipe(Struct, frozen=True):
+    """The run call of a task, with objects in the place of references."""
+
+    program: HandedReference
+    groups: tuple[Name, ...]
+    inputs: tuple[HandedReference, ...]
+    outputs: tuple[HandedReference, ...]
+    arguments: tuple[str, ...]
+    brand: Brand
+    limits: Limits
+    work: Work = Work()
+
+    @property
+    def executable(self) -> PhysicalObject:
+        """What the task runs."""
+        return self.program.object
+
+
+# -- tasks ------------------------------------------------------------------------------------------
+
+
+class Holder:
+    """Whoever holds references on this node: a task, a session, or a task of another node.
+
+    ``home`` is the node of a remote task, 0 for the others; ``remote_nodes`` are the nodes that know of a
+    task of this one, and ``remote_buffers`` its buffers for objects of other nodes.
+    """
+
+    __slots__ = (
+        "account",
+        "brand",
+        "buffers",
+        "children",
+        "created_groups",
+        "ended_ns",
+        "home",
+        "id",
+        "label",
+        "memberships",
+        "object",
+        "pending",
+        "principal",
+        "remote_buffers",
+        "remote_nodes",
+        "started_ns",
+        "state",
+        "table",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        label: str,
+        now: int,
+        state: TaskState = TaskState.RUNNING,
+        home: NodeId = _HERE,
+    ) -> None:
+        self.id: Final = TaskId(own.id)
+        self.object: Final = own
+        self.principal = principal
+        self.brand = brand
+        self.memberships: dict[Name, None] = dict.fromkeys(memberships)
+        self.account = account
+        self.created_groups: set[Name] = set()
+        self.label = label
+        self.table: Final = ReferenceTable()
+        self.buffers: dict[BufferId, Buffer] = {}
+        self.pending: dict[int, Pending] = {}
+        self.children: dict[TaskId, Task] = {}
+        self.home: Final = home
+        self.remote_nodes: set[NodeId] = set()
+        self.remote_buffers: dict[BufferId, RemoteBuffer] = {}
+        self.state = state
+        self.started_ns = now
+        self.ended_ns = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still make calls."""
+        return self.state is not TaskState.ENDED
+
+    def caller(self) -> dcp.Caller:
+        """How requests to other nodes name it."""
+        return dcp.Caller(self.id, self.principal, self.object.fingerprint, self.brand, self.label)
+
+    def leave(self, group: Name) -> None:
+        """The group is no more."""
+        self.memberships.pop(group, None)
+        self.created_groups.discard(group)
+
+
+class RemoteTask(Holder):
+    """A task of another node, as far as this node knows it.
+
+    It has no process: its table holds the references that count, so that every check, counter, limit and
+    retirement is as for any task here. ``guessed`` says that its principal is not known yet.
+    """
+
+    __slots__ = ("guessed",)
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        principal: Principal,
+        brand: Brand,
+        account: Account,
+        *,
+        home: NodeId,
+        guessed: bool,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(own, principal, brand, (), account, label=label, now=now, home=home)
+        self.guessed = guessed
+
+
+class LocalHolder(Holder):
+    """A task or a session of this node: it has a name, a console, and events to read.
+
+    ``remote_children`` has the node, the fingerprint and the label of each child on another node.
+    """
+
+    __slots__ = (
+        "cause",
+        "console",
+        "detail",
+        "deterministic_count",
+        "events",
+        "lost_events",
+        "name",
+        "pid",
+        "remote_children",
+        "self_ref",
+        "spawn_count",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        label: str,
+        now: int,
+        state: TaskState,
+    ) -> None:
+        super().__init__(own, principal, brand, memberships, account, label=label, now=now, state=state)
+        self.console: Final = console
+        self.name: Final = name
+        self.remote_children: dict[TaskId, tuple[NodeId, str, str]] = {}
+        self.events: deque[messages.SelfEvent] = deque()
+        self.lost_events = 0
+        self.deterministic_count = 0
+        self.spawn_count = 0
+        self.self_ref = 0
+        self.pid = 0
+        self.cause = Cause.NONE
+        self.detail = ""
+
+    def push_event(self, event: messages.SelfEvent) -> None:
+        """Queue a notification on the self-reference; over the bound the loss itself is told (§4.5.3)."""
+        if len(self.events) >= limits.EVENTS_PER_TASK_MAX:
+            self.lost_events += 1
+            return
+        self.events.append(event)
+
+    def pop_event(self) -> messages.SelfEvent | None:
+        """The next notification, oldest first; losses are told once the queue has room again."""
+        if self.events:
+            return self.events.popleft()
+        if self.lost_events:
+            lost = messages.Lost(self.lost_events)
+            self.lost_events = 0
+            return lost
+        return None
+
+    @property
+    def has_event(self) -> bool:
+        """Whether a read of the self-reference would not wait."""
+        return bool(self.events) or self.lost_events > 0
+
+    def row(self, node: str = "") -> messages.TaskRow:
+        """The status record, as the node of this name tells it to another."""
+        return messages.TaskRow(
+            name=self.name,
+            fingerprint=self.object.fingerprint,
+            label=self.label,
+            state=self.state,
+            brand=self.brand,
+            principal=self.principal,
+            pid=self.pid,
+            started_ns=self.started_ns,
+            ended_ns=self.ended_ns,
+            cause=self.cause,
+            exit_code=0,
+            signal=0,
+            detail=self.detail,
+            parent="",
+            node=node,
+        )
+
+
+class Session(LocalHolder):
+    """A person's session: a root task of a principal, whose process is not the node's.
+
+    The node, as the cluster manager, makes it a member of the groups that it creates (ADR 0003).
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(
+            own,
+            console,
+            name,
+            principal,
+            Brand.LEGACY,
+            memberships,
+            account,
+            label=label,
+            now=now,
+            state=TaskState.RUNNING,
+        )
+
+
+class Task(LocalHolder):
+    """A task of this node. Memberships are fixed at its start.
+
+    ``bounds`` are those of its own process, ``reserved`` is what is set aside for it now, and ``defaults``
+    are its references to itself, its console and its groups. ``member_accounts`` are those of its groups.
+    """
+
+    __slots__ = (
+        "bounds",
+        "cpu_ms",
+        "defaults",
+        "exit_code",
+        "member_accounts",
+        "memory_bytes",
+        "parent",
+        "recipe",
+        "reserved",
+        "signal",
+    )
+
+    def __init__(
+        self,
+        own: PhysicalObject,
+        console: PhysicalObject,
+        name: Name,
+        principal: Principal,
+        brand: Brand,
+        memberships: tuple[Name, ...],
+        account: Account,
+        *,
+        parent: Holder,
+        label: str,
+        now: int,
+    ) -> None:
+        super().__init__(
+            own,
+            console,
+            name,
+            principal,
+            brand,
+            memberships,
+            account,
+            label=label,
+            now=now,
+            state=TaskState.STARTING,
+        )
+        self.parent: Final = parent
+        self.member_accounts: tuple[Account, ...] = ()
+        self.bounds = Reserved()
+        self.reserved = Reserved()
+        self.recipe: Recipe | None = None
+        self.defaults: tuple[Reference, ...] = ()
+        self.exit_code = 0
+        self.signal = 0
+        self.cpu_ms = 0
+        self.memory_bytes = 0
+
+    def row(self, node: str = "") -> messages.TaskRow:
+        """The status record, with how the process ended."""
+        return replace(
+            super().row(node),
+            exit_code=self.exit_code,
+            signal=self.signal,
+            parent=self.parent.object.fingerprint,
+        )

@@ -1,0 +1,50 @@
+"""The counters of objects on their way to the nodes whose tasks refer to them (§4.5.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios import limits
+from dios.core import effects
+from dios.core.model.records import PhysicalObject
+from dios.core.remote.peers import Cluster
+from dios.ids import NodeId
+from dios.wire import dcp
+
+_MS: Final = 1_000_000
+
+
+def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId) -> list[effects.Send]:
+    """Return the messages that tell other nodes of an object's end; its counters are told a little later.
+
+    ``informed`` is a node that the answer of this step itself tells, or 0.
+    """
+    if informed and not target.zombie and list(target.watchers) == [informed]:
+        return []
+    if target.zombie:
+        cluster.to_publish.pop(target.id, None)
+        return messages_to_watchers(cluster, target)
+    cluster.to_publish[target.id] = target
+    if cluster.publish_at is None:
+        cluster.publish_at = now + limits.PUBLISH_MS * _MS
+    return []
+
+
+def publish_due(cluster: Cluster) -> list[effects.Send]:
+    """Return the messages about all objects that have changed for a while."""
+    cluster.publish_at = None
+    waiting, cluster.to_publish = cluster.to_publish, {}
+    return [send for target in waiting.values() for send in messages_to_watchers(cluster, target)]
+
+
+def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:
+    """Return a message with an object's counters for each node whose tasks refer to it."""
+    found: list[effects.Send] = []
+    for node in target.watchers:
+        peer = cluster.peers.get(node)
+        if peer is not None and peer.connected:
+            peer.order_out += 1
+            counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
+            told = dcp.Published(target.id, *counters, target.zombie, peer.order_out)
+            found.append(effects.Send(node, told))
+    return found

@@ -1,0 +1,80 @@
+"""Go on with the answers of other nodes: one function for each type of continuation.
+
+``dios.core.remote.requests`` collects the answers of a step; ``resume_all`` is called once what is under way
+in the step is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Never, TypeAlias, cast
+
+from dios.core.calls import delegation, dispatch
+from dios.core.model.records import Pending
+from dios.core.remote import continuations as types
+from dios.core.remote import (
+    forwarding,
+    reconciliation,
+    remote_calls,
+    remote_lookup,
+    remote_run,
+    requests,
+)
+from dios.core.remote.continuations import CallContinuation, Continuation
+from dios.core.step import Step
+from dios.errors import DiosError
+from dios.wire import dcp
+
+CallHandler: TypeAlias = Callable[[Step, Pending, Never, dcp.Answer], None]
+Handler: TypeAlias = Callable[[Step, Never, dcp.Answer], None]
+
+_CALL_HANDLERS: Final[dict[type, CallHandler]] = {
+    types.FitAnswer: forwarding.fit_answer,
+    types.FitAttached: forwarding.fit_attached,
+    types.AnswerCaller: forwarding.answer_caller,
+    types.FitCreated: remote_calls.fit_created,
+    types.FitDelegated: remote_calls.fit_delegated,
+    types.FitCopied: delegation.fit_copied,
+}
+"""Continuations of calls that wait for one answer."""
+
+_HANDLERS: Final[dict[type, Handler]] = {
+    types.GatherAnswer: dispatch.take_gathered,
+    types.SelectAnswer: remote_calls.take_selected,
+    types.SearchAnswer: remote_lookup.take_found,
+    types.OfferAnswer: remote_run.take_offered,
+    types.StartAnswer: remote_run.take_started,
+    types.ConfirmNotice: requests.confirm,
+    types.ReconcileAnswer: reconciliation.reconcile_answered,
+    types.AnswerRequest: requests.answer_request,
+    types.HandedOver: delegation.handed_over,
+}
+
+
+def resume_all(step: Step) -> None:
+    """Go on with every answer of this step, in the order in which they came."""
+    while step.answers:
+        answers, step.answers = step.answers, ()
+        for received in answers:
+            step.payload, step.payload_size = received.payload, received.payload_size
+            resume(step, received.then, received.answer)
+
+
+def resume(step: Step, continuation: Continuation, answer: dcp.Answer) -> None:
+    """Go on with one answer."""
+    if isinstance(continuation, CallContinuation):
+        _resume_call(step, continuation, answer)
+    else:
+        _HANDLERS[type(continuation)](step, cast("Never", continuation), answer)
+
+
+def _resume_call(step: Step, continuation: CallContinuation, answer: dcp.Answer) -> None:
+    """Answer a call that waits for this one answer."""
+    row = step.state.pending.find(continuation.call)
+    if row is None:
+        return  # the task is over; the other node drops whatever this granted
+    step.state.pending.remove(row)
+    try:
+        _CALL_HANDLERS[type(continuation)](step, row, cast("Never", continuation), answer)
+    except DiosError as error:
+        step.refuse(row.task, row.seq, error)
