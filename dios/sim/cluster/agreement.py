@@ -5,20 +5,23 @@ Single answers are checked when they arrive (``dios.sim.cluster.simulated_client
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from random import Random
+from typing import Final, Protocol
 
 from dios.core.model.records import PhysicalObject
 from dios.core.remote.peers import Cluster
+from dios.ids import NodeId, Principal, TaskId
+from dios.sim.cluster.fault_injector import FaultInjector
 from dios.sim.cluster.host import ClusterHost
+from dios.sim.cluster.machine import SimMachine
+from dios.sim.cluster.promises import Key, PromiseLedger
 from dios.sim.cluster.simulated_client import BLOBS, SimulatedClient
-from dios.sim.event_queue import S
+from dios.sim.event_queue import EventQueue, S
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.host import NODE_OWNER
 from dios.wire import messages
 from dios.wire.types import NodeStatus, Permission, Semantics
-
-if TYPE_CHECKING:
-    from dios.sim.cluster.world import ClusterWorld
 
 LOOKUP_NS: Final = 9 * S
 ANY_NS: Final = 40 * S
@@ -26,6 +29,50 @@ WELL_NS: Final = 6 * S
 ANSWERS_MAX: Final = 64
 SPARE_ANSWERS_MAX: Final = 8
 PROBES_MAX: Final = 12
+
+
+class SimulatedCluster(Protocol):
+    """The parts of a simulated cluster that are compared with each other."""
+
+    @property
+    def now(self) -> int:
+        """The virtual time in nanoseconds."""
+
+    @property
+    def rng(self) -> Random:
+        """The source of random choices."""
+
+    @property
+    def queue(self) -> EventQueue:
+        """The events in virtual time."""
+
+    @property
+    def machines(self) -> Mapping[NodeId, SimMachine]:
+        """All machines, also those whose node is down."""
+
+    @property
+    def clients(self) -> Mapping[TaskId, SimulatedClient]:
+        """The clients that are connected now."""
+
+    @property
+    def promises(self) -> PromiseLedger:
+        """What the nodes have promised to their clients."""
+
+    @property
+    def injector(self) -> FaultInjector:
+        """The fault injector, which knows since when each node is undisturbed."""
+
+    def hosts(self) -> list[ClusterHost]:
+        """Return the hosts of the nodes that are up."""
+        ...
+
+    def may_resolve(self, client: SimulatedClient, key: Key) -> bool:
+        """Return True if the client is a member of one of the object's groups."""
+        ...
+
+    def open_session(self, machine: SimMachine, principal: Principal) -> SimulatedClient:
+        """Open a session with a random keyring."""
+        ...
 
 
 def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -41,7 +88,7 @@ def _cluster(host: ClusterHost) -> Cluster:
 
 
 # -- at any time --------------------------------------------------------------------------------------
-def check_timeouts(world: ClusterWorld, client: SimulatedClient) -> None:
+def check_timeouts(world: SimulatedCluster, client: SimulatedClient) -> None:
     """Check that each call is answered in time, and soon if all nodes that it needs were healthy."""
     for pending in client.pending_calls.values():
         if pending.waits:
@@ -59,7 +106,7 @@ def check_timeouts(world: ClusterWorld, client: SimulatedClient) -> None:
         )
 
 
-def check_rights(world: ClusterWorld, host: ClusterHost, *, quiet: bool) -> None:
+def check_rights(world: SimulatedCluster, host: ClusterHost, *, quiet: bool) -> None:
     """Check that no task has a reference or a permission without authority."""
     known = set(world.promises.keys.values())
     for task in host.core.state.everybody():
@@ -81,7 +128,7 @@ def check_rights(world: ClusterWorld, host: ClusterHost, *, quiet: bool) -> None
 
 
 # -- after healing and quiet ----------------------------------------------------------------------------
-def check_agreement(world: ClusterWorld) -> None:
+def check_agreement(world: SimulatedCluster) -> None:
     """Check after a quiet period that the nodes agree on references and members, with no obsolete state."""
     for host in world.hosts():
         check_rights(world, host, quiet=True)
@@ -94,7 +141,7 @@ def check_agreement(world: ClusterWorld) -> None:
     _check_values(world)
 
 
-def _check_members(world: ClusterWorld, host: ClusterHost) -> None:
+def _check_members(world: SimulatedCluster, host: ClusterHost) -> None:
     cluster = _cluster(host)
     for member in cluster.membership.members.values():
         machine = world.machines[member.node]
@@ -113,7 +160,7 @@ def _check_members(world: ClusterWorld, host: ClusterHost) -> None:
             _require(peer.dead_since is None, "a node that is alive is listed as dead")
 
 
-def _check_pending_requests(world: ClusterWorld, host: ClusterHost) -> None:
+def _check_pending_requests(world: SimulatedCluster, host: ClusterHost) -> None:
     """Check that few requests are pending, and that cached replies belong to pending requests."""
     cluster = _cluster(host)
     for peer in cluster.peers.values():
@@ -167,7 +214,7 @@ def _check_counters(target: PhysicalObject, original: PhysicalObject, where: str
     )
 
 
-def _check_groups(world: ClusterWorld, host: ClusterHost) -> None:
+def _check_groups(world: SimulatedCluster, host: ClusterHost) -> None:
     """Check that a node that was up when a group was destroyed does not list the group any more.
 
     A node that started later may know the group from a client's keyring, because a name includes its home.
@@ -183,7 +230,7 @@ def _check_groups(world: ClusterWorld, host: ClusterHost) -> None:
     _require(not left, f"a node still lists {len(left)} destroyed groups")
 
 
-def _check_values(world: ClusterWorld) -> None:
+def _check_values(world: SimulatedCluster) -> None:
     """Check that nothing acknowledged is lost and nothing deleted is back."""
     for target, register in world.promises.registers.items():
         host = world.machines[register.home].host
@@ -202,7 +249,7 @@ def _check_values(world: ClusterWorld) -> None:
                     )
 
 
-def probe(world: ClusterWorld) -> None:
+def probe(world: SimulatedCluster) -> None:
     """Open sessions on random nodes; find by name and read objects that were acknowledged."""
     wanted = {
         target: register
@@ -240,7 +287,7 @@ def _note(found: dict[int, bool], target: int, read: messages.AnyResult) -> None
 
 
 # -- at the end -----------------------------------------------------------------------------------------
-def check_children(world: ClusterWorld) -> None:
+def check_children(world: SimulatedCluster) -> None:
     """Check that the end of every task was reported exactly once to the task that started it."""
     for child in world.promises.children:
         parent = world.clients.get(child.parent)  # type: ignore[call-overload]
@@ -250,7 +297,7 @@ def check_children(world: ClusterWorld) -> None:
         _require(reports == 1, f"the end of a task was reported {reports} times to its parent {child.parent}")
 
 
-def check_nothing_left(world: ClusterWorld) -> None:
+def check_nothing_left(world: SimulatedCluster) -> None:
     """Check that no request is active and no reference is left when all clients are gone."""
     for host in world.hosts():
         state = host.core.state
