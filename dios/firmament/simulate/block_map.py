@@ -1,13 +1,13 @@
-"""A distributed file system in outline: which machines hold the blocks of a task's input (§8.4).
+"""The placement of input blocks on the machines of a simulated distributed file system (§8.4).
 
-For: giving simulated tasks inputs, so that cost models with data locality have something to go by. Not
-for: time; reading is not simulated.
+It gives simulated tasks inputs, so that cost models with data locality have data to work with. The time
+for reading is not simulated.
 
-As in §8.4: blocks of 64 MB, file sizes like those of HDFS at Facebook (CAK12, Figures 1 and 3) clamped to
-64 MB and 20 GB. There: 1.2 billion blocks, 75 PB. Nothing is stored here: where a block lies follows
-from the file's number by hashing, so that any number of files takes no memory.
+As in §8.4, blocks have 64 MB, and file sizes follow those of HDFS at Facebook (CAK12, Figures 1 and 3),
+clamped to 64 MB and 20 GB. The thesis has 1.2 billion blocks, 75 PB. Nothing is stored here: the places of
+a block are computed by hashing the file's number, so any number of files takes no memory.
 
-Three copies as GFS and HDFS place them: one anywhere, two on another rack.
+Each block has three copies, placed as GFS and HDFS do: the first on any machine, two on another rack.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dios.firmament.descriptors import Block, MachineDescriptor
 BLOCK_BYTES: Final = 64 * 1024 * 1024
 FILE_BYTES_MAX: Final = 20 * 1024**3
 FILE_BYTES_MEDIAN: Final = 150e6
-"""Bytes of the middle file; a log-normal with these two has most files in a few blocks and most bytes
-in files of gigabytes, as the figures that the thesis points to."""
+"""The median of the file sizes in bytes. A log-normal distribution with this median and spread has most
+files in a few blocks and most bytes in files of gigabytes, like the figures that the thesis cites."""
 FILE_SPREAD: Final = 1.8
 """Standard deviation of the logarithm of file sizes."""
 _COPIES: Final = 3
@@ -33,7 +33,7 @@ _MASK: Final = 2**64 - 1
 
 
 def mixed(value: int) -> int:
-    """A hash of 64 bits, whose bits all depend on all bits of the value (splitmix64's finish)."""
+    """Return a 64-bit hash in which each bit depends on all bits of the value (splitmix64's finish)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -41,19 +41,19 @@ def mixed(value: int) -> int:
 
 
 class BlockMap:
-    """Files on machines in racks.
+    """The files of a cluster, and the machines that hold their blocks.
 
     Args:
-        machines: those that store blocks.
-        seed: of all places.
+        machines: the machines that store blocks.
+        seed: the seed of all block places.
 
     Raises:
-        InvalidError: there are no machines.
+        InvalidError: the list of machines is empty.
     """
 
     def __init__(self, machines: Sequence[MachineDescriptor], seed: int) -> None:
         if not machines:
-            raise InvalidError("blocks need machines to lie on")
+            raise InvalidError("cannot place blocks: there are no machines. Give at least one")
         self._seed = mixed(seed)
         self._all = [machine.machine for machine in machines]
         self._racks: dict[str, list[int]] = {}
@@ -63,7 +63,7 @@ class BlockMap:
         self._rack_of = {machine.machine: machine.rack for machine in machines}
 
     def copies(self, file: int, block: int) -> tuple[int, ...]:
-        """The machines that hold a block: three, on two racks where there are so many."""
+        """Return the machines that hold a block: three on two racks, or fewer in a smaller cluster."""
         key = mixed(self._seed ^ mixed((file << 20) ^ block))
         first = self._all[key % len(self._all)]
         others = [name for name in self._rack_names if name != self._rack_of[first]]
@@ -74,7 +74,7 @@ class BlockMap:
         return (first, *self._distinct(rack, mixed(key), _COPIES - 1))
 
     def input_of(self, file: int, size: int) -> tuple[Block, ...]:
-        """The blocks of a file of ``size`` bytes; the last one may be short."""
+        """Return the blocks of a file of ``size`` bytes; the last block may be short."""
         count = max(1, math.ceil(size / BLOCK_BYTES))
         return tuple(
             Block(min(BLOCK_BYTES, size - number * BLOCK_BYTES), self.copies(file, number))
@@ -82,22 +82,22 @@ class BlockMap:
         )
 
     def _spread(self, rack: list[int], key: int, first: int) -> tuple[int, ...]:
-        """All copies in the only rack that there is."""
+        """Return the places of all copies in a cluster with a single rack."""
         rest = [machine for machine in rack if machine != first]
         return (first, *self._distinct(rest, key, _COPIES - 1))
 
     @staticmethod
     def _distinct(machines: list[int], key: int, count: int) -> list[int]:
-        """Up to ``count`` different ones: a run that begins anywhere."""
+        """Return up to ``count`` different machines: consecutive entries that begin at a hashed position."""
         start = key % len(machines) if machines else 0
         return [machines[(start + at) % len(machines)] for at in range(min(count, len(machines)))]
 
 
 def file_size(quantile: float) -> int:
-    """The size in bytes below which this share of all files lies, clamped to [64 MB, 20 GB] (§8.4).
+    """Return the given quantile of the file sizes in bytes, clamped to [64 MB, 20 GB] (§8.4).
 
     Args:
-        quantile: strictly between 0 and 1.
+        quantile: the share of all files that are smaller, strictly between 0 and 1.
     """
     size = math.exp(math.log(FILE_BYTES_MEDIAN) + FILE_SPREAD * NormalDist().inv_cdf(quantile))
     return round(min(max(size, float(BLOCK_BYTES)), float(FILE_BYTES_MAX)))

@@ -1,6 +1,6 @@
-"""Compares what a scheduler believes with what is: the invariants of a simulation.
+"""The invariants of a simulation: a scheduler's tables must agree with the simulated world.
 
-For: tests, and ``dios sched simulate --check``. Not for: whether a schedule is a good one.
+Tests use them, and ``dios sched simulate --check``. They say nothing about the quality of a schedule.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dios.firmament.simulate.world import World
 
 
 def check(scheduler: Scheduler, world: World) -> None:
-    """Hold a scheduler's tables against the world; does nothing for a scheduler without tables.
+    """Compare a scheduler's tables with the world; do nothing for a scheduler without tables.
 
     Raises:
-        InvariantError: a task is lost, is there twice, runs elsewhere than the scheduler believes, or a
-            machine has more tasks than slots, or its sums are wrong.
+        InvariantError: a task is lost or exists twice, or it runs on another machine than the scheduler
+            has recorded; or a machine has more tasks than slots, or a wrong count of them.
     """
     state = getattr(scheduler, "state", None)
     if not isinstance(state, ClusterState):
@@ -38,11 +38,11 @@ def _tasks(state: ClusterState, world: World) -> None:
     actual = world.places()
     if believed != actual:
         wrong = sorted(set(believed.items()) ^ set(actual.items()))[:5]
-        raise InvariantError(f"the scheduler and the world differ about where tasks run: {wrong}")
+        raise InvariantError(f"the scheduler and the world disagree about the places of tasks: {wrong}")
     waiting = {int(each) for each in tasks.id[rows[~running]]}
     if waiting != world.waiting():
         wrong_ids = sorted(waiting ^ world.waiting())[:5]
-        raise InvariantError(f"the scheduler and the world differ about which tasks wait: {wrong_ids}")
+        raise InvariantError(f"the scheduler and the world disagree about the waiting tasks: {wrong_ids}")
 
 
 def _machines(state: ClusterState) -> None:

@@ -1,10 +1,7 @@
-"""What happens in a simulation, and when: the agenda, and the events that a workload brings.
+"""The events of a simulation, and the queue that orders them by time.
 
-For: the engine (``run``) and those who make workloads. Not for: what a machine does with its tasks
-(``world``) or what the scheduler decides.
-
-Times are simulated seconds from the beginning. Two events of one time happen in the order in which they
-were put down, so that a run depends on its seed alone.
+Times are simulated seconds from the beginning. Two events of the same time happen in the order in which they
+were queued, so a run depends on its seed alone.
 """
 
 from __future__ import annotations
@@ -20,18 +17,18 @@ Item = TypeVar("Item")
 
 
 class SimulatedTask(NamedTuple):
-    """A task with what only a simulator knows: how much it has to do."""
+    """A task with the facts that only the simulator knows: its amount of work, and its end."""
 
     descriptor: TaskDescriptor
     work: float
-    """Units of its program's work; without a program: seconds on any machine. Infinity: it never ends."""
+    """Units of its program's work; without a program, seconds on any machine. Infinity: it never ends."""
     program: ProgramModel | None = None
     completes: bool = True
-    """False: what it runs into at the end of its work is a failure."""
+    """False: the task fails at the end of its work."""
 
 
 class JobSubmission(NamedTuple):
-    """Tasks of one job come; the job may be known already."""
+    """Tasks of a job are submitted; the job may be known already."""
 
     time: float
     job: JobDescriptor
@@ -39,30 +36,30 @@ class JobSubmission(NamedTuple):
 
 
 class MachineUp(NamedTuple):
-    """A machine comes."""
+    """A machine joins the cluster."""
 
     time: float
     machine: MachineDescriptor
     model: str = ""
-    """Its kind in ``machines.MACHINE_TYPES``; empty: without interference."""
+    """Its type in ``machines.MACHINE_TYPES``; empty for a machine without interference."""
 
 
 class MachineDown(NamedTuple):
-    """A machine goes, and what ran there waits again."""
+    """A machine leaves the cluster. The tasks that ran there wait again."""
 
     time: float
     machine: int
 
 
 class Withdrawal(NamedTuple):
-    """Somebody takes a task back, whether it waits or runs."""
+    """A user withdraws a task that waits or runs."""
 
     time: float
     task: int
 
 
 class UsageSample(NamedTuple):
-    """What a trace says that a task used."""
+    """The resource use of a task, as a trace has it."""
 
     time: float
     task: int
@@ -73,19 +70,19 @@ Happening = JobSubmission | MachineUp | MachineDown | Withdrawal | UsageSample
 
 
 class SimulatedWorkload(Protocol):
-    """Where a simulation's events come from."""
+    """A source of a simulation's events."""
 
     def events(self) -> Iterator[Happening]:
-        """The events in order of time, made as they are asked for: a long run must not fill memory."""
+        """Yield the events in order of time, each made on demand so that a long run does not fill memory."""
         ...
 
     def job_done(self, job: int, now: float) -> JobSubmission | None:
-        """What follows on the last task of a job, at ``now`` or later; None: nothing."""
+        """Return the job that follows the last task of a job, at ``now`` or later; None for no job."""
         ...
 
 
 class SimulationEvents(Generic[Item]):
-    """What is to happen, ordered by time and then by when it was put down."""
+    """The event queue, ordered by time and then by the order of insertion."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int, Item]] = []
@@ -95,15 +92,15 @@ class SimulationEvents(Generic[Item]):
         return len(self._heap)
 
     def put(self, time: float, item: Item, order: int = 0) -> None:
-        """Something to happen at ``time``; of one time, what has the smaller ``order`` comes first."""
+        """Queue an item for ``time``. Of items with the same time, the smaller ``order`` comes first."""
         heapq.heappush(self._heap, (time, order, self._sequence, item))
         self._sequence += 1
 
     def next_time(self) -> float:
-        """When the first of them happens; infinity when nothing will."""
+        """Return the time of the first item; infinity for an empty queue."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def take(self) -> tuple[float, Item]:
-        """The first of them; IndexError when there is none."""
+        """Remove and return the first item with its time; raise IndexError for an empty queue."""
         time, _, _, item = heapq.heappop(self._heap)
         return time, item

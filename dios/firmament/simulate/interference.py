@@ -1,13 +1,13 @@
-"""How fast programs run together on one machine: a model of shared caches, memory, disks and networks.
+"""A model of the speed of programs that share a machine's caches, memory, disk and network.
 
-For: experiments like those of §8.2 on simulated machines. Not for: predicting a real machine's times; it
-has the effects that §2.1.3 and §8.2.1 report (programs that fit a cache alone and thrash it together,
-disks that lose throughput to seeking, hardware threads that share a core), with plausible numbers.
+It serves experiments like those of §8.2 on simulated machines. It does not predict the times of a real
+machine. It has the effects that §2.1.3 and §8.2.1 report (programs that fit a cache alone and thrash it
+together, disks that lose throughput to seeking, hardware threads that share a core), with plausible numbers.
 
-A program's work is counted in units. What a unit takes of each resource is fixed, so that its time is a
-sum of phases: computing, going through the cache or the memory, the disk, the network. A phase takes
-longer where all programs of the machine together ask for more of a resource than there is. One more
-program never makes another faster.
+A program's work is counted in units. The amount of each resource per unit is fixed, so the time for a unit
+is a sum of phases: computing, traffic to the cache or the memory, the disk, the network. A phase takes
+longer when all programs of the machine together demand more of a resource than it has. An additional
+program never makes another one faster.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from dios.errors import InvalidError
 from dios.firmament.descriptors import Interference, Resources
 
 SMT_GAIN = 0.3
-"""How much the second hardware thread of a core adds to its throughput; 0.2 to 0.3 is what is usual."""
+"""The throughput that the second hardware thread adds to a core, as a share; 0.2 to 0.3 is usual."""
 SEEK_LOSS = 0.15
-"""What share of a disk's throughput is lost for each further stream that it has to serve at once."""
+"""The share of a disk's throughput that is lost for each further concurrent stream."""
 CACHE_BYTES_PER_CYCLE = 6.5
-"""What a core gets from its last-level cache in each cycle of its clock."""
+"""Bytes that a core gets from its last-level cache in each clock cycle."""
 CORE_MEMORY_BANDWIDTH = 4e9
-"""Bytes per second that one core gets from memory when nobody else asks: latency bounds it."""
+"""Bytes per second that a single core gets from an otherwise idle memory: latency limits it."""
 STRETCH_STEPS = 24
-"""Halvings in the search for a resource's stretch: to a ten-millionth."""
+"""Steps of the binary search for a resource's stretch; the result is exact to a ten-millionth."""
 LINE_BYTES = 64
-"""What one miss of the last-level cache brings."""
+"""Bytes that one miss of the last-level cache loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramModel:
-    """What one unit of a program's work takes; the name is its equivalence class."""
+    """The resources that one unit of a program's work needs; the name is its equivalence class."""
 
     name: str
     cpu: float = 1.0
     """Seconds of computing on a core of speed 1."""
     traffic: float = 0.0
-    """Bytes that it moves between the core and the caches or the memory."""
+    """Bytes moved between the core and the caches or the memory."""
     working_set: float = 0.0
-    """Bytes to which that traffic goes over and over."""
+    """Bytes of memory that this traffic accesses repeatedly."""
     disk: float = 0.0
     """Bytes from or to the disk."""
     network: float = 0.0
     """Bytes from or to the network."""
     instructions: float = 1e9
     interference: Interference = Interference.SHEEP
-    """The class that whoever submits it would give it (§7.3)."""
+    """The class that a user would declare for it (§7.3)."""
 
     def __post_init__(self) -> None:
         amounts = (self.cpu, self.traffic, self.working_set, self.disk, self.network, self.instructions)
         if min(amounts) < 0 or not self.cpu + self.traffic + self.disk + self.network > 0:
             raise InvalidError(
-                f"program {self.name}: a unit of work must take something, and nothing below 0"
+                f"program {self.name}: a unit of work must need some resource, and no negative amount"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """What of a kind of machines matters to the speed of programs."""
+    """The properties of a machine type that determine the speed of programs."""
 
     name: str
     title: str
@@ -72,7 +72,7 @@ class MachineModel:
     threads: int
     clock_hz: float
     speed: float
-    """Computing speed of a core beside the others', 1 for the fastest here."""
+    """Computing speed of a core relative to the fastest type in ``machines``, which has 1."""
     memory: float
     """Bytes."""
     cache: float
@@ -83,29 +83,29 @@ class MachineModel:
     network_bandwidth: float
 
     def capacity(self) -> Resources:
-        """What a scheduler may give away."""
+        """Return the resources that a scheduler may allocate."""
         return Resources(float(self.threads), self.memory, self.disk_bandwidth, self.network_bandwidth)
 
 
 class Pace(NamedTuple):
-    """How a program gets on beside the others that run on its machine."""
+    """The speed of a program, given the other programs on its machine."""
 
     stretch: float
     """Seconds for a unit of work."""
     busy: float
-    """Seconds of those in which it occupies a core (memory's included, as counters of cycles see it)."""
+    """Seconds of those in which it occupies a core, including memory stalls, as cycle counters see it."""
     misses: float
-    """Misses of the last-level cache for a unit of work."""
+    """Misses of the last-level cache per unit of work."""
 
 
 @lru_cache(maxsize=4096)
 def alone(program: ProgramModel, machine: MachineModel) -> Pace:
-    """How a program runs on an idle machine of this kind: the ideal of Figure 8.1 where it is the best."""
+    """Return the pace of a program on an idle machine; on the best type it is the ideal of Figure 8.1."""
     return together([program], machine)[0]
 
 
 def together(programs: Sequence[ProgramModel], machine: MachineModel) -> list[Pace]:
-    """The pace of each of the programs that run on one machine at once, in their order."""
+    """Return the pace of each program when all of them run on one machine, in the same order."""
     first = [_undisturbed(program, machine) for program in programs]
     hits = _hit_rates(programs, machine)
     misses = [program.traffic * (1 - hit) for program, hit in zip(programs, hits, strict=True)]
@@ -138,7 +138,7 @@ def together(programs: Sequence[ProgramModel], machine: MachineModel) -> list[Pa
 
 
 def usage(program: ProgramModel, pace: Pace) -> Resources:
-    """What a program takes of its machine at its present pace; memory is its working set."""
+    """Return the resources that a program uses at its present pace; memory is its working set."""
     return Resources(
         pace.busy / pace.stretch,
         program.working_set,
@@ -149,7 +149,7 @@ def usage(program: ProgramModel, pace: Pace) -> Resources:
 
 @lru_cache(maxsize=4096)
 def _undisturbed(program: ProgramModel, machine: MachineModel) -> tuple[float, float]:
-    """Seconds for a unit on the idle machine, and those of them on a core."""
+    """Return the seconds for a unit of work on an idle machine, and the part of them on a core."""
     hit = _hit_alone(program, machine)
     busy = program.cpu / machine.speed + program.traffic * hit / _cache_bandwidth(machine)
     busy += program.traffic * (1 - hit) / _memory_bandwidth(machine)
@@ -162,22 +162,22 @@ def _cache_bandwidth(machine: MachineModel) -> float:
 
 
 def _memory_bandwidth(machine: MachineModel) -> float:
-    """What one core gets of an idle memory."""
+    """Return the memory bandwidth of one core when the other cores are idle, in bytes per second."""
     return min(CORE_MEMORY_BANDWIDTH, machine.memory_bandwidth)
 
 
 def _hit_alone(program: ProgramModel, machine: MachineModel) -> float:
-    """What share of a program's traffic the cache of one socket serves."""
+    """Return the share of a program's traffic that the cache of one socket serves."""
     if not (program.working_set and program.traffic):
         return 1.0
     return min(1.0, machine.cache / program.working_set)
 
 
 def _hit_rates(programs: Sequence[ProgramModel], machine: MachineModel) -> list[float]:
-    """What share of each program's traffic its part of the last-level caches serves.
+    """Return the share of each program's traffic that the last-level caches serve.
 
-    The system spreads programs over sockets. Where their working sets fit together each keeps its own;
-    where they do not, a program keeps what its part of the traffic brings in.
+    The system spreads programs over sockets. If all working sets fit together, each program keeps its own.
+    Otherwise each program gets cache in proportion to its traffic.
     """
     sharing = [program for program in programs if program.traffic and program.working_set]
     cache = machine.cache * machine.sockets
@@ -196,7 +196,7 @@ def _hit_rates(programs: Sequence[ProgramModel], machine: MachineModel) -> list[
 def _device(
     programs: Sequence[ProgramModel], first: Sequence[tuple[float, float]], bandwidth: float, which: str
 ) -> list[tuple[float, float, float]]:
-    """For ``_stretch``: how the programs share the disk or the network."""
+    """Return the ``users`` argument of ``_stretch`` for the disk or the network."""
     asked = [program.disk if which == "disk" else program.network for program in programs]
     return [
         (max(0.0, seconds - amount / bandwidth), amount / bandwidth, amount)
@@ -205,10 +205,10 @@ def _device(
 
 
 def _stretch(users: Sequence[tuple[float, float, float]], capacity: float) -> float:
-    """How much longer each second at a resource takes, so that all together do not exceed it; 1 or more.
+    """Return the factor (1 or more) by which phases at a resource lengthen so that the demand fits it.
 
-    A user is: seconds of a unit spent elsewhere, seconds at the resource when it is idle, and bytes.
-    Longer phases mean that less is asked for at a time, hence a root to find.
+    A user is a triple: seconds per unit spent elsewhere, seconds per unit at the idle resource, and bytes.
+    Longer phases also reduce the demand per second, so the factor is found by binary search.
     """
     users = [user for user in users if user[2]]
 
@@ -225,7 +225,7 @@ def _stretch(users: Sequence[tuple[float, float, float]], capacity: float) -> fl
 
 
 def _core_stretch(cores: float, machine: MachineModel) -> float:
-    """How much longer computing takes when so many cores' worth of it is asked for."""
+    """Return the factor by which computing lengthens when programs demand ``cores`` cores."""
     if cores <= machine.cores:
         return 1.0
     second = min(cores, float(machine.threads)) - machine.cores

@@ -1,10 +1,8 @@
-"""The machines of simulations: those of the thesis' testbeds, and the mix of the 2011 Google cell.
+"""The machines of simulations: those of the thesis' testbeds, and the mix of the 2011 Google cluster.
 
-For: making descriptors of whole clusters. Not for: the machine that this runs on (``topology``).
-
-Table 8.1 and Table 8.3 give names, cores, clocks and memory. What they do not give (caches, bandwidths,
-speed of a core at its clock) is from the processors' data sheets, rounded, or chosen such that the order
-of Figure 2.4 comes out: types A and D compute fastest of the old ones, A has the fast disks.
+Table 8.1 and Table 8.3 give names, cores, clocks and memory. The other numbers (caches, bandwidths, speed of
+a core at its clock) are from the processors' data sheets, rounded, or chosen so that the order of
+Figure 2.4 results: types A and D compute fastest of the old ones, and A has the fast disks.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def _model(
 
 
 MACHINE_TYPES: Final = {row[0]: _model(row) for row in _ROWS}
-"""Tables 8.1 (A to E, M) and 8.3, by the thesis' letter or name."""
+"""Tables 8.1 (A to E, M) and 8.3, by the thesis' letter or name of the type."""
 
 SRG_CLUSTER: Final = ("A",) * 4 + ("B",) * 2 + ("C",) * 2 + ("D", "E")
 """Table 8.1a: ten machines of five types."""
@@ -64,13 +62,13 @@ MODEL_CLUSTER: Final = ("M",) * 28
 """Table 8.1b: the 28 machines in two racks of §8.1."""
 
 GOOGLE_SLOTS: Final = 24
-"""§8.4: every machine of the cell is given the 24 hardware threads of type C, and one task on each."""
+"""Slots of every machine of the Google cluster: one for each hardware thread of type C (§8.4)."""
 GOOGLE_CPUS: Final = 24.0
-"""Threads of a machine whose normalised capacity is 1, the cell's largest."""
+"""Hardware threads of a machine whose normalised capacity is 1, the largest of the cluster."""
 GOOGLE_MEMORY: Final = 64 * GIB
-"""Bytes of memory of that machine."""
+"""Bytes of memory of such a machine."""
 RACK_MACHINES: Final = 48
-"""How many machines share a rack where nobody says; a usual full rack."""
+"""Machines of a rack if the trace gives none: a usual full rack."""
 
 GOOGLE_MIX: Final = (
     # machines, normalised CPUs, normalised memory: Reiss et al. (SoCC 2012), Table 1
@@ -85,11 +83,11 @@ GOOGLE_MIX: Final = (
     (3, 1.00, 0.50),
     (1, 0.50, 0.06),
 )
-"""The configurations of the cell's machines at the beginning of the trace of 2011."""
+"""The configurations of the machines at the beginning of the 2011 trace, with their counts."""
 
 
 def inner_tree(model: MachineModel) -> tuple[Inner, ...]:
-    """Sockets, last-level caches, cores and threads of a kind of machines (§6.5.2)."""
+    """Return the sockets, last-level caches, cores and threads of a machine type (§6.5.2)."""
     cores = model.cores // model.sockets
     threads = model.threads // model.cores
     sockets: list[Inner] = []
@@ -111,13 +109,13 @@ def inner_tree(model: MachineModel) -> tuple[Inner, ...]:
 def thesis_machines(
     types: Sequence[str], *, racks: int = 2, slots: int | None = None, topology: bool = False
 ) -> list[MachineUp]:
-    """Machines of the thesis' types, from time 0.
+    """Return machines of the thesis' types that join at time 0.
 
     Args:
         types: names of ``MACHINE_TYPES``, one for each machine.
-        racks: over how many racks they are spread, in turn.
-        slots: K of each; None: its hardware threads.
-        topology: with sockets, cores and threads as vertices.
+        racks: the number of racks, filled in turn.
+        slots: the number of slots of each machine; None: one for each hardware thread.
+        topology: add sockets, caches, cores and threads as vertices.
     """
     return [
         MachineUp(
@@ -138,11 +136,11 @@ def thesis_machines(
 
 
 def google_machines(count: int, seed: int, *, topology: bool = False) -> Iterator[MachineUp]:
-    """``count`` machines in the mix of the Google cell, shuffled by ``seed``, in racks of 48 (§8.4)."""
+    """Yield machines in the mix of the Google cluster, shuffled by ``seed``, in racks of 48 (§8.4)."""
     random = np.random.default_rng([seed, 1])
     weights = np.array([row[0] for row in GOOGLE_MIX], np.float64)
-    # Each configuration as often as its share says, the rest to the most frequent: a small cluster is
-    # then no accident of the seed.
+    # Deterministic counts, with the remainder in the most frequent configuration: random ones would make
+    # a small cluster depend too much on the seed.
     numbers = np.floor(weights / weights.sum() * count).astype(np.int64)
     numbers[0] += count - numbers.sum()
     kinds = random.permutation(np.repeat(np.arange(len(GOOGLE_MIX)), numbers))
@@ -155,7 +153,7 @@ def google_machines(count: int, seed: int, *, topology: bool = False) -> Iterato
 def google_machine(
     machine: int, cpus: float, memory: float, *, rack: int, inner: tuple[Inner, ...] = (), platform: str = ""
 ) -> MachineDescriptor:
-    """A machine of the cell with its normalised capacities; 0 where they are not known."""
+    """Return a machine of the Google cluster; a normalised capacity of 0 means that it is not known."""
     return MachineDescriptor(
         machine=machine,
         name=f"m{machine}",

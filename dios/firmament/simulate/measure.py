@@ -1,6 +1,6 @@
-"""What profiling would have measured of simulated tasks, as samples for a knowledge base (§6.5.3).
+"""Samples of simulated tasks for a knowledge base, like those that a node measures (§6.5.3).
 
-For: the engine (``run``). Not for: real tasks (``profiling``).
+Real tasks are measured by ``monitor.task_probe``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dios.firmament.simulate.world import RunningTaskView, TaskRecord
 
 
 def running_sample(seen: RunningTaskView, now: float) -> Sample:
-    """A task while it runs: what its counters say over the last moment."""
+    """Return a sample of a running task, from its present speed."""
     rate = seen.program.instructions / seen.pace.stretch
     values = {
         Metric.INSTRUCTIONS_S: round(rate),
@@ -26,7 +26,7 @@ def running_sample(seen: RunningTaskView, now: float) -> Sample:
 
 
 def final_sample(record: TaskRecord) -> Sample:
-    """A task at its end: its final report, and its time for each instruction (§7.2.2)."""
+    """Return a sample of a task that has ended: its final report, and its time per instruction (§7.2.2)."""
     return Sample.at_end(
         record.name,
         record.machine_type,

@@ -1,9 +1,8 @@
-"""The cluster-mix experiment's workload: five programs that stress different resources (Table 8.2).
+"""The workload of the cluster-mix experiment: five programs that stress different resources (Table 8.2).
 
-For: Figures 8.1 to 8.4. Not for: what a real cluster runs (``workload``).
-
-Jobs come again: at most ten seconds after its last task ended, a job of the same program is submitted.
-The numbers of each program are chosen such that alone on type M it takes about a second a unit.
+It serves Figures 8.1 to 8.4. At most ten seconds after a job's last task has ended, a new job of the same
+program is submitted. The numbers are chosen so that a unit of each program's work takes about a second on
+an idle machine of type M.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from dios.firmament.simulate.machines import MIB
 RESUBMITTED_S: Final = 10.0
 """§8.2.1: completed jobs are resubmitted at most ten seconds after they finish."""
 STARTED_S: Final = 5.0
-"""Over how many seconds the first jobs come, so that they do not march in step."""
+"""Seconds over which the first jobs are spread, so that they do not run in lockstep."""
 WORK_SPREAD: Final = 0.03
-"""How much the work of two tasks of one program differs, as a standard deviation of its logarithm."""
+"""Variation of the work of a program's tasks: the standard deviation of its logarithm."""
 
 
 class MixEntry(NamedTuple):
@@ -31,14 +30,14 @@ class MixEntry(NamedTuple):
 
     program: ProgramModel
     units: float
-    """Seconds on an idle machine of type M, about."""
+    """Units of work of a task: about the seconds that it takes on an idle machine of type M."""
     demand: Resources
-    """What it asks for (CoCo, §8.2.1)."""
+    """The resource request (CoCo, §8.2.1)."""
     tasks_small: int
     """Tasks of a job on the SRG cluster."""
     jobs_small: int
     tasks_large: int
-    """The same on the model data centre."""
+    """Tasks of a job on the model data centre."""
     jobs_large: int
 
 
@@ -51,7 +50,7 @@ MEM_FIT: Final = ProgramModel(
     instructions=1.6e9,
     interference=Interference.RABBIT,
 )
-"""Swaps words in an array of a million: alone it lives in the cache."""
+"""Swaps words in an array of a million words, which fits in the cache if the program runs alone."""
 MEM_BIG: Final = ProgramModel(
     "mem_stream_llc",
     cpu=0.1,
@@ -60,7 +59,7 @@ MEM_BIG: Final = ProgramModel(
     instructions=0.5e9,
     interference=Interference.DEVIL,
 )
-"""Fifty million words: larger than any last-level cache."""
+"""The same with fifty million words: more than any last-level cache holds."""
 IO_READ: Final = ProgramModel(
     "io_read", cpu=0.05, disk=114e6, working_set=1 * MIB, instructions=0.1e9, interference=Interference.DEVIL
 )
@@ -77,16 +76,16 @@ TABLE_8_2: Final = (
     MixEntry(IO_READ, 36.0, Resources(0.1, 0.1 * _GIB, disk_io=80e6), 5, 1, 7, 2),
     MixEntry(IO_WRITE, 37.0, Resources(0.1, 0.1 * _GIB, disk_io=80e6), 5, 1, 7, 2),
 )
-"""cpu_spin for 60 s, mem_stream in 1M and 50M arrays, fio reading and writing 4 GB."""
+"""cpu_spin for 60 s, mem_stream with arrays of 1M and 50M words, fio reading and writing 4 GB."""
 
 
 class MixWorkload:
-    """Table 8.2 on given machines.
+    """The jobs of Table 8.2 on given machines.
 
     Args:
         machines: from ``machines.thesis_machines``.
-        seed: of arrival times and of how tasks differ.
-        large: with the jobs of the model data centre instead of the SRG cluster's.
+        seed: the seed of arrival times and of the tasks' variation.
+        large: use the jobs of the model data centre instead of those of the SRG cluster.
         entries: the table's rows.
     """
 
@@ -107,7 +106,7 @@ class MixWorkload:
         self._tasks = 0
 
     def events(self) -> Iterator[Happening]:
-        """The machines, then the first jobs."""
+        """Yield the machines, then the first jobs."""
         yield from self._machines
         first = [
             self._job(entry, float(self._random.uniform(0.0, STARTED_S)))
@@ -117,7 +116,7 @@ class MixWorkload:
         yield from sorted(first, key=lambda job: job.time)
 
     def job_done(self, job: int, now: float) -> JobSubmission | None:
-        """The same again, within ten seconds."""
+        """Return a new job of the same program, at most ten seconds later."""
         entry = self._entry_of.pop(job)
         return self._job(entry, now + float(self._random.uniform(0.0, RESUBMITTED_S)))
 

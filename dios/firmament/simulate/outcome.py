@@ -1,6 +1,6 @@
-"""What a simulation gives back: a record for each task, a line for each round, and how full it was.
+"""The records that a simulation returns: one for each task and each round, and the cluster's utilisation.
 
-For: experiments (``repro``), reports and plots. Not for: text (``report``) or pictures (``plots``).
+``report`` turns them into text and tables, ``plots`` into pictures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dios.firmament.simulate.world import TaskRecord
 
 
 class RoundLine(NamedTuple):
-    """One round; times in seconds, ``at`` simulated and the others real."""
+    """One round. All times are in seconds: ``at`` is simulated time, the others are real time."""
 
     at: float
     placed: int
@@ -34,7 +34,7 @@ class RoundLine(NamedTuple):
 
 
 class UtilisationSample(NamedTuple):
-    """How full the cluster was at a moment."""
+    """The slots and tasks of the cluster at one moment."""
 
     at: float
     machines: int
@@ -45,21 +45,22 @@ class UtilisationSample(NamedTuple):
 
 @dataclass(slots=True)
 class SimulationOutcome:
-    """All that a simulation found out."""
+    """The complete result of a simulation."""
 
     model: str
     seconds: float
-    """Simulated seconds that it ran over."""
+    """The length of the simulation in simulated seconds."""
     ended: list[TaskRecord] = field(default_factory=list)
-    """In the order in which they ended."""
+    """Ordered by the time of their ends."""
     unfinished: list[TaskRecord] = field(default_factory=list)
-    """Those that wait or run at the end."""
+    """The tasks that wait or run at the end."""
     rounds: list[RoundLine] = field(default_factory=list)
     levels: list[UtilisationSample] = field(default_factory=list)
     deltas: list[tuple[float, Delta]] = field(default_factory=list)
-    """With the time at which each was carried out; empty unless it was asked for."""
+    """Each delta with the time at which it was applied; empty unless the configuration has
+    ``keep_deltas``."""
     digest: str = ""
-    """Of all deltas and their times: equal for two runs that did the same."""
+    """A hash of all deltas and their times; equal for two runs with the same decisions."""
     submitted: int = 0
     placed: int = 0
     preempted: int = 0
@@ -67,42 +68,42 @@ class SimulationOutcome:
     faults: int = 0
     fault_texts: list[str] = field(default_factory=list)
     slot_seconds: float = 0.0
-    """Slots that there were, times seconds."""
+    """The integral of the number of slots over time."""
     busy_seconds: float = 0.0
-    """Slots that were taken, times seconds."""
+    """The integral of the number of occupied slots over time."""
     passed_over: dict[str, int] = field(default_factory=dict)
-    """Rows of a trace that change nothing in a simulation, by what they are."""
+    """Counts of a trace's rows that change nothing in a simulation, by the reason."""
     interrupted: bool = False
     real_s: float = 0.0
 
     @property
     def utilisation(self) -> float:
-        """The share of all slots that was taken, over the whole time."""
+        """Return the share of all slots that were occupied, averaged over the whole time."""
         return self.busy_seconds / self.slot_seconds if self.slot_seconds else 0.0
 
     def of(self, name: str) -> list[TaskRecord]:
-        """The tasks of one program that ran to their end."""
+        """Return the records of a program's tasks that completed."""
         return [record for record in self.ended if record.name == name and record.completed]
 
 
 class DeltaDigest:
-    """A digest over deltas as they come."""
+    """A hash over the deltas of a simulation."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, now: float, deltas: Sequence[Delta]) -> None:
-        """Take in deltas that were carried out at ``now``."""
+        """Add deltas that were applied at ``now``."""
         for delta in deltas:
             self._hash.update(repr((now, *map(int, delta))).encode())
 
     def text(self) -> str:
-        """Of all so far."""
+        """Return the hash of all deltas so far, in hexadecimal."""
         return self._hash.hexdigest()
 
 
 def line_of(done: Round) -> RoundLine:
-    """What is kept of a round."""
+    """Return the record of a round."""
     changes = [delta.change for delta in done.deltas]
     return RoundLine(
         at=done.now,

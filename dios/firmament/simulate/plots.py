@@ -1,6 +1,6 @@
-"""Pictures of a simulation: how full the cluster was, how long tasks waited, how long decisions took.
+"""Pictures of a simulation: utilisation, waiting times and decision times (`dios sched simulate --plots`).
 
-For: ``dios sched simulate --plots``. Not for: the thesis' figures (``repro``), or drawing (``pictures``).
+The figures of the theses are in ``dios.papers``, and the drawing itself is in ``dios.plotting``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dios.plotting import Boxes, Lines, Numbers, Picture, distribution, draw, ne
 
 
 def write_plots(outcome: SimulationOutcome, directory: Path) -> list[Path]:
-    """Write timeline.png, decisions.png, waiting.png, and with programs also runtimes.png.
+    """Write timeline.png, decisions.png and waiting.png, and runtimes.png if tasks had programs.
 
     Raises:
         MissingPlotsError: matplotlib is not installed.
@@ -37,7 +37,9 @@ def _pictures(outcome: SimulationOutcome) -> Iterable[Picture]:
         "running": (hours, [level.running for level in levels]),
         "waiting": (hours, [level.waiting for level in levels]),
     }
-    yield Lines("timeline", f"How full the cluster was: {outcome.model}", "simulated hours", "tasks", full)
+    yield Lines(
+        "timeline", f"Slots and tasks of the cluster: {outcome.model}", "simulated hours", "tasks", full
+    )
     seconds = {
         "whole round": [line.total_s for line in rounds],
         "solver": [line.solve_s for line in rounds],
@@ -54,11 +56,11 @@ def _pictures(outcome: SimulationOutcome) -> Iterable[Picture]:
         runtimes = {
             name: {outcome.model: [each.normalised for each in outcome.of(name)]} for name in programs
         }
-        yield Boxes("runtimes", "Runtime beside that on the best idle machine", "times ideal", runtimes)
+        yield Boxes("runtimes", "Runtime relative to the best idle machine", "times ideal", runtimes)
 
 
 def _shares(name: str, what: str, of: str, series: dict[str, list[float]]) -> Lines:
-    """Distributions of what there is."""
+    """Return the cumulative distributions of all series that have values."""
     curves: dict[str, tuple[Numbers, Numbers]] = {
         each: distribution(values) for each, values in series.items() if values
     }

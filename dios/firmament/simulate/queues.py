@@ -1,10 +1,10 @@
-"""Schedulers that serve a queue, to compare the flow network with: the two baselines of §8.2.1.
+"""Schedulers that serve a queue: the two baselines of §8.2.1, for comparison with the flow network.
 
-For: experiments. Not for: clusters; nothing here preempts, explains or knows a cost.
+They do not preempt, explain or compute costs.
 
 ``first_fit`` is the thesis' "random first fit": the oldest waiting task goes to a random machine with a
-free slot. ``load_aware`` does what it needs of Mesos: the machines that are offered have what the task
-asks for in CPUs and memory, and one of them is taken at random.
+free slot. ``load_aware`` imitates the part of Mesos that the comparison needs: it considers only machines
+whose free CPUs and memory suffice for the task, and chooses one of them at random.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dios.firmament.rounds.results import Change, Delta, Round
 
 
 class QueueScheduler:
-    """A queue in order of arrival, and random machines.
+    """A scheduler with a first-in, first-out queue and random choice of machines.
 
     Args:
-        seed: of the choices.
-        load_aware: only machines that have the task's CPUs and memory free.
+        seed: the seed of the choices.
+        load_aware: consider only machines whose free CPUs and memory suffice for the task.
     """
 
     def __init__(self, seed: int = 0, *, load_aware: bool = False) -> None:
@@ -44,14 +44,14 @@ class QueueScheduler:
         self._rounds = 0
 
     def add_machine(self, machine: MachineDescriptor, now: float) -> None:
-        """A machine came."""
+        """Add a machine that joined the cluster."""
         del now
         self._machines[machine.machine] = machine
         self._slots[machine.machine] = machine.slots
         self._free[machine.machine] = [machine.capacity.cpus, machine.capacity.memory]
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
-        """A machine went; the tasks that ran there wait again."""
+        """Remove a machine and return the tasks that ran there, which wait again."""
         del now
         lost = [task for task, (_, place) in self._running.items() if place == machine]
         for task in lost:
@@ -61,23 +61,23 @@ class QueueScheduler:
         return lost
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
-        """Tasks came."""
+        """Append tasks to the queue."""
         del job, now
         self._waiting.update((task.task, task) for task in tasks)
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
-        """A task ended or was withdrawn."""
+        """Remove a task that ended or was withdrawn."""
         del now, report
         if self._waiting.pop(task, None) is None:
             told, machine = self._running.pop(task)
             self._take(told, machine, -1)
 
     def measured(self, task: int, usage: Resources) -> None:
-        """Measurements change nothing here."""
+        """Ignore a measurement: nothing here depends on it."""
         del task, usage
 
     def round(self, now: float) -> Round:
-        """Go through the queue once; a task that fits nowhere lets the next one pass."""
+        """Go through the queue once. A task that fits no machine does not block the tasks behind it."""
         began = time.perf_counter()
         deltas: list[Delta] = []
         room = [machine for machine, free in self._slots.items() if free]
@@ -110,7 +110,7 @@ class QueueScheduler:
         )
 
     def _choose(self, task: TaskDescriptor, room: list[int]) -> int | None:
-        """A place in ``room``, at random among those that will do."""
+        """Return the index in ``room`` of a random suitable machine, or None."""
         if not self._load_aware:
             return int(self._random.integers(len(room)))
         fitting = [at for at, machine in enumerate(room) if self._fits(task, machine)]

@@ -1,7 +1,7 @@
-"""Between a simulation and its scheduler: what happened goes to the one, deltas come from it.
+"""The connection between a simulation and its scheduler: messages to the scheduler, deltas from it.
 
-For: the engine (``run``). Not for: time or order, which are the engine's. While a round is being decided
-the scheduler hears nothing, as the thesis' one does not; what happens meanwhile waits here.
+The engine (``run``) determines time and order. While a round is computed the scheduler receives no
+messages, like the thesis' scheduler; they are queued here until the round's deltas have been applied.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from dios.firmament.simulate.world import World
 
 
 class Scheduler(Protocol):
-    """What a simulation drives: ``FlowScheduler``, or a queue to compare it with (``queues``)."""
+    """The scheduler of a simulation: ``FlowScheduler``, or a baseline from ``queues``."""
 
     def add_machine(self, machine: MachineDescriptor, now: float, /) -> None:
-        """A machine came."""
+        """Add a machine that joined the cluster."""
         ...
 
     def remove_machine(self, machine: int, now: float, /) -> list[int]:
-        """A machine went; the tasks that ran there wait again."""
+        """Remove a machine and return the tasks that ran there, which wait again."""
         ...
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float, /) -> None:
-        """Tasks came."""
+        """Add tasks that wait."""
         ...
 
     def finished(self, task: int, now: float, report: FinalReport | None = None, /) -> None:
-        """A task ended or was withdrawn."""
+        """Remove a task that ended or was withdrawn."""
         ...
 
     def measured(self, task: int, usage: Resources, /) -> None:
-        """What a task uses."""
+        """Record the resource use of a task."""
         ...
 
     def round(self, now: float, /) -> Round:
-        """Decide, apply it to the scheduler's own state, and say what changed."""
+        """Decide, apply the decision to the scheduler's own state, and return it."""
         ...
 
 
 class FinishedTask(NamedTuple):
-    """A task ended."""
+    """A message: a task ended."""
 
     task: int
     report: FinalReport | None
-    """None: it was withdrawn before it ran."""
+    """None: the task was withdrawn before it ran."""
 
 
 class MeasuredTask(NamedTuple):
-    """What a task uses."""
+    """A message: a measurement of a task's resource use."""
 
     task: int
     usage: Resources
@@ -68,35 +68,35 @@ Message = JobSubmission | MachineUp | MachineDown | FinishedTask | MeasuredTask
 
 
 class Bridge:
-    """Carries messages to the scheduler, and its deltas into the world."""
+    """Delivers messages to the scheduler and applies its deltas to the world."""
 
     def __init__(self, scheduler: Scheduler, world: World) -> None:
         self._scheduler = scheduler
         self._world = world
         self._waiting: list[Message] = []
         self.deciding = False
-        """Whether a round is under way."""
+        """True while a round is computed."""
         self.changed = False
-        """Whether the scheduler heard anything since it decided last."""
+        """True if the scheduler has received a message since its last decision."""
 
     def tell(self, message: Message, now: float) -> None:
-        """Something happened: the scheduler hears of it now, or when it has decided."""
+        """Deliver a message now, or after the present round."""
         if self.deciding:
             self._waiting.append(message)
         else:
             self._deliver(message, now)
 
     def decide(self, now: float) -> Round:
-        """Let the scheduler decide; until ``carry_out`` it hears nothing."""
+        """Let the scheduler decide; messages are queued until ``carry_out``."""
         self.changed = False
         self.deciding = True
         return self._scheduler.round(now)
 
     def carry_out(self, deltas: Sequence[Delta], now: float) -> None:
-        """Do in the world what was decided, then tell what happened meanwhile.
+        """Apply a round's deltas to the world, then deliver the queued messages.
 
-        Stops come before starts: a slot that one leaves is another's. A delta about a task or a machine
-        that is gone by now does nothing; the message about that is among those that follow.
+        Stops come before starts, because a task may start in a slot that another one leaves. A delta about a
+        task or a machine that has gone meanwhile has no effect; a queued message reports that it has gone.
         """
         for delta in deltas:
             if delta.change is not Change.PLACE and self._world.stop(delta.task, now):

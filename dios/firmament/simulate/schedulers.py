@@ -1,7 +1,4 @@
-"""Schedulers for simulations, by the names that people give.
-
-For: the command line and experiments. Not for: clusters that exist; a coordinator makes its own.
-"""
+"""The schedulers that a simulation can run, by the names of the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from dios.firmament.solvers.registry import algorithms
 
 QUEUE: Final = "queue"
 QUEUE_LOAD: Final = "queue-load"
-"""In place of a cost model: the queues of §8.2.1 to compare with."""
+"""Names that select the baseline queues of §8.2.1 instead of a cost model."""
 
 
 def scheduler_for(
@@ -31,27 +28,29 @@ def scheduler_for(
     knowledge: KnowledgeBase | None = None,
     seed: int = 0,
 ) -> Scheduler:
-    """A fresh scheduler.
+    """Return a new scheduler for a simulation.
 
     Args:
-        model: a name of the catalogue, ``queue`` (random first fit) or ``queue-load``.
-        parameters: the model's; ``seed`` is its seed too, where it has one and none is given.
-        settings: the scheduler's.
-        knowledge: what models that learn go by.
-        seed: of what is random.
+        model: a cost model of the catalogue, ``queue`` (random first fit) or ``queue-load``.
+        parameters: the cost model's parameters. ``seed`` is the default of a parameter with this name.
+        settings: the scheduler's settings.
+        knowledge: the knowledge base of models that learn.
+        seed: the seed of random choices.
 
     Raises:
-        BadModelError: there is no such model or parameter; the message lists those that there are.
-        InvalidError: there is no such solver, or a queue was given parameters.
+        BadModelError: the model or a parameter does not exist; the message lists the existing ones.
+        InvalidError: the solver does not exist, or a queue was given parameters.
     """
     given = dict(parameters or {})
     if model in {QUEUE, QUEUE_LOAD}:
         if given:
-            raise InvalidError(f"{model} has no parameters")
+            raise InvalidError(f"{model} has no parameters; leave out --param")
         return QueueScheduler(seed, load_aware=model == QUEUE_LOAD)
     chosen = settings or SchedulerSettings()
     if chosen.solver not in algorithms():
-        raise InvalidError(f"there is no solver {chosen.solver!r}; there are {', '.join(algorithms())}")
+        raise InvalidError(
+            f"solver {chosen.solver!r} does not exist; choose one of {', '.join(algorithms())}"
+        )
     if "seed" in catalogue.parameters(model):
         given.setdefault("seed", seed)
     return FlowScheduler(catalogue.make(model, **given), chosen, knowledge=knowledge)
