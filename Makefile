@@ -122,9 +122,10 @@ fmt: setup ## Format the code and repair what the linter can repair.
 fmt-check: setup ## Say which files `make fmt` would change.
 	$(BIN)/ruff format --check .
 
-lint: setup ## Run the linter and the spelling checker.
+lint: setup ## Run the linter, the spelling checker, and the search for code that nothing uses.
 	$(BIN)/ruff check .
 	$(BIN)/codespell
+	$(BIN)/python -m pytest --quiet tests/unit/test_dead_code.py tests/unit/test_import_cycles.py
 
 type: setup ## Check the types, strictly.
 	$(BIN)/mypy

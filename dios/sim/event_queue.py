@@ -38,14 +38,3 @@ class EventQueue:
             self.now, _, action = heapq.heappop(self._heap)
             action()
         self.now = end
-
-    def run_until(self, ready: Callable[[], bool], within_ns: int) -> bool:
-        """Advance the clock until ``ready`` is true; return False if that takes longer than ``within_ns``."""
-        end = self.now + within_ns
-        while not ready():
-            if not self._heap or self._heap[0][0] > end:
-                self.now = end
-                return ready()
-            self.now, _, action = heapq.heappop(self._heap)
-            action()
-        return True

@@ -388,6 +388,3 @@ def _fit_references(
 
 
 # -- vectors ------------------------------------------------------------------------------------------
-def proxies_of(task: Holder, vector: messages.Vector) -> list[Proxy | None]:
-    """The proxy that each call of a vector is about."""
-    return [proxy_of(task, call) for call in vector.calls]

@@ -14,7 +14,7 @@ from dios.core.remote import requests
 from dios.core.remote.peers import Cluster, Peer, Proxy
 from dios.core.step import Step
 from dios.errors import ProtocolError
-from dios.ids import NodeId, ObjectId, RefId
+from dios.ids import NodeId, ObjectId
 from dios.wire import dcp, messages
 from dios.wire.types import Permission
 
@@ -110,9 +110,3 @@ def drop_lost(step: Step, reference: Reference) -> None:
         refs.pop()
         if not refs:
             del cluster.to_release[target.home, task.id]
-
-
-def taken_back(step: Step, task: Holder, ref: RefId) -> None:
-    """The node that has the object took a reference back."""
-    if ref in task.table:
-        drop_lost(step, task.table.get(ref))

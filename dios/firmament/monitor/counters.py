@@ -20,7 +20,7 @@ from typing import Final, Self
 from dios import limits
 from dios.firmament.knowledge.samples import Metric
 from dios.firmament.monitor import procfs
-from dios.host.sandbox import kernel
+from dios.host.sandbox import linux_calls
 
 _HARDWARE: Final = 0
 _SOFTWARE: Final = 1
@@ -48,11 +48,6 @@ class Counter(Enum):
     TASK_CLOCK = (_SOFTWARE, 1)
     """Nanoseconds on a processor."""
     MIGRATIONS = (_SOFTWARE, 4)
-
-    @property
-    def hardware(self) -> bool:
-        """Return True if the processor counts it, and not the kernel."""
-        return self.value[0] == _HARDWARE
 
 
 METRICS: Final = {
@@ -96,7 +91,7 @@ def open_counter(counter: Counter, thread: int, user_only: bool) -> int:  # noqa
     flags = _INHERIT | (_EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR if user_only else 0)
     kind, number = counter.value
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, number, 0, 0, _TIMES, flags, 0, 0, 0)
-    return kernel.syscall("perf_event_open", attributes, thread, -1, -1, _CLOSE_ON_EXEC)
+    return linux_calls.syscall("perf_event_open", attributes, thread, -1, -1, _CLOSE_ON_EXEC)
 
 
 class TaskCounters:

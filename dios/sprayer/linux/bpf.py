@@ -99,11 +99,6 @@ def constant_x(value: int) -> BpfInstruction:
     return BpfInstruction(LOAD_X | IMMEDIATE, value)
 
 
-def head_length(offset: int) -> BpfInstruction:
-    """X = four times the lower half of the byte at an offset: the length of an IPv4 header."""
-    return BpfInstruction(LOAD_X | BYTE | HEAD_LENGTH, offset)
-
-
 def store(place: int) -> BpfInstruction:
     """Store A in one of sixteen memory words."""
     return BpfInstruction(STORE, place)

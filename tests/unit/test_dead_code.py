@@ -1,0 +1,71 @@
+"""No function, class, method or property of the product is without a user.
+
+Code that only tests call counts as unused: it belongs to the tests. ``ALLOWED`` lists what is used in a way
+that a search by name cannot see, each with its reason.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+vulture = pytest.importorskip("vulture", reason="vulture is not installed: make setup")
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+KINDS: Final = {"function", "class", "method", "property", "unreachable_code", "import"}
+
+ALLOWED: Final = {
+    "dios/__init__.py:__*__": "Python calls these for names that load on first use",
+    "dios/cli/tasks/shell.py:*": "cmd.Cmd calls these by name",
+    "dios/lib/*:*": "the libraries' public interface is for users' programs",
+    "dios/syscalls.py:*": "the calls of the thesis are for users' programs",
+    "dios/client/keyring.py:*": "the keyring's public interface is for users' programs",
+    "dios/client/task_main.py:create_module": "part of Python's protocol for importers",
+    "dios/fairness/*:SdrfTree": "docs/fairness.md teaches it",
+    "dios/firmament/models/*:*": "cost models are found by name, and call each other through the protocol",
+    "dios/firmament/solvers/portfolio.py:Portfolio": "docs/solvers.md teaches it",
+    "dios/firmament/solvers/*:*_arc": "the public interface of IncrementalSolver",
+    "dios/firmament/compile_kernels.py:compile_in_background": "a process that a coordinator starts runs it",
+    "dios/firmament/knowledge/*:slow_down": "docs/profiling.md teaches it",
+    "dios/firmament/knowledge/aggregates.py:variance": "docs/profiling.md teaches it",
+    "dios/firmament/monitor/machine_load.py:read_machine": "docs/profiling.md teaches it",
+    "dios/firmament/monitor/machine_tree.py:*_dict": "docs/profiling.md teaches them",
+    "dios/packer/datacenter.py:fat_tree": "docs/packer.md teaches it",
+    "dios/sprayer/*:connection_packets": "a handler that the compiled worker calls by address",
+    "dios/sprayer/*:expired_flow": "a handler that the compiled worker calls by address",
+    "dios/sprayer/functions/*:*": "ready network functions are loaded by name",
+    "dios/sprayer/compile/intrinsics.py:*": "Numba's extension points",
+    "dios/sprayer/packets/packet.py:__*__": "Numba calls these for records",
+    "dios/sprayer/flows/flow_table.py:look_for_expired": "compiled handlers call it by name",
+    "dios/store/memory_store.py:MemoryStore": "a store for programs, tested by the contract of stores",
+    "dios/core/model/names.py:special_name": "the inverse of special_number, for programs and tests",
+    "dios/host/process/zygote_pool.py:wait_pool_full": "tests wait for it instead of sleeping",
+    "dios/papers/sprayer/lab/*:*": "the test lab's library: tests/support builds on it",
+    "dios/sprayer/linux/offloads.py:active_features": "tests compare an interface before and after",
+    "dios/transport/memory/memfd.py:sealed_memory": "tests make what a task would hand over",
+    "dios/transport/memory/pool.py:holders_ended": "tests wait for it instead of sleeping",
+    "dios/transport/rings/layout.py:*": "the node's view of a ring, which tests compare with both ends",
+    "dios/transport/rings/reader.py:receive_into": "the reading end's interface, used by programs",
+    "dios/transport/tcp/bulk.py:receive_into": "the far end of send_all in tests",
+    "dios/transport/tcp/tls.py:_Older": "a type for an attribute of the standard library",
+}
+
+
+def test_everything_in_the_product_has_a_user() -> None:
+    """Whatever is defined in dios/ is used in dios/, in the examples, or for a reason that is listed."""
+    finder = vulture.Vulture(ignore_decorators=["@app.command", "@*_app.command", "@app.callback"])
+    finder.scavenge([str(ROOT / folder) for folder in ("dios", "benchmarks", "examples")])
+    unused = []
+    for item in finder.get_unused_code(min_confidence=60):
+        place = f"{Path(item.filename).relative_to(ROOT)}:{item.name}"
+        if (
+            item.typ in KINDS
+            and place.startswith("dios/")
+            and not any(fnmatch(place, pattern) for pattern in ALLOWED)
+        ):
+            unused.append(f"{place} ({item.typ}, line {item.first_lineno})")
+    listed = "\n".join(unused)
+    assert not unused, f"remove these, move them to the tests, or add a reason to ALLOWED:\n{listed}"
