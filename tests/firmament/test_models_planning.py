@@ -218,10 +218,10 @@ def test_h_drf_divides_between_branches_before_users() -> None:
 def test_h_drf_rescales_children_that_want_different_resources() -> None:
     """A branch is as rich as its poorest user: what another user of it has does not starve that one."""
     shares = DominantShares(np.array([10.0, 10.0]))
-    shares.give("n/x", np.array([8.0, 0.0]))
-    shares.give("n/y", np.array([0.0, 2.0]))
-    shares.give("m", np.array([5.0, 5.0]))
-    assert shares.next_of(["n/y", "m"]) == "n/y"
+    shares.add("n/x", np.array([8.0, 0.0]))
+    shares.add("n/y", np.array([0.0, 2.0]))
+    shares.add("m", np.array([5.0, 5.0]))
+    assert shares.choose(["n/y", "m"]) == "n/y"
 
 
 # Jockey ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Progressive filling: who may have the next free slot, again and again, until none is left.
+"""Progressive filling: give free slots to principals one at a time until no slot or no task is left.
 
-For: fairness by admission (Choosy, H-DRF; Table 8.6). Pure: it is told who waits and what is free.
-Not for: which machine an admitted task gets; the solver finds that.
+Fairness by admission uses it (Choosy, H-DRF; Table 8.6). It reads only its arguments. The solver chooses the
+machine of an admitted task.
 """
 
 from __future__ import annotations
@@ -20,74 +20,79 @@ class WaitingTasks:
 
     principal: str
     signature: int
-    """Which pools they may use: an index of ``Pools.allowed``."""
+    """The index in ``Pools.allowed`` of the pools that the tasks may use."""
     tasks: deque[int]
-    """Rows."""
+    """Rows of the tasks."""
     demands: deque[Floats]
+    """The demand of each task, in the same order."""
 
 
 @dataclass
 class Pools:
-    """Free slots, by sets of machines that the same tasks may use."""
+    """The free slots, grouped by sets of machines that the same tasks may use."""
 
     free: list[int]
+    """The number of free slots of each pool."""
     allowed: list[list[int]]
-    """By signature: its pools, the one that the fewest others may use first."""
+    """The pools of each signature; the pool that the fewest other signatures may use comes first."""
     room: Floats
-    """What is not reserved in the whole cluster, shape (D,); infinity where nothing is known."""
+    """The unreserved capacity of the whole cluster, shape (D,); infinity for an unknown capacity."""
 
     def take(self, signature: int, demand: Floats) -> None:
-        """Take a slot that others miss least, and what the task asks for."""
+        """Take a slot of the pool that the fewest others may use, and the demand from the cluster's room."""
         pool = next(pool for pool in self.allowed[signature] if self.free[pool] > 0)
         self.free[pool] -= 1
         self.room = self.room - demand
 
-    def has(self, signature: int, demand: Floats) -> bool:
-        """Whether there is a slot, and enough in the whole cluster; the scheduler checks machines."""
+    def can_take(self, signature: int, demand: Floats) -> bool:
+        """Return True if there is a slot, and room for the demand in the whole cluster.
+
+        The scheduler checks each machine's room.
+        """
         some = any(self.free[pool] > 0 for pool in self.allowed[signature])
         return some and all(want <= left for want, left in zip(demand, self.room, strict=True))
 
 
 class Shares(Protocol):
-    """Who has how much."""
+    """The resources that each principal has, and the order of the principals that follows from them."""
 
-    def next_of(self, candidates: Iterable[str]) -> str:
-        """Whose turn it is among principals with a task that could start."""
+    def choose(self, candidates: Iterable[str]) -> str:
+        """Return the next principal to receive a slot; each candidate has a task that could start."""
         ...
 
-    def give(self, principal: str, demand: Floats) -> None:
-        """A principal gets a task."""
+    def add(self, principal: str, demand: Floats) -> None:
+        """Record that a principal receives a task."""
         ...
 
 
-def fill(waiting: Sequence[WaitingTasks], pools: Pools, shares: Shares, most: int) -> list[int]:
-    """Rows of the tasks that are admitted, in the order of their admission; at most ``most``."""
+def fill(waiting: Sequence[WaitingTasks], pools: Pools, shares: Shares, limit: int) -> list[int]:
+    """Return the rows of the admitted tasks in the order of their admission; at most ``limit``."""
     admitted: list[int] = []
-    while len(admitted) < most:
-        ready = [each for each in waiting if each.tasks and pools.has(each.signature, each.demands[0])]
+    while len(admitted) < limit:
+        ready = [each for each in waiting if each.tasks and pools.can_take(each.signature, each.demands[0])]
         if not ready:
             break
-        chosen = shares.next_of({each.principal: None for each in ready})
+        chosen = shares.choose({each.principal: None for each in ready})
         mine = min((each for each in ready if each.principal == chosen), key=lambda each: each.tasks[0])
         demand = mine.demands.popleft()
         pools.take(mine.signature, demand)
-        shares.give(chosen, demand)
+        shares.add(chosen, demand)
         admitted.append(mine.tasks.popleft())
     return admitted
 
 
 class SlotShares:
-    """Max-min over slots (Choosy): whoever has the fewest is next."""
+    """Max-min fairness over slots (Choosy): the principal with the fewest slots is next."""
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}
 
-    def next_of(self, candidates: Iterable[str]) -> str:
-        """The fewest slots; of equals the first by name."""
+    def choose(self, candidates: Iterable[str]) -> str:
+        """Return the principal with the fewest slots; among equals, the first by name."""
         return min(candidates, key=lambda each: (self.slots.get(each, 0), each))
 
-    def give(self, principal: str, demand: Floats) -> None:
-        """One slot more."""
+    def add(self, principal: str, demand: Floats) -> None:
+        """Count one more slot."""
         self.slots[principal] = self.slots.get(principal, 0) + 1
 
 
@@ -102,27 +107,28 @@ class _PoolNode:
 class DominantShares:
     """Hierarchical dominant resource fairness (H-DRF): principals are paths, such as "org/team/user".
 
-    From the root down the child with the least dominant share is taken, among those that have a candidate.
-    Before its vectors are added up, each child is rescaled to the least share among its siblings: without
-    that a branch whose users want different resources would look richer than each of them is.
+    At each level, starting at the root, the child with the least dominant share is chosen among the children
+    with a candidate. Each child's vector is rescaled to the least share among its siblings before the vectors
+    are added up. Without rescaling, a branch whose users want different resources would seem to have a larger
+    share than each of its users.
 
     Args:
-        total: what the cluster has in each resource, shape (D,); 0 is not counted.
+        total: the cluster's capacity of each resource, shape (D,); a capacity of 0 is not counted.
     """
 
     def __init__(self, total: Floats) -> None:
         self._total = total
         self._root = _PoolNode(total * 0)
 
-    def give(self, principal: str, demand: Floats) -> None:
-        """A leaf uses more."""
+    def add(self, principal: str, demand: Floats) -> None:
+        """Add a demand to the usage of a principal."""
         node = self._root
         for part in principal.split("/"):
             node = node.children.setdefault(part, _PoolNode(self._total * 0))
         node.usage = node.usage + demand
 
-    def next_of(self, candidates: Iterable[str]) -> str:
-        """From the root down, the branch with the least share."""
+    def choose(self, candidates: Iterable[str]) -> str:
+        """Return the candidate that is reached by the branch with the least share at each level."""
         left = [name.split("/") for name in candidates]
         node, depth = self._root, 0
         while len(left) > 1:
@@ -141,7 +147,7 @@ class DominantShares:
         return self.share(self._vector(child)) if child is not None else 0.0
 
     def share(self, usage: Floats) -> float:
-        """The dominant share of a vector."""
+        """Return the dominant share of a vector."""
         return max(
             (float(used / has) for used, has in zip(usage, self._total, strict=True) if has > 0), default=0.0
         )

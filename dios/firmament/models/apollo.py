@@ -1,13 +1,14 @@
-"""Apollo (§8.3, the example; Boutin et al., OSDI 2014): the place where a task will be done first.
+"""Apollo (§8.3, the example; Boutin et al., OSDI 2014): place each task where it should end first.
 
-For: tasks whose run time is known, on machines that differ, with data. Not for: work that nobody has
-described or profiled; all of it takes ``unknown`` seconds then, and data alone decides.
+The model estimates the completion time of a task in each place as E = I + W + R, in milliseconds: moving the
+input, waiting for the machine, and running there. It needs run times from profiles or descriptions. A task
+with neither counts as ``unknown`` seconds long; if all tasks do, the data alone decides.
 
-E = I + W + R, in milliseconds: moving the input, waiting for the machine, and running there. W is the
-wait-time matrix: when each machine has room for a task of a class, from what runs there. A machine with
-room now (W = 0) has an arc from the class at E for one task a round, as Apollo itself has it. A machine
-without room cannot have one, as flow is a place now; so the k-th oldest task of a class waits at the k-th
-least E of the machines that are busy: it takes a place at once only where that is done no later.
+W is the wait-time matrix: the time until each machine has room for a task of a class, computed from the tasks
+that run there. If a machine has room now (W = 0), the path to it through the class costs E and admits one
+task a round, as in Apollo. A machine without room cannot have an arc, because flow to it would place the task
+now. Instead, waiting costs the k-th oldest task of a class the k-th least E of the busy machines. So the task
+takes a free place only if it should end there no later.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ _CLASS = 1
 
 
 class _Plan(NamedTuple):
-    """What one class may expect: all vectors by machine, rows ascending."""
+    """The estimates for one class; all vectors are indexed by machine, rows ascending."""
 
     machines: Ints
     run: Floats
     """R in seconds."""
     wait: Floats
-    """W in seconds; infinity where it never fits."""
+    """W in seconds; infinity for a machine on which the class never fits."""
 
 
 class ApolloModel(QuincyModel):
-    """Earliest completion.
+    """The model of the earliest completion.
 
     Args:
         psi: milliseconds for 1 GB from the same rack.
         xi: milliseconds for 1 GB from another rack.
-        candidates: the most machines with room that a class has arcs to.
-        unknown: seconds that a task of unknown length is taken to run.
-        threshold: see ``DataModel``, as the next.
-        machine_arcs: see there.
+        candidates: the largest number of machines with room that a class has arcs to.
+        unknown: the assumed run time in seconds of a task of unknown length.
+        threshold: see ``DataModel``.
+        machine_arcs: see ``DataModel``.
 
     Raises:
         BadModelError: a value is out of range.
@@ -88,20 +89,20 @@ class ApolloModel(QuincyModel):
         self._waits: dict[bytes, Floats] = {}
         self._ends: tuple[Ints, Floats] | None = None
         self._worst = np.zeros(0, np.int64)
-        self._asked_worst = np.zeros(0, np.int64)
+        self._latest_worst = np.zeros(0, np.int64)
 
     def begin(self, state: ClusterState) -> None:
-        """The wait-time matrix is made anew."""
+        """Drop the estimates of the last round."""
         self._plans, self._waits, self._ends = {}, {}, None
 
     def plan(self, state: ClusterState, number: int) -> _Plan:
-        """R and W of a class (its number in ``ClusterState.equivalences``) on each machine."""
+        """Return R and W of a class (its number in ``ClusterState.equivalences``) on each machine."""
         if number not in self._plans:
             machines = open_machines(state)
             waiting = waiting_tasks(state)
             mine = waiting[state.tasks.equivalence[waiting] == number]
             demand = state.tasks.demand[mine].max(axis=0, initial=0.0)
-            # Classes that ask for as much wait as long.
+            # Classes with equal demands have equal wait times.
             wait = self._waits.get(demand.tobytes())
             if wait is None:
                 wait = self._waits[demand.tobytes()] = _waits(state, machines, demand, self._releases(state))
@@ -109,7 +110,7 @@ class ApolloModel(QuincyModel):
         return self._plans[number]
 
     def _runs(self, state: ClusterState, number: int, tasks: Ints, machines: Ints) -> Floats:
-        """R of a class by machine: its profile on the type, or the mean of what its tasks say."""
+        """Return R of a class by machine: its profile on the type, or the mean of its tasks' run times."""
         expected = self.runtimes.expected(state, tasks) if len(tasks) else np.array([self.runtimes.unknown])
         found = np.full(len(machines), float(expected.mean()))
         kinds = state.resources.machine_type[machines]
@@ -121,11 +122,11 @@ class ApolloModel(QuincyModel):
         return found
 
     def _releases(self, state: ClusterState) -> tuple[Ints, Floats]:
-        """Running tasks in the order of their expected ends, and in how many seconds those are."""
+        """Return the running tasks in the order of their expected ends, and the seconds until those."""
         if self._ends is None:
             running = running_tasks(state)
             left = self.runtimes.expected(state, running) - (state.now - state.tasks.since[running])
-            # One that should have ended is as good as at its end.
+            # A task that exceeds its expected run time counts as ending now.
             left = np.maximum(left, 0.0)
             order = np.argsort(left, kind="stable")
             self._ends = running[order], left[order]
@@ -134,20 +135,20 @@ class ApolloModel(QuincyModel):
     # Arcs -------------------------------------------------------------------------------------------
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """All that wait: W changes with every round."""
+        """Return the waiting tasks: W changes in every round."""
         return waiting_tasks(state)
 
     def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """I; ``task_options`` adds the rest."""
+        """Return I; ``task_options`` adds the rest."""
         costs = super().data_costs(state, found)
-        self._asked_worst = costs.worst
+        self._latest_worst = costs.worst
         return costs
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Machines with room that hold enough of the input, at I + R (and W = 0)."""
+        """Return the machines with room that hold enough of the input, at I + R (and W = 0)."""
         found = super().task_options(state, tasks)
-        self._worst_of(state, tasks)
-        self._worst[tasks] = self._asked_worst
+        self._worst_cost(state, tasks)
+        self._worst[tasks] = self._latest_worst
         cost = found.cost.copy()
         keep: Flags = np.zeros(len(cost), np.bool_)
         number = state.tasks.equivalence[tasks[found.task]]
@@ -162,20 +163,23 @@ class ApolloModel(QuincyModel):
             cost[mine] += whole(np.nan_to_num(here))
         return Options(found.task[keep], found.target[keep], cost[keep])
 
-    def _worst_of(self, state: ClusterState, tasks: Ints) -> Ints:
-        """I at the worst place, as it was when the options were asked for; 0 before; shape (n,)."""
+    def _worst_cost(self, state: ClusterState, tasks: Ints) -> Ints:
+        """Return I at the worst place when the options were last requested, or 0 before; shape (n,)."""
         missing = len(state.tasks.alive) - len(self._worst)
         if missing > 0:
             self._worst = np.concatenate([self._worst, np.zeros(missing, np.int64)])
         return self._worst[tasks]
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """T -> its class, at I when all of the input comes from the worst place."""
+        """Return arcs T -> its class, at I when all of the input comes from the worst place."""
         classes = class_numbers(_CLASS, state.tasks.equivalence[tasks])
-        return Options(np.arange(len(tasks)), classes, self._worst_of(state, tasks))
+        return Options(np.arange(len(tasks)), classes, self._worst_cost(state, tasks))
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Class -> the machines with room that are done first, at R, one task a round; for who waits."""
+        """Return arcs from classes with waiting tasks to the machines with room and the least R.
+
+        Each arc costs R and admits one task a round.
+        """
         parts: list[ClassArcs] = []
         wanted = state.tasks.equivalence[waiting_tasks(state)]
         for number in np.intersect1d(class_members(classes), wanted).tolist():
@@ -188,7 +192,7 @@ class ApolloModel(QuincyModel):
         return joined(*parts)
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """I + W + R at the machine that a task would wait for; one more, so that a tie means now."""
+        """Return I + W + R at the machine for which a task would wait, plus 1: in a tie it starts now."""
         cost = np.full(len(tasks), NEVER)
         number = state.tasks.equivalence[tasks]
         for each in np.unique(number).tolist():
@@ -197,22 +201,22 @@ class ApolloModel(QuincyModel):
             mine = np.flatnonzero(number == each)
             oldest = mine[np.lexsort((tasks[mine], state.tasks.submitted[tasks[mine]]))]
             some = oldest[: len(busy)]
-            cost[some] = whole(busy[: len(some)] * _MS) + self._worst_of(state, tasks[some]) + 1
+            cost[some] = whole(busy[: len(some)] * _MS) + self._worst_cost(state, tasks[some]) + 1
         return cost
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nobody moves."""
+        """Return the cost of staying that keeps every task in place."""
         return stay(tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nobody is stopped."""
+        """Return the cost of being stopped that keeps every task running."""
         return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """I, W and R at a machine."""
+        """Return I, W and R at a machine."""
         if running := unmoved(state, task):
             return running
-        # The task may have come after the last round.
+        # The task may have been submitted after the last round.
         self.begin(state)
         plan = self.plan(state, int(state.tasks.equivalence[task]))
         data = self.explain_data(state, task, resource)
@@ -225,14 +229,14 @@ class ApolloModel(QuincyModel):
 
 
 def _waits(state: ClusterState, machines: Ints, demand: Floats, releases: tuple[Ints, Floats]) -> Floats:
-    """Seconds until each machine has a slot and room for ``demand``; infinity: never."""
+    """Return the seconds until each machine has a slot and room for ``demand``; infinity: never."""
     slots = (state.resources.slots - state.resources.running)[machines]
     free = state.available(machines)
     wait = np.where((slots > 0) & np.all(free >= demand, axis=1), 0.0, np.inf)
     place = np.full(len(state.resources.alive), -1)
     place[machines] = np.arange(len(machines))
     where = place[state.tasks.machine[releases[0]]]
-    # What runs on drained machines frees nothing that anybody could use.
+    # The room that ends of tasks free on a drained machine cannot be used.
     busy = np.flatnonzero(where >= 0)
     busy = busy[np.isinf(wait[where[busy]])]
     for each in busy.tolist():
@@ -242,6 +246,6 @@ def _waits(state: ClusterState, machines: Ints, demand: Floats, releases: tuple[
         slots[at] += 1
         free[at] += state.tasks.demand[task]
         if slots[at] > 0 and np.all(free[at] >= demand):
-            # At once would be 0, which means room now.
+            # A wait of 0 means that the machine has room now.
             wait[at] = max(left, 1e-3)
     return wait

@@ -1,11 +1,11 @@
 """Choosy and H-DRF (Table 8.6; Ghodsi et al., EuroSys 2013; Bhattacharya et al., SoCC 2013), by admission.
 
-For: fairness that counts what tasks can use: constrained max-min over slots, and dominant shares over a
-hierarchy of principals. Not for: places; an admitted task goes wherever its constraints allow.
+Fairness counts only the resources that tasks can use: constrained max-min fairness over slots, and dominant
+shares over a hierarchy of principals. An admitted task may go wherever its constraints allow.
 
-In each round the free slots are dealt out in the model's head, one by one, to whoever has least and could
-use one. Only the tasks that got one have an arc to X; the others have none but to U (admission control).
-Nobody is stopped: shares even out as tasks end.
+In each round the model assigns one free slot after another to the principal with the least share that has a
+task for the slot. Only the admitted tasks have an arc to X; the others have an arc to U alone (admission
+control). No task is stopped: shares even out as tasks end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ChoosyModel(TrivialModel):
     """Constrained max-min fairness over slots.
 
     Args:
-        wave: the most tasks that are admitted in one round.
-        waiting: what waiting costs at once.
-        per_second: and for each second.
+        wave: the largest number of tasks that are admitted in one round.
+        waiting: the cost of waiting at once.
+        per_second: the additional cost of each second of waiting.
 
     Raises:
         BadModelError: a value is out of range.
@@ -50,41 +50,43 @@ class ChoosyModel(TrivialModel):
         not_negative(self.name, wave=wave)
         self.wave = wave
         self._admitted: Flags = np.zeros(0, np.bool_)
-        self._told: Flags = np.zeros(0, np.bool_)
+        self._last_admitted: Flags = np.zeros(0, np.bool_)
 
     def shares(self, state: ClusterState) -> Shares:
-        """Who has what before this round."""
+        """Return the shares of a cluster without running tasks."""
         return SlotShares()
 
     def begin(self, state: ClusterState) -> None:
-        """Deal out what is free."""
+        """Admit waiting tasks to the free slots."""
         self._admitted = np.zeros(len(state.tasks.alive), np.bool_)
         shares = self.shares(state)
         for row in running_tasks(state).tolist():
-            shares.give(_principal(state, row), state.tasks.demand[row])
+            shares.add(_principal(state, row), state.tasks.demand[row])
         waiting, pools = _queues(state)
         self._admitted[fill(waiting, pools, shares, self.wave)] = True
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Whoever is admitted now and was not, or the other way round."""
+        """Return the waiting tasks that were admitted or rejected since the scheduler last asked."""
         waiting = waiting_tasks(state)
-        changed: Flags = self._admitted[waiting] != self._known(len(self._admitted))[waiting]
+        changed: Flags = self._admitted[waiting] != self._admitted_before(len(self._admitted))[waiting]
         return waiting[changed]
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """X for those admitted."""
-        self._known(len(self._admitted))[tasks] = self._admitted[tasks]
+        """Return X for the admitted tasks."""
+        self._admitted_before(len(self._admitted))[tasks] = self._admitted[tasks]
         chosen = np.flatnonzero(self._admitted[tasks])
         return Options(chosen, np.full(len(chosen), state.cluster), np.zeros(len(chosen), np.int64))
 
-    def _known(self, length: int) -> Flags:
-        """Who was admitted when the scheduler last asked."""
-        if len(self._told) < length:
-            self._told = np.concatenate([self._told, np.zeros(length - len(self._told), np.bool_)])
-        return self._told
+    def _admitted_before(self, length: int) -> Flags:
+        """Return for each task row whether it was admitted when the scheduler last asked."""
+        if len(self._last_admitted) < length:
+            self._last_admitted = np.concatenate(
+                [self._last_admitted, np.zeros(length - len(self._last_admitted), np.bool_)]
+            )
+        return self._last_admitted
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Whether it was its principal's turn."""
+        """Return the task's principal, and whether the task was admitted."""
         if running := unmoved(state, task):
             return running
         who = _principal(state, task) or "nobody"
@@ -100,7 +102,7 @@ class HdrfModel(ChoosyModel):
     summary = "H-DRF: dominant shares over a hierarchy of principals, by admission"
 
     def shares(self, state: ClusterState) -> Shares:
-        """Dominant shares of all that the cluster has."""
+        """Return dominant shares of the cluster's whole capacity."""
         return DominantShares(state.resources.capacity[state.cluster])
 
 
@@ -109,7 +111,7 @@ def _principal(state: ClusterState, task: int) -> str:
 
 
 def _queues(state: ClusterState) -> tuple[list[WaitingTasks], Pools]:
-    """Who waits, by principal and hard constraints; and the free slots by who may use them."""
+    """Return the waiting tasks by principal and hard constraints, and the free slots that each may use."""
     waiting = waiting_tasks(state)
     waiting = waiting[np.argsort(state.tasks.submitted[waiting], kind="stable")]
     signatures: dict[tuple[Constraint, ...], int] = {}

@@ -1,10 +1,11 @@
 """Delay scheduling (Table 8.6; Zaharia et al., EuroSys 2010): wait a little for a place with the data.
 
-For: short tasks on busy clusters, where a slot beside the data comes free soon.
-Not for: weighing how much data there is (``quincy``); a place is local, in the rack, or neither.
+It suits short tasks on busy clusters, where a slot near the data becomes free soon. A place is local, in the
+rack, or neither; ``quincy`` also considers the amount of data.
 
-As the table says, the delay is in v: at first waiting is cheaper than any place but those with the data,
-after ``machine_wait`` seconds cheaper than any outside of the rack, and after ``rack_wait`` dearer than all.
+As in the table, the delay is in v, the cost of waiting. At first only the places with the data are cheaper
+than waiting. After ``machine_wait`` seconds the places in the rack are cheaper, too, and after ``rack_wait``
+seconds all places.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ RACK = 2_000
 ANYWHERE = 4_000
 """The cost of any other machine."""
 _PATIENT, _RELAXED, _URGENT = 1_000, 3_000, 5_000
-"""What waiting costs in the three phases: below RACK, below ANYWHERE, above it."""
+"""The cost of waiting in the three phases: below RACK, below ANYWHERE, above ANYWHERE."""
 
 
 class DelayModel(DataModel):
-    """The delay goes by the time that the task itself has waited.
+    """Delay scheduling by the time that the task itself has waited.
 
     Args:
-        machine_wait: so many seconds a task waits for a machine with its data.
-        rack_wait: after so many it goes anywhere; not below ``machine_wait``.
-        threshold: see ``DataModel``, as the next two.
-        machine_arcs: see there.
-        rack_arcs: see there.
+        machine_wait: the number of seconds for which a task waits for a machine with its data.
+        rack_wait: the number of seconds after which it may go anywhere; at least ``machine_wait``.
+        threshold: see ``DataModel``.
+        machine_arcs: see ``DataModel``.
+        rack_arcs: see ``DataModel``.
 
     Raises:
         BadModelError: a value is out of range.
     """
 
     name = "delay"
-    summary = "delay scheduling: wait briefly for a slot beside the data"
+    summary = "delay scheduling: wait briefly for a slot near the data"
 
     def __init__(
         self,
@@ -54,36 +55,38 @@ class DelayModel(DataModel):
         super().__init__(threshold=threshold, machine_arcs=machine_arcs, rack_arcs=rack_arcs)
         not_negative(self.name, machine_wait=machine_wait, rack_wait=rack_wait)
         if rack_wait < machine_wait:
-            raise BadModelError(f"model delay: rack_wait is {rack_wait}, below machine_wait ({machine_wait})")
+            raise BadModelError(
+                f"model delay: rack_wait is {rack_wait}; it must be at least machine_wait ({machine_wait})"
+            )
         self.machine_wait = machine_wait
         self.rack_wait = rack_wait
 
     def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """Nothing, RACK and ANYWHERE; a task without data is at home everywhere."""
+        """Return 0, RACK and ANYWHERE; for a task without data every place costs 0."""
         anywhere = np.where(found.total > 0, ANYWHERE, 0)
         return DataCosts(np.zeros_like(found.machine), np.full_like(found.rack, RACK), anywhere)
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Three steps, and a little for each second so that the older goes first."""
+        """Return the cost of the task's phase, plus a little for each second: older tasks go first."""
         waited = state.tasks.waiting_time(tasks, state.now)
         steps = np.where(waited < self.rack_wait, _RELAXED, _URGENT)
         steps = np.where(waited < self.machine_wait, _PATIENT, steps)
         return steps + np.minimum(whole(waited), RACK // 2 - 1)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nobody moves."""
+        """Return the cost of staying that keeps every task in place."""
         return stay(tasks)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nobody is stopped: delay scheduling waits instead."""
+        """Return the cost of being stopped that keeps every task running: delay scheduling only waits."""
         return stop_nobody(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """How long it waits for what."""
+        """Return how long the task has waited, and the places that it accepts now and later."""
         if running := unmoved(state, task):
             return running
         if not any(block.size for block in state.tasks.descriptors[task].blocks):
-            return "it has no input, so every place is as good"
+            return "it has no input, so all places are equal"
         waited = float(state.tasks.waiting_time(np.array([task]), state.now)[0])
         return (
             f"waited {waited:.1f} s: a machine with its data only for {self.machine_wait:g} s, "

@@ -1,12 +1,12 @@
-"""Jockey-like deadlines (Table 8.6; Ferguson et al., EuroSys 2012): just enough tasks, in time.
+"""Jockey-like deadlines (Table 8.6; Ferguson et al., EuroSys 2012): run just enough tasks to be in time.
 
-For: batch jobs with deadlines beside others without. Not for: places, which are all alike here.
+It suits batch jobs with deadlines that share a cluster with other jobs. All places are equal.
 
-As the table says, deadlines are in the cost of U and in how many of a job's tasks are wanted: a job gets
-as many at once as its remaining work needs to be done in time, and v of those rises along a utility
-curve as their slack goes. The others, and jobs without a deadline, run in what is left over.
-Remaining work is what ``expected_runtime`` and the profiles say; a class of which neither is known is
-taken for ``unknown`` seconds.
+As in the table, a deadline determines the cost of waiting (v) and the number of a job's tasks that are needed
+at once. A job needs the number of tasks that completes its remaining work in time. Their v rises along a
+utility curve as the slack shrinks. Other tasks, and jobs without a deadline, run in the remaining slots.
+Remaining work comes from ``expected_runtime`` and the profiles; a task with neither counts as ``unknown``
+seconds long.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from dios.firmament.models.trivial import anywhere
 
 
 class JockeyModel(BaseModel):
-    """A utility curve over slack.
+    """A model with a utility curve over slack.
 
     Args:
-        idle: v of a task that is not needed yet; more than any place's cost, which is 0.
-        utility: what is added to v when no slack is left.
-        steepness: the power of the curve; 1 is a straight line, more rises later.
-        margin: plans are made for this share of the time that is left, for runs that take longer.
-        lost: cost of a second of work that is lost with a stopped task.
-        unknown: seconds that a task of unknown length is taken to run.
+        idle: the cost of waiting of a task that is not needed yet; every place costs 0.
+        utility: the amount added to the cost of waiting when no slack is left.
+        steepness: the power of the curve; 1 is a straight line, a larger power rises later.
+        margin: the share of the remaining time for which the model plans, in case runs take longer.
+        lost: the cost of a second of work that is lost with a stopped task.
+        unknown: the assumed run time in seconds of a task of unknown length.
 
     Raises:
         BadModelError: a value is out of range.
     """
 
     name = "jockey"
-    summary = "deadlines: as many tasks as a job needs to be in time, more urgent as slack goes"
+    summary = "deadlines: as many tasks as a job needs to be in time, more urgent with less slack"
 
     def __init__(
         self,
@@ -60,7 +60,9 @@ class JockeyModel(BaseModel):
             unknown=unknown,
         )
         if not 0 < margin <= 1 or idle < 1 or steepness < 1:
-            raise BadModelError("model jockey: margin is a share above 0; idle and steepness are at least 1")
+            raise BadModelError(
+                "model jockey: margin must be above 0 and at most 1; idle and steepness must be at least 1"
+            )
         self.idle = idle
         self.utility = utility
         self.steepness = steepness
@@ -70,7 +72,7 @@ class JockeyModel(BaseModel):
         self._urgency: Floats = np.zeros(0)
 
     def begin(self, state: ClusterState) -> None:
-        """Which tasks are needed, and how urgently, for all jobs at once."""
+        """Compute for all jobs which tasks are needed, and how urgently."""
         tasks = state.tasks.all()
         left = self._time_left(state, tasks)
         work = np.maximum(
@@ -83,12 +85,15 @@ class JockeyModel(BaseModel):
         self._urgency[tasks] = np.where(wanted, pressure**self.steepness, 0.0)
 
     def _time_left(self, state: ClusterState, tasks: Ints) -> Floats:
-        """Seconds until each task's deadline, at least 0; infinity without one."""
+        """Return the seconds until each task's deadline, at least 0; infinity without a deadline."""
         left: Floats = np.maximum(state.tasks.deadline[tasks] - state.now, 0.0)
         return left
 
     def allocation(self, state: ClusterState, job: int) -> int:
-        """How many tasks of a job (row) are to run at once, so that all its work is done in time."""
+        """Return the number of a job's tasks that must run at once to complete its work in time.
+
+        ``job`` is a row.
+        """
         tasks = state.tasks.all()
         tasks = tasks[state.tasks.job[tasks] == job]
         self.begin(state)
@@ -99,7 +104,7 @@ class JockeyModel(BaseModel):
         return int(np.count_nonzero(self._wanted(state, tasks, work, left)))
 
     def _wanted(self, state: ClusterState, tasks: Ints, work: Floats, left: Floats) -> Flags:
-        """Which tasks are needed at once: running ones first, then the oldest, of each job in turn."""
+        """Return True for each task that is needed now: of each job the running ones, then the oldest."""
         jobs = state.tasks.job[tasks]
         number = len(state.jobs.alive)
         dated = np.isfinite(left)
@@ -115,21 +120,21 @@ class JockeyModel(BaseModel):
         return dated & (rank < count[jobs])
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Anywhere, for nothing."""
+        """Return an arc to X at cost 0 for each task."""
         return anywhere(state, tasks, np.zeros(len(tasks), np.int64))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """``idle``, and of those needed ``utility`` times the curve."""
+        """Return ``idle``, plus ``utility`` times the curve for the tasks that are needed."""
         return self.idle + whole(self.utility * self._urgency[tasks])
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """The same, and the work that would be lost."""
+        """Return the cost of waiting, plus that of the work that would be lost."""
         lost = self.lost * state.tasks.running_time(tasks, state.now)
         return self.task_to_unscheduled(state, tasks) + whole(lost)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """The slack and how many of the job are needed."""
-        # The task may have come after the last round.
+        """Return the slack, and the number of the job's tasks that are needed."""
+        # The task may have been submitted after the last round.
         self.begin(state)
         left = float(self._time_left(state, np.array([task]))[0])
         cost = int(self.task_to_unscheduled(state, np.array([task]))[0])

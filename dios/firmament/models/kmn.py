@@ -1,13 +1,13 @@
 """KMN (Table 8.6; Venkataraman et al., OSDI 2014): any k of a job's n tasks will do, so take the k nearest.
 
-For: jobs over a sample of their input. The job is submitted with n tasks and ``gang`` (or
-``minimum_running``) k; that k of them start together is the gang's doing (§6.3.3).
-Not for: withdrawing the rest once k are done, which is up to whoever submitted them.
+It suits jobs over a sample of their input. Submit the job with n tasks, and k as ``gang`` (or
+``minimum_running``). The gang makes k of them start together (§6.3.3). When k are done, the submitter of the
+job must withdraw the others.
 
-Which k: those that the solver finds cheapest by data, over all jobs and slots at once. The other n - k
-have a v of ``extra``: they run only where a place costs less than that, so 0 lets none run, and a larger
-value buys insurance against stragglers. Who runs beyond the k gives way to others at the same price; the
-k themselves are held by the gang.
+The solver selects the k tasks that are cheapest by data, over all jobs and slots at once. The cost of waiting
+(v) of the other n - k tasks is ``extra``. They run only in a place that costs less, so 0 lets none of them
+run, and a larger value insures against stragglers. A running task beyond the k gives way to other tasks at
+the same cost; the gang protects the k themselves.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dios.firmament.models.quincy import QuincyModel
 
 
 class KmnModel(QuincyModel):
-    """Quincy's data terms; v is small for tasks of which only some are needed.
+    """Quincy's data terms, with a low cost of waiting for tasks of jobs that need only some of their tasks.
 
     Args:
-        psi: see ``QuincyModel``, as all but the last.
-        xi: see there.
-        omega: see there; for jobs that need all their tasks.
-        theta: see there.
-        threshold: see there.
-        machine_arcs: see there.
-        rack_arcs: see there.
-        extra: the cost of doing without one of the n - k tasks that are not needed.
+        psi: see ``QuincyModel``.
+        xi: see ``QuincyModel``.
+        omega: see ``QuincyModel``; it applies to jobs that need all their tasks.
+        theta: see ``QuincyModel``.
+        threshold: see ``QuincyModel``.
+        machine_arcs: see ``QuincyModel``.
+        rack_arcs: see ``QuincyModel``.
+        extra: the cost of not running one of the n - k tasks that are not needed.
 
     Raises:
         BadModelError: a value is out of range.
@@ -65,17 +65,17 @@ class KmnModel(QuincyModel):
         self.extra = extra
 
     def needed(self, state: ClusterState, tasks: Ints) -> Ints:
-        """How many of each task's job are needed; 0 means all of them; shape (n,)."""
+        """Return the number of needed tasks of each task's job; 0 means all of them; shape (n,)."""
         jobs = state.tasks.job[tasks]
         return np.maximum(state.jobs.gang[jobs], state.jobs.minimum[jobs])
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """``extra`` where only some are needed, otherwise Quincy's."""
+        """Return ``extra`` for jobs that need only some of their tasks, otherwise Quincy's cost."""
         some = self.needed(state, tasks) > 0
         return np.where(some, self.extra, super().task_to_unscheduled(state, tasks))
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """How many are needed, and what the data costs."""
+        """Return the number of needed tasks, and the costs of the data."""
         needed = int(self.needed(state, np.array([task]))[0])
         text = super().explain(state, task, resource)
         return f"{needed} tasks of its job are needed; {text}" if needed else text

@@ -1,11 +1,12 @@
 """LATE (Table 8.6; Zaharia et al., OSDI 2008): copies of the tasks that will end last, on fast machines.
 
-For: jobs whose slowest task decides. Not for: making the copies; a model cannot submit tasks.
+It suits jobs whose slowest task decides their length. A model cannot submit tasks, so the program that runs
+the job makes the copies. It reports the progress of its tasks (:meth:`LateModel.progressed`), asks which
+tasks to copy (:meth:`LateModel.candidates`), submits each copy as a task of the job, and names the original
+of the copy (:meth:`LateModel.copied`).
 
-How speculation is modelled: whoever runs the job tells how far its tasks are (:meth:`LateModel.progressed`),
-asks whom to copy (:meth:`LateModel.candidates`), submits the copy as a task of the job, and says of what it
-is one (:meth:`LateModel.copied`). In the network a copy has preference arcs to fast machines alone, none to
-the machine of its original and none to X; its v is small, so that every ordinary task goes before it.
+In the network a copy has preference arcs to fast machines only. It has no arc to the machine of its original
+or to X. Its cost of waiting (v) is low, so that every ordinary task goes before it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from dios.firmament.models.protocol import Options
 from dios.firmament.models.trivial import TrivialModel
 
 COPY = 200
-"""The cost of a fast machine for a copy; below it stands nothing but ordinary tasks' 0."""
+"""The cost of a fast machine for a copy; every place costs an ordinary task 0."""
 COPY_WAITING = 500
-"""What waiting costs a copy: more than COPY, less than any ordinary task's waiting."""
+"""The cost of waiting of a copy: more than COPY, less than that of any ordinary task."""
 
 
 class SpeculationCandidate(NamedTuple):
@@ -40,20 +41,20 @@ class SpeculationCandidate(NamedTuple):
     task: int
     """Row of the task."""
     left: float
-    """Seconds until its end, as its progress so far tells."""
+    """The seconds until its end at its average rate of progress so far."""
 
 
 class LateModel(TrivialModel):
-    """Longest approximate time to end.
+    """The model of the longest approximate time to end.
 
     Args:
-        slow_task: a task is slow whose rate is below this quantile of its job.
-        slow_node: a machine is slow whose tasks' mean relative rate is below this quantile of all machines.
-        cap: running and waiting copies are at most this share of the cluster's slots.
-        minimum_run: a task is judged after so many seconds.
-        arcs: the most arcs for each copy.
-        waiting: what waiting costs an ordinary task at once; above 500.
-        per_second: and for each second.
+        slow_task: a task is slow if its rate is below this quantile of its job.
+        slow_node: a machine is slow if its tasks' mean relative rate is below this quantile of all machines.
+        cap: the largest number of running and waiting copies, as a share of the cluster's slots.
+        minimum_run: the number of seconds after which a task is judged.
+        arcs: the largest number of arcs of each copy.
+        waiting: the cost of waiting of an ordinary task at once; above 500.
+        per_second: the additional cost of each second of waiting.
 
     Raises:
         BadModelError: a value is out of range.
@@ -78,7 +79,7 @@ class LateModel(TrivialModel):
             self.name, slow_task=slow_task, slow_node=slow_node, cap=cap, minimum_run=minimum_run, arcs=arcs
         )
         if max(slow_task, slow_node, cap) > 1:
-            raise BadModelError("model late: slow_task, slow_node and cap are shares, from 0 to 1")
+            raise BadModelError("model late: slow_task, slow_node and cap must be from 0 to 1")
         if waiting <= COPY_WAITING:
             raise BadModelError(f"model late: waiting is {waiting}; it must be above {COPY_WAITING}")
         self.slow_task, self.slow_node, self.cap = slow_task, slow_node, cap
@@ -88,17 +89,19 @@ class LateModel(TrivialModel):
         self._original: dict[int, int] = {}
 
     def progressed(self, task: int, share: float) -> None:
-        """A running task (identifier) has done ``share`` (0 to 1) of its work."""
+        """Record that a running task (identifier) has completed ``share`` (0 to 1) of its work."""
         if not 0 <= share <= 1:
-            raise BadModelError(f"model late: progress of task {task} is {share}; it is a share, from 0 to 1")
+            raise BadModelError(
+                f"model late: the progress of task {task} is {share}; it is a share and must be from 0 to 1"
+            )
         self._progress[task] = share
 
     def copied(self, copy: int, original: int) -> None:
-        """A task (identifier) that is or will be submitted is a copy of another one."""
+        """Record that ``copy`` is a copy of ``original`` (identifiers); it may be submitted later."""
         self._original[copy] = original
 
     def begin(self, state: ClusterState) -> None:
-        """What was told of tasks that there are not, and are not copied, is forgotten."""
+        """Forget the progress of tasks that do not exist, and copies without an existing task."""
         known = state.tasks
         self._progress = {task: share for task, share in self._progress.items() if task in known}
         self._original = {
@@ -106,12 +109,12 @@ class LateModel(TrivialModel):
         }
 
     def remove_task(self, state: ClusterState, task: int) -> None:
-        """Forget how far it was and what it was a copy of."""
+        """Forget a task's progress, and its original if it is a copy."""
         self._progress.pop(int(state.tasks.id[task]), None)
         self._original.pop(int(state.tasks.id[task]), None)
 
     def candidates(self, state: ClusterState) -> list[SpeculationCandidate]:
-        """Whom to copy now, the most urgent first; no more than the cap leaves room for."""
+        """Return the tasks to copy now, the one with the longest time to end first, within the cap."""
         room = int(self.cap * state.resources.slots[state.cluster]) - len(self._original)
         tasks, rates = self._rates(state)
         tried = set(self._original.values())
@@ -127,17 +130,17 @@ class LateModel(TrivialModel):
         return sorted(found, key=lambda each: (-each.left, each.task))[: max(room, 0)]
 
     def _rates(self, state: ClusterState) -> tuple[Ints, Floats]:
-        """Tasks that ran long enough and told how far they are, and their progress for each second."""
+        """Return the tasks that ran long enough and have a progress, and their progress per second."""
         running = running_tasks(state)
         ran = state.now - state.tasks.since[running]
-        told = [int(each) in self._progress for each in state.tasks.id[running]]
-        judged = np.array(told, np.bool_) & (ran >= max(self.minimum_run, 1e-9))
+        reported = [int(each) in self._progress for each in state.tasks.id[running]]
+        judged = np.array(reported, np.bool_) & (ran >= max(self.minimum_run, 1e-9))
         tasks = running[judged]
         done = np.array([self._progress[int(each)] for each in state.tasks.id[tasks]], np.float64)
         return tasks, done / ran[judged]
 
     def fast_machines(self, state: ClusterState) -> Ints:
-        """Rows of the machines that are not slow; one of which nothing is known is not."""
+        """Return the rows of the machines that are not slow; a machine without judged tasks is not slow."""
         machines = state.resources.at(Level.MACHINE)
         tasks, rates = self._rates(state)
         jobs = state.tasks.job[tasks]
@@ -161,12 +164,12 @@ class LateModel(TrivialModel):
         return np.flatnonzero([int(each) in self._original for each in state.tasks.id[tasks]])
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Copies that wait: which machines are fast and have room changes."""
+        """Return the waiting copies: the fast machines with room change."""
         waiting = waiting_tasks(state)
         return waiting[self._is_copy(state, waiting)]
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """X for ordinary tasks; fast machines with room for copies."""
+        """Return X for ordinary tasks, and fast machines with room for copies."""
         copies = self._is_copy(state, tasks)
         ordinary = np.setdiff1d(np.arange(len(tasks)), copies)
         task, target = [ordinary], [np.full(len(ordinary), state.cluster)]
@@ -182,13 +185,13 @@ class LateModel(TrivialModel):
         return Options(joined[order], targets[order], cost[order])
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Little for copies, whatever they waited."""
+        """Return a low constant for copies, and the trivial model's cost for ordinary tasks."""
         cost = super().task_to_unscheduled(state, tasks)
         cost[self._is_copy(state, tasks)] = COPY_WAITING
         return cost
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Whether it is a copy, and of what."""
+        """Return the original and the costs of a copy, or the trivial model's text for other tasks."""
         original = self._original.get(int(state.tasks.id[task]))
         if original is None:
             return super().explain(state, task, resource)

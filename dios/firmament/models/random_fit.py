@@ -1,8 +1,8 @@
-"""Random first fit: the baseline of §8.2, a scheduler that puts each task on some machine with room.
+"""Random first fit: the baseline of §8.2, a scheduler that puts each task on a random machine with room.
 
-For: comparisons. The thesis ran it as a queue; as a cost model it draws a few machines with room for
-each waiting task and makes the first drawn the cheapest, so that the solver only settles who gets the
-last slot. Not for: use.
+It serves comparisons only. The scheduler of the thesis was a queue. As a cost model it draws a few machines
+with room for each waiting task and makes the first one the cheapest, so that the solver decides only which
+task gets the last slot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dios.firmament.models.trivial import TrivialModel
 
 
 class RandomFitModel(TrivialModel):
-    """A random machine that has room; no preemption, no migration; waiting as in the trivial model."""
+    """A random machine with room; no preemption, no migration; waiting costs as in the trivial model."""
 
     name = "random-fit"
     summary = "random first fit, the baseline of the thesis' experiments (section 8.2)"
@@ -30,11 +30,11 @@ class RandomFitModel(TrivialModel):
         self.choices = choices
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """All that wait: which machines have room changes with every round."""
+        """Return the waiting tasks: the machines with room change in every round."""
         return waiting_tasks(state)
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """The machines drawn at 0, 1, 2, ...; anywhere at the end, for when all of those filled up."""
+        """Return the drawn machines at costs 0, 1, 2, ..., and X at a higher cost in case they fill up."""
         every = np.arange(len(tasks))
         parts = [(every, np.full(len(tasks), state.cluster), np.full(len(tasks), self.choices))]
         machines = roomy(state, state.resources.at(Level.MACHINE))
@@ -52,7 +52,7 @@ class RandomFitModel(TrivialModel):
         return Options(task[order], target[order], cost[order])
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """That there is no reason."""
+        """Return the seed and the cost of waiting; a random place has no other reason."""
         if running := unmoved(state, task):
             return f"drawn at random when it was placed; {running}"
         wait = int(self.task_to_unscheduled(state, np.array([task]))[0])
@@ -60,7 +60,7 @@ class RandomFitModel(TrivialModel):
 
 
 def _drawn_before(drawn: Ints) -> Flags:
-    """Where a row of draws repeats itself; the same shape."""
+    """Return True where a value occurs earlier in its row; the same shape."""
     again = np.zeros(drawn.shape, np.bool_)
     for at in range(1, drawn.shape[1]):
         again[:, at] = np.any(drawn[:, :at] == drawn[:, at : at + 1], axis=1)

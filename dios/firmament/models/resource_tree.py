@@ -1,6 +1,6 @@
-"""Going up and down the tree of resources with whole columns, one level at a time.
+"""Aggregation along the tree of resources with whole columns, one level at a time.
 
-For: models that gather statistics from the leaves or look for subtrees. Not for: changing the tree.
+Models use it to gather statistics from the leaves and to find subtrees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Steps:
     parents: Ints
     """Each parent once, shape (p,)."""
     starts: Ints
-    """Where in ``children`` its children begin, shape (p,)."""
+    """The position in ``children`` of each parent's first child, shape (p,)."""
     children: Ints
     """Rows, shape (c,)."""
     above: Ints
@@ -28,7 +28,7 @@ class Steps:
 
 
 def steps_of(parents: Ints, children: Ints) -> Steps:
-    """The arcs ``parents[i] -> children[i]``, in whatever order; at least one."""
+    """Return the arcs ``parents[i] -> children[i]``, given in any order; at least one."""
     order = np.argsort(parents, kind="stable")
     above = parents[order]
     starts = np.flatnonzero(np.concatenate(([True], above[1:] != above[:-1])))
@@ -36,7 +36,7 @@ def steps_of(parents: Ints, children: Ints) -> Steps:
 
 
 def all_steps(state: ClusterState) -> list[Steps]:
-    """The whole tree, deepest level first."""
+    """Return the arcs of the whole tree, the deepest level first."""
     table = state.resources
     rows = table.all()
     rows = rows[table.parent[rows] != ABSENT]

@@ -1,6 +1,6 @@
-"""How long tasks will run: from profiles where there are any, from descriptions where not.
+"""Expected run times of tasks, from descriptions and profiles.
 
-For: models that plan in time (Apollo, Jockey). Not for: how long they ran already (``state``).
+Models that plan in time use them (Apollo, Jockey).
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ _NS = 1e9
 
 
 class Runtimes:
-    """Expected run times in seconds; what neither profile nor description knows is ``unknown``."""
+    """Expected run times in seconds; ``unknown`` for tasks with neither a description nor a profile."""
 
     def __init__(self, unknown: float) -> None:
         self.unknown = unknown
-        self._told: Floats = np.zeros(0)
+        self._described: Floats = np.zeros(0)
         self._identifier: Ints = np.zeros(0, np.int64)
 
-    def told(self, state: ClusterState, tasks: Ints) -> Floats:
-        """What descriptions say, NaN where they say nothing; shape (n,). Read once for each task."""
-        missing = len(state.tasks.alive) - len(self._told)
+    def described(self, state: ClusterState, tasks: Ints) -> Floats:
+        """Return the run times from the descriptions, NaN where missing; shape (n,).
+
+        Each description is read once.
+        """
+        missing = len(state.tasks.alive) - len(self._described)
         if missing > 0:
-            self._told = np.concatenate([self._told, np.full(missing, np.nan)])
+            self._described = np.concatenate([self._described, np.full(missing, np.nan)])
             self._identifier = np.concatenate([self._identifier, np.full(missing, -1)])
         fresh = tasks[self._identifier[tasks] != state.tasks.id[tasks]]
         for row in fresh.tolist():
             expected = state.tasks.descriptors[row].expected_runtime
-            self._told[row] = np.nan if expected is None else expected
+            self._described[row] = np.nan if expected is None else expected
         self._identifier[fresh] = state.tasks.id[fresh]
-        return self._told[tasks]
+        return self._described[tasks]
 
     def profiled(self, state: ClusterState, classes: Ints, machine_type: str | None = None) -> Floats:
-        """The mean of what each class took, on a type of machine or on all; NaN: not known; shape (n,)."""
+        """Return the mean run time of each class on a type of machine or on all; NaN: unknown; shape (n,)."""
         base = state.knowledge
         found = np.full(len(classes), np.nan)
         for at, number in enumerate(classes.tolist() if base is not None else ()):
@@ -46,10 +49,10 @@ class Runtimes:
         return found
 
     def expected(self, state: ClusterState, tasks: Ints) -> Floats:
-        """The description's word, then the profile's on any machine, then ``unknown``; shape (n,)."""
-        told = self.told(state, tasks)
-        silent = np.isnan(told)
-        if silent.any():
-            classes, which = np.unique(state.tasks.equivalence[tasks[silent]], return_inverse=True)
-            told[silent] = self.profiled(state, classes)[which]
-        return np.where(np.isnan(told), self.unknown, told)
+        """Return the described run time, else the mean on all machines, else ``unknown``; shape (n,)."""
+        described = self.described(state, tasks)
+        missing = np.isnan(described)
+        if missing.any():
+            classes, which = np.unique(state.tasks.equivalence[tasks[missing]], return_inverse=True)
+            described[missing] = self.profiled(state, classes)[which]
+        return np.where(np.isnan(described), self.unknown, described)

@@ -1,13 +1,13 @@
 """Sparrow (Table 8.6; Ousterhout et al., SOSP 2013): probe a few machines, take the least loaded.
 
-For: very short tasks, and many schedulers beside each other that share nothing: each coordinator runs its
-own model with its own seed, and conflicts come back as rejected placements.
-Not for: good places; nothing is looked at but how many tasks a machine has.
+It suits very short tasks and many independent schedulers: each coordinator runs its own model with its own
+seed, and conflicts come back as rejected placements. Only the number of tasks on a machine is considered.
 
-Batch sampling: the probes of all waiting tasks of a job are one class of the network, with an arc to each
-probed machine at the number of tasks that it has, for as many tasks as there are probes. The tasks are
-bound to probes by the solver, that is as late as can be. There is no arc to X: a task whose job's probes
-are all full waits for one of them, and is probed anew after ``patience`` seconds.
+Batch sampling: the probes of all waiting tasks of a job form one class of the network. The class has an arc
+to each probed machine. The arc's cost rises with the number of tasks on the machine, and its capacity is the
+number of probes of the machine. The solver binds tasks to probes, which is the latest possible moment. There
+is no arc to X: if all machines that its job probed are full, a task waits for one of them. It is probed again
+after ``patience`` seconds.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from dios.firmament.models.protocol import NO_CLASS_ARCS, NO_OPTIONS, ClassArcs,
 from dios.firmament.models.trivial import TrivialModel
 
 LOAD = 10
-"""The cost of each task that a probed machine has already."""
+"""The cost of each task that a probed machine already has."""
 _JOBS = 1
 
 
 class SparrowModel(TrivialModel):
-    """Power of two choices, over whole batches.
+    """The power of two choices, over whole batches.
 
     Args:
-        seed: of the probes; another one for each scheduler.
-        probes: how many machines are probed for each task.
-        patience: seconds of waiting after which a task is probed anew.
-        waiting: what waiting costs at once.
-        per_second: and for each second.
+        seed: of the probes; use a different one for each scheduler.
+        probes: the number of machines that are probed for each task.
+        patience: the number of seconds after which a waiting task is probed again.
+        waiting: the cost of waiting at once.
+        per_second: the additional cost of each second of waiting.
 
     Raises:
         BadModelError: a value is out of range.
@@ -69,16 +69,16 @@ class SparrowModel(TrivialModel):
         self.patience = patience
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """None: probes alone."""
+        """Return no arcs: tasks have only the arcs to their jobs' classes."""
         return NO_OPTIONS
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """T -> its job's probes."""
+        """Return an arc T -> its job's class for each task."""
         jobs = class_numbers(_JOBS, state.tasks.job[tasks])
         return Options(np.arange(len(tasks)), jobs, np.zeros(len(tasks), np.int64))
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """The probes of each job's waiting tasks; a machine that is probed twice has room for two."""
+        """Return the probes of each job's waiting tasks; a machine probed twice may take two tasks."""
         machines = open_machines(state)
         waiting = waiting_tasks(state)
         waiting = waiting[np.isin(state.tasks.job[waiting], class_members(classes))]
@@ -95,7 +95,7 @@ class SparrowModel(TrivialModel):
         return ClassArcs(class_numbers(_JOBS, pairs // width), target, cost, times.astype(np.int64))
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """How loaded the probed machine is."""
+        """Return the number of tasks on the probed machine, and its cost."""
         if stays := unmoved(state, task):
             return stays
         running = int(state.resources.running[resource])

@@ -1,7 +1,7 @@
-"""The trivial model: everywhere is as good, and running is better than waiting.
+"""The trivial model: all places are equal, and running is better than waiting.
 
-For: clusters without special wishes, and the first example of how a model is written.
-Not for: anything that looks at machines, data or load.
+It suits clusters without special requirements, and it is the first example of how to write a model. It
+ignores machines, data and load.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dios.firmament.models.protocol import Options
 
 
 def anywhere(state: ClusterState, tasks: Ints, cost: Ints) -> Options:
-    """One arc T -> X for each task, with its cost (shape (n,))."""
+    """Return one arc T -> X for each task, with its cost (shape (n,))."""
     return Options(np.arange(len(tasks)), np.full(len(tasks), state.cluster), cost)
 
 
 class TrivialModel(BaseModel):
-    """All tasks may go anywhere; who has waited longest goes first; nobody is stopped for another."""
+    """A model that lets each task go anywhere, serves the longest waiting first and stops no task."""
 
     name = "trivial"
     summary = "any free slot; the longest waiting first; no preemption"
@@ -32,23 +32,23 @@ class TrivialModel(BaseModel):
         self.per_second = per_second
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Anywhere, for nothing."""
+        """Return an arc to X at cost 0 for each task."""
         return anywhere(state, tasks, np.zeros(len(tasks), np.int64))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Dearer than any place, and dearer each second."""
+        """Return a cost above that of any place, which rises with each second of waiting."""
         return waiting_cost(state, tasks, self.per_second, self.waiting)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Dearer than any waiting."""
+        """Return a cost above that of any waiting, so that no task is stopped."""
         return stop_nobody(tasks)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Nobody moves."""
+        """Return the cost of staying that keeps every task in place."""
         return stay(tasks)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """The two costs."""
+        """Return the costs of a place and of waiting."""
         if running := unmoved(state, task):
             return running
         wait = int(self.task_to_unscheduled(state, np.array([task]))[0])
