@@ -229,7 +229,7 @@ def test_a_task_of_too_many_processes_is_cut_and_not_counted_twice(
     monkeypatch.setattr(limits, "PROFILE_PROCESSES_MAX", 2)
     cut = probe.look(2, [10, 20, 30])
     assert cut.cpu_ns == 300
-    assert cut.missing == ("the task has more processes or threads than are looked at",)
+    assert cut.missing == ("the task has too many processes or threads; some were not measured",)
     monkeypatch.setattr(limits, "PROFILE_PROCESSES_MAX", 3)
     assert probe.look(3, [10, 20, 30]).cpu_ns == 300
     assert TaskProbe(tmp_path).look(1, [10, 20, 30]).cpu_ns == 300

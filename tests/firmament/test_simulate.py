@@ -127,7 +127,7 @@ def test_what_comes_at_the_time_of_a_round_comes_before_it() -> None:
 
 def test_a_workload_may_not_go_back_in_time() -> None:
     """Events out of order are a defect of the workload, and stop the run."""
-    with pytest.raises(InvariantError, match="follows on one of 5"):
+    with pytest.raises(InvariantError, match="comes after one at 5"):
         run([machine(1), submission(5.0, 1, {1: 1.0}), submission(4.0, 2, {2: 1.0})], {})
 
 
@@ -291,7 +291,7 @@ def test_rounds_back_to_back_wait_for_each_other() -> None:
 @pytest.mark.parametrize(
     ("decisions", "told"),
     [
-        ({0.0: [place(1, 1), place(2, 1), place(3, 1)]}, "no slot free"),
+        ({0.0: [place(1, 1), place(2, 1), place(3, 1)]}, "no free slot"),
         ({0.0: [place(1, 1)], 1.0: [place(1, 2)]}, "started twice"),
         ({0.0: [place(1, 1)], 1.0: [place(1, 1)]}, "started twice"),
     ],

@@ -213,7 +213,7 @@ def test_parts_that_cross_are_left_out_and_named(tmp_path: Path) -> None:
     for cpu in (0, 11):
         made.cache(sys_root / f"devices/system/cpu/cpu{cpu}/cache/index2", 2, "Unified", "256K", [0, 11])
     machine = read_topology(sys_root, proc)
-    assert any("lies across others" in each for each in machine.missing)
+    assert any("overlaps other parts" in each for each in machine.missing)
     assert MachineTopology.from_dict(machine.as_dict()) == machine
 
 
@@ -246,7 +246,7 @@ def test_a_processor_without_a_name_has_its_numbers(tmp_path: Path) -> None:
     assert machine.model == "implementer 0x41 part 0xd0c"
     made.write(proc / "cpuinfo", "processor: 0")
     machine = read_topology(sys_root, proc)
-    assert (machine.model, machine.missing) == ("unknown", ("the processor's name is not told",))
+    assert (machine.model, machine.missing) == ("unknown", ("the processor's name is not known",))
 
 
 def test_links_that_are_up_add_up(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_where_nobody_tells_what_is_ours_all_is(tmp_path: Path) -> None:
     (proc / "self/status").unlink()
     machine = read_topology(sys_root, proc)
     assert machine.usable == tuple(range(8))
-    assert machine.missing == ("the processors that the process may use are not told: all are taken",)
+    assert machine.missing == ("the processors that the process may use are not known: all are assumed",)
 
 
 @pytest.mark.parametrize(

@@ -275,13 +275,13 @@ def test_a_folder_without_a_trace_says_what_is_wanted(tmp_path: Path) -> None:
             "task_events",
             4,
             "0,,1,0,,x,u,0,0,0.1,0.1,0,0",
-            "line 4, field 'event type': 'x' is not a whole number",
+            "line 4, field 'event type': 'x' is not an integer",
         ),
         (
             "task_events",
             4,
             "0,,,0,,0,u,0,0,0.1,0.1,0,0",
-            "line 4, field 'job ID': '' is empty; it must be there",
+            "line 4, field 'job ID': '' is empty; it must be an integer",
         ),
         (
             "task_events",
@@ -336,7 +336,7 @@ def test_a_damaged_file_is_an_error_of_the_trace(copied: Path) -> None:
 def test_bytes_that_are_no_text_are_an_error_of_the_trace(copied: Path) -> None:
     """Binary data in a table is named with its place."""
     (copied / "machine_events" / PART).write_bytes(b"0,5,0,\xff\xfe,0.5,0.5\n")
-    with pytest.raises(TraceError, match="after line 0: this is no text in columns"):
+    with pytest.raises(TraceError, match="after line 0: the file is not CSV text"):
         read(copied)
 
 

@@ -1,6 +1,11 @@
-"""Measurements of one machine and its tasks, from procfs, sysfs and performance counters (§6.5.2, §6.5.3).
+"""Measurements of a machine and its tasks, from procfs, sysfs and performance counters (§6.5.2, §6.5.3).
 
-``topology`` reads the machine's structure, and ``machine_tree`` holds it. ``task_probe`` measures a task
-by procfs, ``counters`` by the processor's counters, and ``machine_load`` measures the whole machine.
-``procfs`` reads the small text files that all of them need.
+Read in this order:
+
+- ``machine_tree``: the description of a machine as a tree of packages, caches, cores and threads;
+- ``topology``: the reader that makes such a description of this machine;
+- ``task_probe``: the resource use of a task, from procfs;
+- ``counters``: the performance counters of a task;
+- ``machine_load``: the load of the whole machine;
+- ``procfs``: the reader of small text files that all of them use.
 """

@@ -87,7 +87,11 @@ class CounterReading:
 
 
 def open_counter(counter: Counter, thread: int, user_only: bool) -> int:  # noqa: FBT001 - an Open
-    """Return a descriptor that counts for a thread (0: this one) and all that it starts; raise OSError."""
+    """Return a descriptor that counts for a thread (0: the current thread) and all that it starts.
+
+    Raises:
+        OSError: the kernel refuses the counter.
+    """
     flags = _INHERIT | (_EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR if user_only else 0)
     kind, number = counter.value
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, number, 0, 0, _TIMES, flags, 0, 0, 0)
@@ -98,11 +102,11 @@ class TaskCounters:
     """The counters of one task; close it, or use it as a context.
 
     Args:
-        pids: its processes. Threads and processes that these start later are counted too, so that the
-            task is followed from now on; what it did before is not known to any counter.
-        wanted: what to count.
-        proc: where procfs is.
-        opener: who opens a counter.
+        pids: its processes. Threads and processes that these start later are counted too. Work before the
+            counters were opened is not counted.
+        wanted: the counters to open.
+        proc: the path of procfs.
+        opener: the function that opens a counter.
     """
 
     def __init__(
@@ -147,7 +151,7 @@ class TaskCounters:
                 wanted += enabled
                 ran += running
             if fds and wanted and not ran:
-                found.reasons[counter] = "the processor's counters are all taken by others"
+                found.reasons[counter] = "all counters of the processor are in use by other programs"
             elif fds:
                 found.values[counter] = total
                 found.shares[counter] = ran / wanted if wanted else 1.0

@@ -1,9 +1,7 @@
-"""How busy the machine as a whole is, as procfs tells: processors, memory, disks, links, pressure.
+"""The load of the whole machine, from procfs: processors, memory, disks, links, pressure.
 
-For: who writes a model that looks at machines' load (§7.3); no coordinator and no model here does so yet.
-Not for: single tasks (``profiling``), or what the machine has (``topology``).
-
-Nothing here is per task. Two readings make rates.
+It is meant for cost models that consider the load of machines (§7.3); no coordinator or model uses it yet.
+Single tasks are measured by ``task_probe``. Rates need two readings.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dios.firmament.monitor import procfs
 _NS: Final = 1_000_000_000
 _SECTOR: Final = 512
 _CPU_COLUMNS: Final = 8
-"""User, nice, system, idle, waiting for I/O, interrupts, soft interrupts, stolen; guests are in user."""
+"""User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen; user includes guests."""
 
 _IDLE: Final = (3, 4)
 _STOLEN: Final = 7
@@ -27,57 +25,57 @@ _RESOURCES: Final = ("cpu", "memory", "io")
 
 @dataclass(frozen=True, slots=True)
 class PressureStall:
-    """Of one resource, how long tasks had to wait for it (PSI)."""
+    """The time that tasks waited for one resource (PSI, pressure stall information)."""
 
     some_us: int = 0
-    """Microseconds since the start of the machine in which at least one waited."""
+    """Microseconds since the machine started in which at least one task waited."""
     full_us: int = 0
-    """... in which all waited."""
+    """Microseconds since the machine started in which all tasks waited."""
     some_10s: float = 0.0
-    """Share of the last ten seconds (0 to 1) in which at least one waited."""
+    """Share of the last ten seconds (0 to 1) in which at least one task waited."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """The machine at one moment; what counts up does so since its start."""
+    """The state of the machine at one moment; counters count since the machine started."""
 
     at_ns: int
     load: tuple[float, float, float]
-    """Tasks that run or want to, over one, five and fifteen minutes."""
+    """Average number of tasks that run or are ready to run, over one, five and fifteen minutes."""
     running: int
-    """Tasks that want a processor now."""
+    """Tasks that run or are ready to run now."""
     cpu_ticks: tuple[int, ...]
     switches: int
     memory: int
-    """Bytes; ``available`` is what could be used without swapping."""
+    """Bytes; ``available`` is the part that could be used without swapping."""
     available: int
     swap_used: int
     read: int
     """Bytes from all disks; ``written`` likewise."""
     written: int
     disk_busy_ms: int
-    """Of the disk that was busy longest."""
+    """Of the disk with the most busy time."""
     received: int
-    """Bytes of all links but the loopback; ``sent`` likewise."""
+    """Bytes of all links except the loopback; ``sent`` likewise."""
     sent: int
     pressure: dict[str, PressureStall] = field(default_factory=dict)
-    """By ``cpu``, ``memory`` and ``io``; empty where the kernel does not measure it."""
+    """By ``cpu``, ``memory`` and ``io``; empty if the kernel does not measure it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """What the machine did between two readings."""
+    """The use of the machine between two readings."""
 
     cpu: float
-    """Share of all processors' time that was used, 0 to 1; what a hypervisor took counts as used."""
+    """Share of all processors' time that was used, 0 to 1; time stolen by a hypervisor counts as used."""
     stolen: float
-    """Share of it that a hypervisor took for others."""
+    """Share of that time that a hypervisor gave to other machines."""
     memory: float
     """Share of the memory that is not available."""
     disk: float
     """Bytes per second, read and written."""
     disk_busy: float
-    """Share of the time in which the busiest disk had something to do."""
+    """Share of the time in which the busiest disk was active."""
     network: float
     """Bytes per second, received and sent."""
     waiting: dict[str, float]
@@ -85,7 +83,7 @@ class MachineUse:
 
 
 def read_machine(now_ns: int, proc: str | Path = "/proc", sys_root: str | Path = "/sys") -> MachineReading:
-    """The machine now; what cannot be read is 0."""
+    """Read the machine's present state; values that cannot be read are 0."""
     root = Path(proc)
     stat = procfs.text(root / "stat")
     counts = procfs.rows(stat, " ")
@@ -100,7 +98,7 @@ def read_machine(now_ns: int, proc: str | Path = "/proc", sys_root: str | Path =
         cpu_ticks=tuple(procfs.numbers(cpu.removeprefix("cpu"), _CPU_COLUMNS)),
         switches=counts.get("ctxt", 0),
         memory=memory.get("MemTotal", 0) * limits.KIB,
-        # Kernels that do not estimate what is available have at least what is free.
+        # Kernels without an estimate of available memory have at least the free memory.
         available=memory.get("MemAvailable", memory.get("MemFree", 0)) * limits.KIB,
         swap_used=(memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * limits.KIB,
         read=read,
@@ -113,7 +111,7 @@ def read_machine(now_ns: int, proc: str | Path = "/proc", sys_root: str | Path =
 
 
 def use(before: MachineReading, after: MachineReading) -> MachineUse:
-    """Rates and shares between two readings.
+    """Return rates and shares between two readings.
 
     Raises:
         ValueError: the second reading is not later than the first.
@@ -121,7 +119,7 @@ def use(before: MachineReading, after: MachineReading) -> MachineUse:
     elapsed = after.at_ns - before.at_ns
     if elapsed <= 0:
         raise ValueError(f"the readings are {elapsed} ns apart; the second must be later")
-    # Single columns may run backwards a little, as the kernel estimates some of them.
+    # Single columns may decrease a little, because the kernel estimates some of them.
     ticks = [max(new - old, 0) for old, new in zip(before.cpu_ticks, after.cpu_ticks, strict=True)]
     total = sum(ticks)
     idle = sum(ticks[column] for column in _IDLE)
@@ -153,7 +151,7 @@ def _load(told: str) -> tuple[float, float, float]:
 
 
 def _disks(proc: Path, sys_root: Path) -> tuple[int, int, int]:
-    """Bytes read and written, and the busiest's milliseconds, of whole disks that stand on no others."""
+    """Return the bytes read and written, and the busy milliseconds of the busiest disk, of physical disks."""
     whole = frozenset(procfs.names(sys_root / "block"))
     read = written = busy = 0
     for row in procfs.text(proc / "diskstats").splitlines():

@@ -1,9 +1,9 @@
-"""What a machine is made of, as a plain tree: packages, memory, caches, cores, hardware threads (§6.5.2).
+"""The structure of a machine as a tree: packages, memory, caches, cores, hardware threads (§6.5.2).
 
-For: everybody who places tasks inside a machine, or asks whether two machines are alike.
-Not for: finding it out, which is ``topology``'s part; or how full it is, which is the state's.
+``topology`` reads this machine's tree. The scheduler uses trees to place tasks inside machines and to
+recognise machines of the same type.
 
-A tree comes from other nodes too. ``MachineTopology.from_dict`` therefore checks all that it promises.
+Trees also arrive from other nodes, so ``MachineTopology.from_dict`` validates all its promises.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _KEY_BYTES: Final = 8
 
 
 class BadTopologyError(InvalidError):
-    """A description of a machine contradicts itself or is over a limit; the message names the place."""
+    """The description of a machine contradicts itself or exceeds a limit; the message names the place."""
 
 
 class Part(Enum):
-    """What an element of the tree is."""
+    """The kinds of elements of the tree, from the outside to the inside."""
 
     MACHINE = "machine"
     PACKAGE = "package"
@@ -41,19 +41,19 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One part of a machine, with all that is inside of it."""
+    """A part of a machine, with all parts inside it."""
 
     part: Part
     number: int
-    """As the system counts: package, node, core or cpu; for a cache its level (1, 2, 3)."""
+    """The system's number of the package, node, core or cpu; for a cache its level (1, 2, 3)."""
     cpus: tuple[int, ...]
-    """The online hardware threads inside, ascending; none for memory without processors."""
+    """The online hardware threads inside, ascending; empty for memory without processors."""
     size: int = 0
-    """Bytes: of a cache, or of a NUMA node's memory; 0 for the others and where it is not told."""
+    """Bytes of a cache or of a NUMA node's memory; 0 for other parts and for an unknown size."""
     children: tuple[Element, ...] = ()
 
     def walk(self) -> Iterator[Element]:
-        """This element and everything below it, parents first."""
+        """Yield this element and everything below it, parents first."""
         todo = [self]
         while todo:
             element = todo.pop()
@@ -62,7 +62,7 @@ class Element:
 
     @property
     def name(self) -> str:
-        """What people call it: ``package0``, ``L3``, ``cpu5``."""
+        """Return the usual name: ``package0``, ``L3``, ``cpu5``."""
         if self.part is Part.CACHE:
             return f"L{self.number}:{self.cpus[0]}" if self.cpus else f"L{self.number}"
         if self.part is Part.MACHINE:
@@ -72,7 +72,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk that the machine has."""
+    """A disk of the machine."""
 
     name: str
     size: int
@@ -82,7 +82,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class MachineTopology:
-    """One machine: its tree and what counts for the whole of it."""
+    """A machine: its tree, and the properties of the whole."""
 
     model: str
     """The processor's name."""
@@ -91,32 +91,32 @@ class MachineTopology:
     memory: int
     """Bytes of the whole machine."""
     usable_memory: int
-    """Bytes that a control group leaves us; ``memory`` where none limits it."""
+    """Bytes that the control groups allow this system to use; ``memory`` without a limit."""
     usable: tuple[int, ...]
-    """The hardware threads on which tasks may run, ascending; others are online but not ours."""
+    """The hardware threads on which tasks may run, ascending; a subset of the online threads."""
     clock_khz: int = 0
-    """The highest clock; 0 where it is not told."""
+    """The highest clock; 0 if it is not known."""
     cpu_quota_milli: int = 0
-    """Thousandths of hardware threads that a control group allows at once; 0: no such limit."""
+    """Thousandths of hardware threads that a control group allows at once; 0 without a limit."""
     offline: tuple[int, ...] = ()
     network: int = 0
-    """Bytes per second of all links in one direction; 0 where it is not told."""
+    """Bytes per second of all links in one direction; 0 if it is not known."""
     disks: tuple[Disk, ...] = ()
     missing: tuple[str, ...] = ()
-    """What could not be found out, in words, and what was assumed instead."""
+    """Texts that describe each unknown property and the value assumed instead."""
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON or MessagePack, which ``from_dict`` reads."""
+        """Return plain values for JSON or MessagePack, which ``from_dict`` reads."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, object]) -> MachineTopology:
-        """The machine that another node described.
+        """Validate and return a machine described by another node.
 
         Raises:
-            BadTopologyError: a field is missing or of a wrong kind, the tree is too large or too deep, or
-                children do not divide their parent's hardware threads.
+            BadTopologyError: a field is missing or has a wrong type, the tree is too large or too deep, or
+                the children of an element do not partition its hardware threads.
         """
         try:
             found = msgspec.convert(plain, cls)
@@ -126,16 +126,16 @@ class MachineTopology:
         return found
 
     def count(self, part: Part, number: int | None = None) -> int:
-        """How many elements of a kind there are; for caches of one level with ``number``."""
+        """Return the number of elements of a kind; with ``number``, only of caches of this level."""
         return sum(e.part is part and (number is None or e.number == number) for e in self.tree.walk())
 
     @property
     def machine_type(self) -> str:
-        """Sixteen hexadecimal digits, equal for machines that are alike; profiles are kept by them (§6.2.4).
+        """Sixteen hexadecimal digits, equal for machines of the same type; profiles are per type (§6.2.4).
 
-        It depends on the processor's model, the counts of its parts, the sizes of its caches, and the
-        memory, rounded up to an eighth: what the firmware keeps for itself makes no new type. The
-        clock does not count: what is read of it changes with the load on some machines.
+        They depend on the processor's model, the counts of its parts, the sizes of its caches, and the
+        memory. The memory is rounded up to an eighth, because the firmware reserves a varying part. The
+        clock does not count, because on some machines the reported value changes with the load.
         """
         parts = sorted((e.part.value, e.number, e.size) for e in self.tree.walk() if e.part is Part.CACHE)
         counts = [(part.value, self.count(part)) for part in Part]
@@ -143,9 +143,10 @@ class MachineTopology:
         return blake3(words.encode(), derive_key_context="dios machine type 1").digest(_KEY_BYTES).hex()
 
     def capacity(self) -> Resources:
-        """What tasks may use in all. Disks do not tell their speed: 0, not known.
+        """Return the resources that tasks may use in all.
 
-        Links carry as much in as out at the same time, and both count.
+        The bandwidth of disks is not known, hence 0. Links transfer at full speed in both directions at the
+        same time, and both count.
         """
         cpus = float(len(self.usable))
         if self.cpu_quota_milli:
@@ -153,10 +154,10 @@ class MachineTopology:
         return Resources(cpus, float(min(self.memory, self.usable_memory)), 0.0, 2.0 * self.network)
 
     def inner(self) -> tuple[Inner, ...]:
-        """What stands below the machine in the flow network: sockets, last-level caches, cores, threads.
+        """Return the machine's inner vertices of the flow network: sockets, caches, cores, threads.
 
-        Threads that are not ours are left out, and parts without any thread of ours. A socket here is
-        the smaller of package and NUMA node, as memory is what tasks share there.
+        Threads on which tasks may not run are left out, and so are parts without any usable thread. A
+        socket here is the smaller of package and NUMA node, because tasks share memory there.
         """
         caches = [e for e in self.tree.walk() if e.part is Part.CACHE]
         last = max((e.number for e in caches), default=0)
@@ -183,7 +184,7 @@ class MachineTopology:
                 if not usable.intersection(child.cpus):
                     continue
                 level = level_of(child)
-                # A cache over several NUMA nodes stands above them; levels only go down, so it is skipped.
+                # A cache that spans several NUMA nodes is above them, but levels only descend: skip it.
                 if level is None or level <= least or (level is Level.CACHE and _holds(child, smaller)):
                     yield from below(child, least)
                 else:
@@ -193,26 +194,26 @@ class MachineTopology:
 
 
 def check(machine: MachineTopology) -> None:
-    """Refuse a machine that contradicts itself.
+    """Raise an error if a machine contradicts itself.
 
     Raises:
-        BadTopologyError: with the element at fault.
+        BadTopologyError: the message names the invalid element.
     """
     tree = machine.tree
     if tree.part is not Part.MACHINE:
-        raise BadTopologyError(f"the tree begins with a {tree.part.value}; it must begin with the machine")
+        raise BadTopologyError(f"the tree begins with a {tree.part.value}; its root must be a machine")
     online = frozenset(tree.cpus)
     if not online or not frozenset(machine.usable) <= online:
-        raise BadTopologyError("the usable hardware threads are not among those of the machine")
+        raise BadTopologyError("the usable hardware threads must be among those of the machine")
     numbers = (machine.memory, machine.usable_memory, machine.clock_khz, machine.cpu_quota_milli)
     if not all(0 <= number <= _BYTES_MAX for number in (*numbers, machine.network)):
-        raise BadTopologyError("a number of the machine is negative or absurdly large")
+        raise BadTopologyError("a number of the machine is negative or too large")
     texts = (machine.model, machine.architecture, *machine.missing, *(disk.name for disk in machine.disks))
     if any(len(text.encode()) > limits.TOPOLOGY_TEXT_BYTES_MAX for text in texts):
-        raise BadTopologyError(f"a name is over {limits.TOPOLOGY_TEXT_BYTES_MAX} bytes")
+        raise BadTopologyError(f"a name has over {limits.TOPOLOGY_TEXT_BYTES_MAX} bytes")
     lists = (machine.missing, machine.disks, machine.offline)
     if any(len(each) > limits.TOPOLOGY_CPUS_MAX for each in lists):
-        raise BadTopologyError(f"a list is over {limits.TOPOLOGY_CPUS_MAX} entries")
+        raise BadTopologyError(f"a list has over {limits.TOPOLOGY_CPUS_MAX} entries")
     for number, element in enumerate(tree.walk()):
         if number >= limits.TOPOLOGY_ELEMENTS_MAX:
             raise BadTopologyError(f"the tree has over {limits.TOPOLOGY_ELEMENTS_MAX} elements")
@@ -224,16 +225,16 @@ def _check_element(element: Element) -> None:
     if len(element.cpus) > limits.TOPOLOGY_CPUS_MAX:
         raise BadTopologyError(f"{where}: over {limits.TOPOLOGY_CPUS_MAX} hardware threads")
     if list(element.cpus) != sorted(set(element.cpus)) or (element.cpus and element.cpus[0] < 0):
-        raise BadTopologyError(f"{where}: hardware threads must be ascending and each there once")
+        raise BadTopologyError(f"{where}: hardware threads must be ascending, without duplicates")
     if not -1 <= element.number < 2**31 or not 0 <= element.size <= _BYTES_MAX:
-        raise BadTopologyError(f"{where}: number {element.number} or size {element.size} is not possible")
+        raise BadTopologyError(f"{where}: number {element.number} or size {element.size} is out of range")
     if element.part is Part.THREAD:
         if element.children or element.cpus != (element.number,):
-            raise BadTopologyError(f"{where}: a hardware thread is one cpu with nothing inside")
+            raise BadTopologyError(f"{where}: a hardware thread must be a single cpu without children")
         return
     inside = sorted(cpu for child in element.children for cpu in child.cpus)
     if inside != list(element.cpus):
-        raise BadTopologyError(f"{where}: what is inside has the cpus {inside[:8]}; each must be there once")
+        raise BadTopologyError(f"{where}: its children have the cpus {inside[:8]}; each must occur once")
 
 
 def _holds(element: Element, part: Part) -> bool:
@@ -241,6 +242,6 @@ def _holds(element: Element, part: Part) -> bool:
 
 
 def _rounded(memory: int) -> int:
-    """Up to a multiple of an eighth of the next lower power of two: 62.8 GiB are 64, 11.7 are 12."""
+    """Round up to a multiple of an eighth of the next lower power of two: 62.8 GiB to 64, 11.7 to 12."""
     granule = 1 << max(memory.bit_length() - 4, 0)
     return -(-memory // granule) * granule

@@ -1,7 +1,4 @@
-"""Reading the small text files of procfs and sysfs, where any may be missing, closed or cut short.
-
-For: ``topology``, ``profiling`` and ``load``. Not for: what their fields mean, or files of a store.
-"""
+"""Reading the small text files of procfs and sysfs, any of which may be missing, unreadable or truncated."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from typing import Final
 from dios import limits
 
 PSEUDO_DISKS: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
-"""How block devices are called that stand on others, on memory, or on nothing."""
+"""Name prefixes of block devices that are not physical disks: they use other devices, memory or nothing."""
 
 
 def text(path: Path) -> str:
-    """A file without the white space around it; empty when it cannot be read, for whatever reason.
+    """Return a file's text without surrounding white space; an empty string if it cannot be read.
 
-    A process may be gone, a container may hide the file, a device may have no answer: here these are
-    all the same. At most ``PROC_FILE_BYTES_MAX`` bytes are read.
+    A process may have ended, a container may hide the file, a device may not answer: all give an empty
+    string. At most ``PROC_FILE_BYTES_MAX`` bytes are read.
     """
     try:
         with path.open("rb") as file:
@@ -28,7 +25,7 @@ def text(path: Path) -> str:
 
 
 def number(path: Path, otherwise: int = -1) -> int:
-    """The one number in a file; ``otherwise`` when there is none."""
+    """Return the integer that a file contains, or ``otherwise``."""
     try:
         return int(text(path))
     except ValueError:
@@ -36,13 +33,13 @@ def number(path: Path, otherwise: int = -1) -> int:
 
 
 def numbers(line: str, count: int) -> list[int]:
-    """The first numbers of a line; zeros when they are not all there."""
+    """Return the first ``count`` numbers of a line; zeros if there are fewer."""
     found = [int(word) for word in line.split()[:count] if word.isdecimal()]
     return found if len(found) == count else [0] * count
 
 
 def rows(told: str, separator: str = ":") -> dict[str, int]:
-    """The rows ``name: number`` of a text; others are left out, and so is a unit behind a number."""
+    """Return the rows ``name: number`` of a text; other rows and units behind numbers are ignored."""
     found: dict[str, int] = {}
     for row in told.splitlines():
         name, _, value = row.partition(separator)
@@ -53,7 +50,7 @@ def rows(told: str, separator: str = ":") -> dict[str, int]:
 
 
 def names(folder: Path) -> list[str]:
-    """What stands in a folder; nothing when it cannot be listed."""
+    """Return the names in a folder; an empty list if it cannot be listed."""
     try:
         return [path.name for path in folder.iterdir()]
     except OSError:
@@ -61,5 +58,5 @@ def names(folder: Path) -> list[str]:
 
 
 def listed_numbers(folder: Path) -> list[int]:
-    """The entries of a folder that are numbers, ascending: processes, or a process's threads."""
+    """Return the numeric names in a folder, ascending: processes, or a process's threads."""
     return sorted(int(name) for name in names(folder) if name.isdecimal())

@@ -1,11 +1,10 @@
-"""What the tasks of this machine use, as procfs tells (§6.5.3, Table 6.4).
+"""Measurements of the tasks of this machine by procfs (§6.5.3, Table 6.4).
 
-For: the coordinator, which looks at its tasks now and then and makes samples of what it sees.
-Not for: the processor's own counters (``counters``), the machine as a whole (``load``), or what samples
-are good for (``knowledge``).
+The coordinator reads its tasks now and then and makes samples of the readings. The processor's counters are
+in ``counters``, the load of the whole machine in ``machine_load``.
 
-A look costs up to a tenth of a millisecond for each thread. A process that is gone meanwhile is no
-error; what it had done stays counted.
+A reading takes up to a tenth of a millisecond for each thread. A process that has ended meanwhile is not an
+error; its work stays counted.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ _NS: Final = 1_000_000_000
 _TICK_NS: Final = _NS // os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STAT_FIELDS: Final = 22
-_TOO_MANY: Final = "the task has more processes or threads than are looked at"
+_TOO_MANY: Final = "the task has too many processes or threads; some were not measured"
 _ENDED: Final = frozenset("ZX")
-"""Zombie and dead, as the kernel writes the state."""
+"""The kernel's letters for the states zombie and dead."""
 
 _SWITCHES: Final = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
 
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """A row of Table 6.4: what the thesis measures, and what it is here."""
+    """A row of Table 6.4: a metric of the thesis, and the metric here that corresponds to it."""
 
     name: str
     kind: str
-    """Sampled while the task runs, or an aggregate when it has ended."""
+    """Sampled while the task runs, or an aggregate once it has ended."""
     source: str
     metric: Metric
     counters: tuple[Counter, ...] = ()
-    """Without these it is not known."""
+    """The counters without which it is not known."""
 
 
 _COUNTED: Final = (Counter.CYCLES, Counter.INSTRUCTIONS, Counter.LLC_REFERENCES, Counter.LLC_MISSES)
@@ -76,14 +75,15 @@ TABLE_6_4: Final = (
         (_MISSES, _INSTRUCTIONS),
     ),
 )
-"""The thesis' metrics for each task. Memory accesses are misses of the last cache: each becomes one."""
+"""The thesis' metrics of each task. Each miss of the last-level cache is one memory access."""
 
 
 def unmeasured(reasons: dict[Counter, str]) -> dict[str, str]:
-    """The rows of Table 6.4 that this machine cannot measure, each with the reason.
+    """Return the rows of Table 6.4 that this machine cannot measure, each with the reason.
 
     Args:
-        reasons: from ``counters.survey`` or a reading: why a counter is refused; empty or absent: it is not.
+        reasons: the reason for each refused counter, from ``counters.survey`` or a reading; empty or absent
+            for a counter that works.
     """
     found: dict[str, str] = {}
     for row in TABLE_6_4:
@@ -95,21 +95,21 @@ def unmeasured(reasons: dict[Counter, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TaskReading:
-    """A task at one moment; what counts up does so since its processes began."""
+    """The state of a task at one moment; counters count since its processes started."""
 
     at_ns: int
-    """Of whatever clock the caller has."""
+    """On the caller's clock."""
     processes: int
     threads: int
     virtual: int
-    """Bytes; of all processes together, as the next two."""
+    """Bytes of all processes together, like the next two."""
     resident: int
     peak: int
-    """The most real memory that was seen: of all at once at a look, or by the kernel of one."""
+    """The maximum of real memory: of all processes in a reading, or of one by the kernel's record."""
     proportional: int | None
     cpu_ns: int
     wait_ns: int
-    """Runnable, and waiting for a processor."""
+    """Time in which it was runnable but waited for a processor."""
     minor_faults: int
     major_faults: int
     read: int
@@ -118,11 +118,11 @@ class TaskReading:
     yields: int
     preemptions: int
     missing: tuple[str, ...] = ()
-    """What could not be read, or was too much to read, in words."""
+    """Texts that describe the values that could not be read completely."""
 
 
 class _Counts(NamedTuple):
-    """What counts up, of a thread, a process or a task."""
+    """The counters of a thread, a process or a task."""
 
     run_ns: int = 0
     wait_ns: int = 0
@@ -136,13 +136,13 @@ class _Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Process:
-    """One process: what its living threads had at the last look, and what the dead ones had at theirs."""
+    """One process: the counts of its running threads, and the last known counts of those that ended."""
 
     start: int
     threads: dict[int, _Counts] = field(default_factory=dict)
     ended: _Counts = field(default_factory=_Counts)
     own: _Counts = field(default_factory=_Counts)
-    """What the kernel counts for the process: the run time in ticks, faults and bytes."""
+    """The kernel's counts for the whole process: the run time in ticks, faults and bytes."""
     virtual: int = 0
     resident: int = 0
     parent: int = 0
@@ -150,20 +150,20 @@ class _Process:
     zombie: bool = False
 
     def totals(self) -> _Counts:
-        """All its threads, and itself."""
+        """Return the sum over its threads and the counts of the process."""
         threads = _sum([*self.threads.values(), self.ended])
-        # Ticks are coarse, and threads that came and went between two looks are in them alone.
+        # Ticks are coarse, but only they include threads that started and ended between two readings.
         run_ns = max(threads.run_ns, self.own.run_ns)
         return _sum([threads, self.own])._replace(run_ns=run_ns)
 
 
 class TaskProbe:
-    """Looks at one task again and again.
+    """Measures a task repeatedly.
 
     Args:
-        proc: where procfs is.
-        group: a control group that holds the task and nothing else, whose members are its processes; its
-            own account of processor time counts then, in which even the shortest-lived are.
+        proc: the path of procfs.
+        group: a control group that contains only the task, if it has one. Its members are the task's
+            processes, and its record of processor time includes even the shortest processes.
     """
 
     def __init__(self, proc: str | Path = "/proc", group: str | Path | None = None) -> None:
@@ -172,21 +172,20 @@ class TaskProbe:
         self._known: dict[tuple[int, int], _Process] = {}
         self._start_of: dict[int, int] = {}
         self._found: set[int] = set()
-        """Processes that nobody told of: children of others, also when these have ended meanwhile."""
+        """Processes found as children of others, and not given by the caller; they may have ended."""
         self._gone = _Counts()
         self._peak = 0
         self._missing: set[str] = set()
 
     def look(self, now_ns: int, pids: Iterable[int] = (), *, proportional: bool = False) -> TaskReading:
-        """The task now.
+        """Read the task's present state.
 
         Args:
             now_ns: the time.
-            pids: its processes; those in the control group come to them, and all that any of them
-                started. Of a number that is given again after its process has ended, the next process is
-                a stranger and does not count.
-            proportional: measure also memory with shared pages in part, where that is cheap: at most
-                ``PROFILE_PROPORTIONAL_BYTES_MAX`` of real memory, as the kernel walks through all pages.
+            pids: its processes. Those in the control group are added, and all that any of them started. If
+                a process has ended and another process has its number now, the new process does not count.
+            proportional: also measure memory with shared pages in proportion. The kernel visits all pages
+                for this, so it is skipped above ``PROFILE_PROPORTIONAL_BYTES_MAX`` of real memory.
         """
         self._missing = set()
         ours = set(self._members())
@@ -202,7 +201,7 @@ class TaskProbe:
                 continue
             if len(living) >= limits.PROFILE_PROCESSES_MAX or threads >= limits.PROFILE_THREADS_MAX:
                 self._missing.add(_TOO_MANY)
-                # What it had at an earlier look stays: it may be its turn again.
+                # Keep its earlier counts: a later reading may include it again.
                 living |= {key[0]: process for key, process in self._known.items() if key[0] == pid}
                 self._found |= followed.intersection({pid})
                 continue
@@ -219,13 +218,13 @@ class TaskProbe:
         return self._reading(now_ns, threads, proportional=proportional)
 
     def _retire(self, living: dict[int, _Process]) -> None:
-        """What the processes had done that are gone now stays counted."""
+        """Keep the counts of the processes that have ended."""
         for (pid, start), process in self._known.items():
             if pid in living and living[pid].start == start:
                 continue
             counts = process.totals()
             if process.parent in living:
-                # Who waits for a child gets its bytes added to his own, by the kernel.
+                # The kernel adds a child's bytes to the parent that waits for it.
                 counts = counts._replace(read=0, written=0)
             self._gone = _sum([self._gone, counts])
         self._known = {(pid, process.start): process for pid, process in living.items()}
@@ -260,14 +259,14 @@ class TaskProbe:
         return frozenset(int(word) for word in words[: limits.PROFILE_PROCESSES_MAX + 1] if word.isdecimal())
 
     def _process(self, pid: int, *, member: bool) -> _Process | None:
-        """A process as it is now, with what was known of it; None when it is gone or a stranger."""
+        """Read a process and update its record; return None if it has ended or is not the task's."""
         folder = self._proc / str(pid)
         stat = procfs.text(folder / "stat").rpartition(")")[2].split()
         if len(stat) < _STAT_FIELDS:
             return None
         start = int(stat[19])
-        # A number in the group, or of a child, is the task's whoever has it; one that was told may have
-        # gone to a stranger.
+        # A process in the group, or a child, belongs to the task. The number of a process that the caller
+        # gave may have passed to an unrelated process, so its start time must match.
         if member:
             self._start_of[pid] = start
         elif self._start_of.setdefault(pid, start) != start:
@@ -287,7 +286,7 @@ class TaskProbe:
 
     @staticmethod
     def _ended(process: _Process) -> _Process:
-        """One that nobody has waited for yet: it has nothing any more but what it did."""
+        """Update the record of a zombie: it has no threads or memory, but keeps its counts."""
         process.ended = _sum([process.ended, *process.threads.values()])
         process.threads = {}
         process.virtual = process.resident = 0
@@ -298,7 +297,7 @@ class TaskProbe:
     def _io(self, folder: Path, process: _Process) -> tuple[int, int]:
         text = procfs.text(folder / "io")
         if not text:
-            self._missing.add("bytes read and written: /proc/PID/io is closed to this process, or gone")
+            self._missing.add("bytes read and written: /proc/PID/io is not permitted, or the process ended")
             return process.own.read, process.own.written
         rows = procfs.rows(text)
         return rows.get("read_bytes", 0), rows.get("write_bytes", 0)
@@ -313,13 +312,13 @@ class TaskProbe:
             schedstat = procfs.text(folder / f"task/{tid}/schedstat")
             switches = procfs.rows(procfs.text(folder / f"task/{tid}/status"))
             if not switches:
-                # It ended between the listing and the look.
+                # It ended after the listing.
                 continue
             run, wait = procfs.numbers(schedstat, 2)
             counts = _Counts(run, wait, *(switches.get(kind, 0) for kind in _SWITCHES))
             last = process.threads.get(tid)
             if last is not None and counts.run_ns < last.run_ns:
-                # Another thread has the number of one that ended.
+                # A new thread has the number of one that ended.
                 process.ended = _sum([process.ended, last])
             living[tid] = counts
             children += procfs.text(folder / f"task/{tid}/children").split()
@@ -331,7 +330,7 @@ class TaskProbe:
 
     def _proportional(self, resident: int) -> int | None:
         if resident > limits.PROFILE_PROPORTIONAL_BYTES_MAX:
-            self._missing.add("proportional memory: there is too much of it to look at each page")
+            self._missing.add("proportional memory: there is too much memory to visit each page")
             return None
         found = 0
         for (pid, _), process in self._known.items():
@@ -339,13 +338,13 @@ class TaskProbe:
                 continue
             text = procfs.text(self._proc / str(pid) / "smaps_rollup")
             if not text:
-                self._missing.add("proportional memory: smaps_rollup is closed to this process, or gone")
+                self._missing.add("proportional memory: smaps_rollup is not permitted, or the process ended")
                 return None
             found += procfs.rows(text).get("Pss", 0) * limits.KIB
         return found
 
     def _group_cpu_ns(self) -> int:
-        """The group's own account: version 2 in microseconds, version 1 in nanoseconds; 0 without."""
+        """Return the group's processor time (version 2 in microseconds, 1 in nanoseconds), or 0."""
         if self._group is None:
             return 0
         usage = procfs.rows(procfs.text(self._group / "cpu.stat"), " ").get("usage_usec", 0) * 1000
@@ -358,16 +357,16 @@ def values(
     counted: CounterReading | None = None,
     counted_before: CounterReading | None = None,
 ) -> dict[Metric, int]:
-    """What a task did between two looks, for a sample: sizes at its end, counts and rates of it.
+    """Return the values of a sample: a task's sizes at its end, and counts and rates between two readings.
 
-    Counters have the last word where both know something, as they do not miss short-lived threads.
+    Counters take precedence over procfs, because they include short-lived threads.
 
     Raises:
-        ValueError: the second look is not later than the first.
+        ValueError: the second reading is not later than the first.
     """
     elapsed = after.at_ns - before.at_ns
     if elapsed <= 0:
-        raise ValueError(f"the looks are {elapsed} ns apart; the second must be later")
+        raise ValueError(f"the readings are {elapsed} ns apart; the second must be later")
     found = {
         Metric.CPU_NS: max(after.cpu_ns - before.cpu_ns, 0),
         Metric.WAIT_NS: max(after.wait_ns - before.wait_ns, 0),

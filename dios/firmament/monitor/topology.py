@@ -1,10 +1,9 @@
-"""Finding out what the machine is made of, from sysfs and procfs, as hwloc would (§6.5.2).
+"""Reading the structure of this machine from sysfs and procfs, as hwloc would (§6.5.2).
 
-For: a coordinator at its start, for the machine that it schedules. It takes some milliseconds.
-Not for: the tree itself (``machine_tree``), or what happens on the machine (``profiling``).
+A coordinator does this when it starts; it takes some milliseconds.
 
-A container may hide any file. What is hidden is assumed to be as simple as possible, and the result
-says so in ``missing``. The last look counts: processors that come or go later want another reading.
+A container may hide any file. Hidden parts are assumed to be as simple as possible, and ``missing`` lists
+them. Processors that are added or removed later require another reading.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _UNITS: Final = {"K": limits.KIB, "M": limits.MIB, "G": limits.GIB}
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """The numbers of a list as the kernel writes them, such as ``0-3,8``; ascending.
+    """Parse a list of numbers in the kernel's format, such as ``0-3,8``; the result is ascending.
 
     Raises:
-        ValueError: it is no such list, or longer than ``TOPOLOGY_CPUS_MAX``.
+        ValueError: the text is not such a list, or has more than ``TOPOLOGY_CPUS_MAX`` numbers.
     """
     found: set[int] = set()
     for piece in filter(None, text.strip().split(",")):
         first, _, last = piece.partition("-")
         low, high = int(first), int(last or first)
         if low < 0 or not low <= high < low + limits.TOPOLOGY_CPUS_MAX:
-            raise ValueError(f"{piece!r} is no range of processors")
+            raise ValueError(f"{piece!r} is not a range of processors")
         found.update(range(low, high + 1))
     if len(found) > limits.TOPOLOGY_CPUS_MAX:
         raise ValueError(f"over {limits.TOPOLOGY_CPUS_MAX} processors")
@@ -53,13 +52,13 @@ def read_topology(
     process: str = "self",
     architecture: str | None = None,
 ) -> MachineTopology:
-    """The machine as the system shows it.
+    """Read the structure of this machine.
 
     Args:
-        root: where sysfs is.
-        proc: where procfs is.
-        process: whose control groups and allowed processors count: ``self`` or a number.
-        architecture: as ``uname -m`` says; None asks the system.
+        root: the path of sysfs.
+        proc: the path of procfs.
+        process: the process whose control groups and allowed processors apply: ``self`` or a number.
+        architecture: the output of ``uname -m``; None: ask the system.
 
     Raises:
         BadTopologyError: the system names no processor at all, or more than the limits allow.
@@ -91,7 +90,7 @@ def read_topology(
 
 @dataclass(slots=True)
 class _Finder:
-    """Reads below two roots, and notes what is not there."""
+    """A reader of sysfs and procfs that records the missing parts."""
 
     root: Path
     proc: Path
@@ -112,9 +111,11 @@ class _Finder:
             )
         if not found:
             found = self.allowed(())
-            self.missing.append("sysfs shows no processors: those that the process may use are taken for all")
+            self.missing.append("sysfs shows no processors: those that the process may use are assumed")
         if not found:
-            raise BadTopologyError(f"neither {folder} nor {self.proc}/{self.process}/status name a processor")
+            raise BadTopologyError(
+                f"cannot find any processor: neither {folder} nor {self.proc}/{self.process}/status names one"
+            )
         return found
 
     def offline(self, online: tuple[int, ...]) -> tuple[int, ...]:
@@ -122,16 +123,16 @@ class _Finder:
         return tuple(cpu for cpu in present if cpu not in frozenset(online))
 
     def allowed(self, online: tuple[int, ...]) -> tuple[int, ...]:
-        """The processors on which the process may run; ``online`` where that is not told."""
+        """Return the processors on which the process may run; ``online`` if this is not known."""
         with contextlib.suppress(ValueError):
             found = cpu_list(_field(self.proc / self.process / "status", "Cpus_allowed_list"))
             if frozenset(found).intersection(online) or not online:
                 return found
-        self.missing.append("the processors that the process may use are not told: all are taken")
+        self.missing.append("the processors that the process may use are not known: all are assumed")
         return online
 
     def model(self) -> tuple[str, int]:
-        """The processor's name and its highest clock in kHz."""
+        """Return the processor's name and its highest clock in kHz."""
         told = procfs.text(self.proc / "cpuinfo")
         rows = [
             (key.strip(), value.strip())
@@ -142,7 +143,7 @@ class _Finder:
         if model is None and "CPU part" in first:
             model = f"implementer {first.get('CPU implementer', '?')} part {first['CPU part']}"
         if model is None:
-            self.missing.append("the processor's name is not told")
+            self.missing.append("the processor's name is not known")
             model = "unknown"
         clock = procfs.number(self.root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
         named = _CLOCK_IN_NAME.search(model)
@@ -156,7 +157,7 @@ class _Finder:
     # The tree ---------------------------------------------------------------------------------------
 
     def tree(self, online: tuple[int, ...]) -> Element:
-        """Everything that sysfs names, each inside of the smallest thing that holds it."""
+        """Return the tree of everything in sysfs, each part inside the smallest part that contains it."""
         found = {(Part.MACHINE, 0, online): 0}
         for number, (cpus, size) in self._nodes(online).items():
             found[Part.NUMA, number, cpus] = size
@@ -167,7 +168,7 @@ class _Finder:
                 found.setdefault((Part.CACHE, level, cpus), size)
         for part, words in ((Part.CACHE, "caches"), (Part.NUMA, "NUMA nodes")):
             if not any(key[0] is part for key in found):
-                self.missing.append(f"no {words} are told: none are assumed")
+                self.missing.append(f"no {words} are shown: none are assumed")
         return self._nested(found)
 
     def _add_siblings(
@@ -177,7 +178,7 @@ class _Finder:
         core = _first_list(folder / "core_cpus_list", folder / "thread_siblings_list")
         package = _first_list(folder / "package_cpus_list", folder / "core_siblings_list")
         if not core or not package:
-            self._note("the packages and cores are not all told: one package, and a core for each thread")
+            self._note("some packages or cores are not shown: one package, and a core for each thread")
         core = _within(core, online) if cpu in core else (cpu,)
         package = _within(package, online) if cpu in package else online
         first = self.root / f"devices/system/cpu/cpu{core[0]}/topology"
@@ -187,7 +188,7 @@ class _Finder:
         )
 
     def _nodes(self, online: tuple[int, ...]) -> dict[int, tuple[tuple[int, ...], int]]:
-        """NUMA nodes by number: their processors and bytes of memory."""
+        """Return the NUMA nodes by number: their processors and bytes of memory."""
         found: dict[int, tuple[tuple[int, ...], int]] = {}
         for path in sorted((self.root / "devices/system/node").glob("node[0-9]*")):
             if not path.name[4:].isdecimal():
@@ -204,7 +205,7 @@ class _Finder:
         return found
 
     def _caches(self, cpu: int, online: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...], int]]:
-        """The data caches of one thread: level, the threads that share it, bytes."""
+        """Yield the data caches of one thread: level, the threads that share it, bytes."""
         for path in sorted((self.root / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*")):
             level = procfs.number(path / "level")
             if not 1 <= level <= 9 or procfs.text(path / "type") == "Instruction":
@@ -216,11 +217,11 @@ class _Finder:
             yield level, shared if cpu in shared else (cpu,), size
 
     def _nested(self, found: dict[tuple[Part, int, tuple[int, ...]], int]) -> Element:
-        """Larger sets hold smaller ones; of equal sets the part that comes first in ``Part`` is outside."""
+        """Nest the sets: larger ones contain smaller ones; equal sets follow the order of ``Part``."""
 
         def order(key: tuple[Part, int, tuple[int, ...]]) -> tuple[int, int, int, tuple[int, ...]]:
             part, number, cpus = key
-            # Of caches with the same threads the higher level is outside.
+            # Of caches with the same threads, the higher level contains the lower one.
             return -len(cpus), _RANK[part], -number if part is Part.CACHE else 0, cpus
 
         keys = sorted(found, key=order)
@@ -231,7 +232,7 @@ class _Finder:
         for key in keys[1:]:
             around = {innermost[cpu] for cpu in key[2]} or {keys[0]}
             if len(around) > 1:
-                self._note(f"{key[0].value} {key[1]} lies across others and is left out")
+                self._note(f"{key[0].value} {key[1]} overlaps other parts and is left out")
                 continue
             children[around.pop()].append(key)
             children[key] = []
@@ -249,11 +250,11 @@ class _Finder:
         words = _field(self.proc / "meminfo", "MemTotal").split()
         if words and words[0].isdecimal():
             return int(words[0]) * limits.KIB
-        self.missing.append("the machine's memory is not told")
+        self.missing.append("the machine's memory is not known")
         return 0
 
     def group_limits(self, memory: int) -> tuple[int, int]:
-        """Thousandths of hardware threads (0: all) and bytes that the process's control groups leave."""
+        """Return the limits of the control groups: thousandths of hardware threads (0: none) and bytes."""
         quota, left = 0, memory
         for folder in self._groups():
             allowed = _quota_milli(folder)
@@ -266,12 +267,12 @@ class _Finder:
         return quota, left
 
     def _groups(self) -> list[Path]:
-        """Each folder from the process's groups up to their roots, where they can be seen."""
+        """Return each visible folder from the process's groups up to their roots."""
         found: list[Path] = []
         for row in procfs.text(self.proc / self.process / "cgroup").splitlines():
             _, _, rest = row.partition(":")
             controllers, _, inside = rest.partition(":")
-            # A namespace shows groups outside of its own as "/..": only their root can be seen.
+            # A namespace shows groups outside itself as "/..": only their root is visible.
             steps = [] if ".." in inside.split("/") else [step for step in inside.split("/") if step]
             tops = [self.root / "fs/cgroup" / controllers] if controllers else [self.root / "fs/cgroup"]
             if not controllers:
@@ -282,7 +283,7 @@ class _Finder:
         return found
 
     def network(self) -> int:
-        """Bytes per second of all devices' links that are up; in a container, of its fastest link."""
+        """Return the bytes per second of all links of devices that are up, or else of the fastest link."""
         devices, others = 0, 0
         for path in (self.root / "class/net").glob("*"):
             speed = procfs.number(path / "speed")
@@ -294,7 +295,7 @@ class _Finder:
                 others = max(others, speed)
         found = devices or others
         if not found:
-            self.missing.append("no network link tells its speed")
+            self.missing.append("the speed of the network links is not known")
         return found * 1_000_000 // 8
 
     def disks(self) -> tuple[Disk, ...]:
@@ -331,7 +332,7 @@ def _within(cpus: tuple[int, ...], online: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _field(path: Path, name: str) -> str:
-    """The value behind ``name:`` in a file of such rows; empty when there is none."""
+    """Return the value behind ``name:`` in a file of such rows; empty if there is none."""
     for row in procfs.text(path).splitlines():
         key, _, value = row.partition(":")
         if key == name:
@@ -340,7 +341,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def _quota_milli(folder: Path) -> int:
-    """What one control group allows, in thousandths of a hardware thread; 0: no limit."""
+    """Return the processor limit of a control group in thousandths of a hardware thread; 0: no limit."""
     words = procfs.text(folder / "cpu.max").split()
     if len(words) != 2:
         words = [procfs.text(folder / "cpu.cfs_quota_us"), procfs.text(folder / "cpu.cfs_period_us")]

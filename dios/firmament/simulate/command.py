@@ -1,6 +1,6 @@
-"""What ``dios sched simulate`` does, apart from talking: options to a simulation.
+"""The options of ``dios sched simulate``, and their conversion into a simulation.
 
-For: the command line, which imports this late. Not for: programs, which make a ``SimulationConfig``.
+The command line imports this module late. Programs construct a ``SimulationConfig`` instead.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ GOOGLE: Final = "google"
 MIXES: Final = {"mix-srg": (SRG_CLUSTER, False), "mix-dc": (MODEL_CLUSTER, True)}
 """Table 8.2 on the two clusters of Table 8.1."""
 MACHINES: Final = 100
-"""Of the Google-like workload when nobody says."""
+"""The default number of machines of the Google-like workload."""
 SAMPLED_S: Final = 5.0
-"""How often running tasks of the mixes are measured."""
+"""The interval in seconds between measurements of the mixes' running tasks."""
 MEASURED: Final = "measured"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """As given; what is None was not."""
+    """The options of the command line; None stands for an option that was not given."""
 
     trace: Path | None = None
     synthetic: str | None = None
@@ -56,12 +56,12 @@ class SimulationOptions:
 
 
 def config_of(options: SimulationOptions) -> SimulationConfig:
-    """What the options say, checked.
+    """Validate the options and return the configuration for them.
 
     Raises:
-        InvalidError: an option makes no sense, or not beside another; the message names it.
-        TraceError: the trace is not there, or a line of it is bad.
-        BadModelError: there is no such model or parameter.
+        InvalidError: an option is invalid, or cannot be combined with another one; the message names it.
+        TraceError: the trace does not exist, or a line is invalid.
+        BadModelError: the model or a parameter does not exist.
     """
     if not 0 < options.hours <= limits.SIMULATED_HOURS_MAX:
         raise InvalidError(
@@ -93,7 +93,7 @@ def config_of(options: SimulationOptions) -> SimulationConfig:
 def run_config(
     config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None
 ) -> SimulationOutcome:
-    """Simulate; of a trace, what was passed over in it stands in the outcome."""
+    """Run a simulation; for a trace, add the counts of its ignored rows to the outcome."""
     outcome = simulate(config, progress)
     if isinstance(config.workload, TraceWorkload):
         outcome.passed_over = dict(config.workload.passed_over)
@@ -108,7 +108,9 @@ def _interval(text: str) -> tuple[float, bool]:
     except ValueError:
         interval = -1.0
     if not 0 < interval < float("inf"):
-        raise InvalidError(f"--round-interval is {text!r}; it is simulated seconds over 0, or {MEASURED!r}")
+        raise InvalidError(
+            f"--round-interval is {text!r}; it must be a number of simulated seconds over 0, or {MEASURED!r}"
+        )
     return interval, False
 
 
@@ -118,7 +120,7 @@ def _workload(options: SimulationOptions) -> SimulatedWorkload:
     if options.trace is not None:
         _refuse("a trace", load=options.load)
         if options.machines is not None and options.scale is not None:
-            raise InvalidError("--machines and --scale both say how much of the trace is taken; give one")
+            raise InvalidError("--machines and --scale both select a part of the trace; give one")
         return TraceWorkload(
             TraceChoice(
                 options.trace,
@@ -138,7 +140,7 @@ def _workload(options: SimulationOptions) -> SimulatedWorkload:
         machines = thesis_machines(types, topology=options.topology)
         return MixWorkload(machines, options.seed, large=large)
     if options.synthetic != GOOGLE:
-        raise InvalidError(f"--synthetic is {options.synthetic!r}; there are {', '.join((GOOGLE, *MIXES))}")
+        raise InvalidError(f"--synthetic is {options.synthetic!r}; choose from {', '.join((GOOGLE, *MIXES))}")
     _refuse("--synthetic google", scale=options.scale)
     return GoogleWorkload(
         GoogleLike(
@@ -153,7 +155,7 @@ def _workload(options: SimulationOptions) -> SimulatedWorkload:
 
 
 def _refuse(what: str, **given: float | bool | None) -> None:
-    """Options that mean nothing beside ``what`` are refused instead of passed over."""
+    """Raise an error for each given option that has no effect with ``what``."""
     for name, value in given.items():
         if value is not None and value is not False:
-            raise InvalidError(f"--{name} means nothing with {what}; leave it out")
+            raise InvalidError(f"--{name} has no effect with {what}; leave it out")

@@ -31,12 +31,12 @@ CORE_MEMORY_BANDWIDTH = 4e9
 STRETCH_STEPS = 24
 """Steps of the binary search for a resource's stretch; the result is exact to a ten-millionth."""
 LINE_BYTES = 64
-"""Bytes that one miss of the last-level cache loads."""
+"""Bytes that a miss of the last-level cache loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramModel:
-    """The resources that one unit of a program's work needs; the name is its equivalence class."""
+    """The resources needed by a unit of a program's work; the name is its equivalence class."""
 
     name: str
     cpu: float = 1.0

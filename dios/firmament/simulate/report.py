@@ -1,6 +1,6 @@
-"""What a simulation found, in numbers: a summary for JSON and for people, and tables for other programs.
+"""Summaries of a simulation for JSON and for the terminal, and CSV tables.
 
-For: ``dios sched simulate``. Not for: pictures (``plots``), or for printing, which is the command line's.
+Pictures are in ``plots``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dios.firmament.simulate.outcome import RoundLine, SimulationOutcome, Utilis
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution in a few numbers; all None where there is nothing."""
+    """A distribution in a few numbers; all None if there are no values."""
 
     count: int
     mean: float | None
@@ -30,7 +30,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of numbers; those that are not finite are left out."""
+        """Summarise numbers; infinities and NaN are ignored."""
         kept = np.array([value for value in values if math.isfinite(value)], np.float64)
         if not len(kept):
             return cls(0, None, None, None, None, None)
@@ -40,11 +40,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSummary:
-    """A simulation in numbers; seconds everywhere, simulated ones but for ``decision`` and below."""
+    """A simulation in numbers. Times are simulated seconds, except those of ``decision`` and below."""
 
     model: str
     algorithms: dict[str, int]
-    """Rounds by what solved them."""
+    """Rounds by solver algorithm."""
     seconds: float
     interrupted: bool
     machines: int
@@ -60,41 +60,41 @@ class OutcomeSummary:
     migrated: int
     lost_with_machines: int
     wasted_seconds: float
-    """Of runs that were stopped, and whose work was lost."""
+    """Seconds of runs that were stopped and lost their work."""
     utilisation: float
-    """Share of all slots that was taken."""
+    """The share of all slots that were occupied."""
     wait: Spread
-    """From coming to running, all waiting of a task together; tasks that ran."""
+    """Waiting time of each task that ran, summed over its waits."""
     runtime: Spread
-    """Of the runs that came to their end."""
+    """Runtime of each run that completed."""
     makespan: Spread
-    """Of jobs, from the first task's coming to the last one's end."""
+    """Time of each finished job, from its first submission to the end of its last task."""
     normalised: dict[str, Spread]
-    """By program: runtime beside that on the best idle machine (§8.2.1)."""
+    """By program: runtime relative to that on the best idle machine (§8.2.1)."""
     rounds: int
     rounds_not_standing: int
-    """Rounds after which the last good schedule stayed, because of a fault."""
+    """Rounds that kept the last good schedule because of a fault."""
     decision: Spread
-    """Real seconds of whole rounds."""
+    """Real seconds of complete rounds."""
     solve: Spread
     """Real seconds of the solver alone (Figure 8.7)."""
     vertices: int
     arcs: int
-    """The network at its largest."""
+    """The largest numbers of vertices and arcs of the flow network."""
     passed_over: dict[str, int]
-    """Rows of a trace that change nothing here."""
+    """Counts of a trace's rows that change nothing here."""
     faults: int
     fault_texts: list[str]
     digest: str
     real_seconds: float
 
     def as_json(self) -> dict[str, object]:
-        """For ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return asdict(self)
 
 
 def summarise(outcome: SimulationOutcome) -> OutcomeSummary:
-    """An outcome in numbers."""
+    """Return the summary of an outcome."""
     ended, rounds = outcome.ended, outcome.rounds
     records = [*ended, *outcome.unfinished]
     completed = [record for record in ended if record.completed]
@@ -140,7 +140,7 @@ def summarise(outcome: SimulationOutcome) -> OutcomeSummary:
 
 
 def _makespans(outcome: SimulationOutcome) -> list[float]:
-    """Of the jobs all of whose tasks came to their end."""
+    """Return the makespan of each job whose tasks have all ended."""
     open_jobs = {record.job for record in outcome.unfinished}
     first: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -177,7 +177,7 @@ TASK_COLUMNS: Final = (
 
 
 def write_tables(outcome: SimulationOutcome, directory: Path) -> list[Path]:
-    """Write tasks.csv, rounds.csv and levels.csv; a value that there is not is an empty field.
+    """Write tasks.csv, rounds.csv and levels.csv; a missing value is an empty field.
 
     Raises:
         OSError: the directory cannot be written.

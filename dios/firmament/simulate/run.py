@@ -1,9 +1,9 @@
-"""Discrete-event simulation of a cluster under the real scheduler (§8.4): ``simulate(config) -> Outcome``.
+"""The simulation loop: a discrete-event simulation of a cluster under the real scheduler (§8.4).
 
-For: experiments, the sub-command ``dios sched simulate``, and tests of schedulers over hours in seconds.
-Not for: measuring how fast a machine would do the work, which follows from a model (``interference``).
+Experiments, tests and ``dios sched simulate`` call ``simulate``. Hours of cluster time take seconds.
 
-The same configuration gives the same outcome, deltas and all, unless real time is let in (``measured``).
+The same configuration always gives the same outcome, including all deltas, unless ``measured`` makes it
+depend on real time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from dios.firmament.simulate.scheduler_bridge import Bridge, FinishedTask, Measu
 from dios.firmament.simulate.world import HostDue, TaskRecord, World
 
 PAUSE_S: Final = 1.0
-"""Back to back: how long after a round that changed nothing another is tried, if only time has passed."""
+"""With back-to-back rounds: seconds after a round without new messages until the next round."""
 
 _LAST: Final = 1
-"""What is due at the same moment as a round comes before it."""
+"""The event order of rounds: other events of the same time come first."""
 
 
 class SimulationProgress(NamedTuple):
-    """How far a simulation is."""
+    """The present state of a simulation, for a progress display."""
 
     now: float
     seconds: float
@@ -53,22 +53,22 @@ class SimulationProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SimulationConfig:
-    """What to simulate, and how.
+    """The arguments of a simulation.
 
     Attributes:
-        workload: where the events come from; used up by one simulation.
-        scheduler: what decides, fresh.
-        seconds: simulated time to run over.
-        round_interval: simulated seconds between rounds; 0: back to back, which wants a round to take
+        workload: the source of events; each simulation needs a new workload.
+        scheduler: the scheduler; each simulation needs a new scheduler.
+        seconds: the simulated time to run.
+        round_interval: simulated seconds between rounds; 0: back to back, which requires that a round takes
             time (``measured`` or ``decision_s``).
-        decision_s: simulated seconds that a round takes; what happens meanwhile waits for the next.
-        measured: a round takes as much simulated time as it took in reality, beside ``decision_s``.
+        decision_s: simulated seconds that a round takes; events meanwhile wait for the next round.
+        measured: a round takes as much simulated time as it took in reality, in addition to ``decision_s``.
         sample_interval: simulated seconds between measurements of running tasks; None: never.
-        keeps_work: a task that is stopped goes on later where it was, instead of beginning again.
-        keep_deltas: the outcome lists every delta.
-        knowledge: takes what is measured of tasks with a program, at each sample and at their ends, as a
-            coordinator's would (§6.5.3); give the scheduler the same one.
-        checked: after every round the scheduler's state is compared with the world.
+        keeps_work: a stopped task later continues its work instead of starting again.
+        keep_deltas: record every delta in the outcome.
+        knowledge: a knowledge base that receives the samples and final reports of tasks with a program, like
+            that of a coordinator (§6.5.3); give the same one to the scheduler.
+        checked: compare the scheduler's state with the world after every round.
     """
 
     workload: SimulatedWorkload
@@ -85,11 +85,13 @@ class SimulationConfig:
 
     def __post_init__(self) -> None:
         if not (0 < self.seconds < math.inf):
-            raise InvalidError(f"a simulation of {self.seconds} seconds; it must be more than 0, and finite")
+            raise InvalidError(f"seconds is {self.seconds}; it must be more than 0, and finite")
         if not (self.round_interval >= 0 and self.decision_s >= 0):
             raise InvalidError("round_interval and decision_s must be 0 or more seconds")
         if not (self.round_interval or self.decision_s or self.measured):
-            raise InvalidError("rounds back to back that take no time would never end; give them an interval")
+            raise InvalidError(
+                "rounds back to back that take no time would never end; give round_interval or decision_s"
+            )
         if self.sample_interval is not None and not self.sample_interval > 0:
             raise InvalidError(f"sample_interval is {self.sample_interval}; it must be more than 0 seconds")
 
@@ -97,11 +99,11 @@ class SimulationConfig:
 def simulate(
     config: SimulationConfig, progress: Callable[[SimulationProgress], None] | None = None
 ) -> SimulationOutcome:
-    """Run a simulation to its end, or until Ctrl-C, which leaves what was found so far.
+    """Run a simulation to its end, or until Ctrl-C, and return the results so far.
 
     Raises:
-        InvariantError: the scheduler decided what no cluster can do, or lost a task.
-        DiosError: the workload has something in it that cannot be, such as a bad line of a trace.
+        InvariantError: the scheduler made an impossible decision, or lost a task.
+        DiosError: the workload contains invalid data, such as a bad line of a trace.
     """
     engine = _Engine(config, progress)
     began = time.perf_counter()
@@ -113,21 +115,21 @@ def simulate(
 
 
 class _RoundDue(NamedTuple):
-    """The scheduler decides."""
+    """An event: the scheduler decides."""
 
 
 class _RoundLands(NamedTuple):
-    """What was decided is carried out."""
+    """An event: a decision takes effect."""
 
     done: Round
 
 
 class _SampleDue(NamedTuple):
-    """Running tasks are measured."""
+    """An event: running tasks are measured."""
 
 
 class _LevelDue(NamedTuple):
-    """The timeline gets a point."""
+    """An event: the utilisation is recorded."""
 
 
 _Due = HostDue | JobSubmission | _RoundDue | _RoundLands | _SampleDue | _LevelDue
@@ -156,7 +158,7 @@ class _Engine:
     # The loop -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Do what happens in its order until the time is over or nothing can happen any more."""
+        """Process events in order until the time is over or no events are left."""
         config = self._config
         self._agenda.put(0.0, _LevelDue(), _LAST)
         if config.sample_interval:
@@ -176,7 +178,7 @@ class _Engine:
                 self._do(self._agenda.take()[1])
 
     def close(self, real_s: float) -> SimulationOutcome:
-        """What was found."""
+        """Complete and return the outcome."""
         outcome = self.outcome
         self._note_level()
         outcome.unfinished = self._world.records()
@@ -188,20 +190,20 @@ class _Engine:
     def _following(self, time_s: float) -> Happening | None:
         coming = next(self._events, None)
         if coming and coming.time < time_s:
-            raise InvariantError(f"a workload's event of {coming.time} s follows on one of {time_s} s")
+            raise InvariantError(f"the workload's event at {coming.time} s comes after one at {time_s} s")
         return coming
 
     def _pass(self, at: float) -> None:
-        """Let time go by."""
+        """Advance the time to ``at``."""
         span = at - self._now
         self.outcome.slot_seconds += span * self._world.slots
         self.outcome.busy_seconds += span * self._world.running
         self._now = at
 
-    # What happens -----------------------------------------------------------------------------------
+    # Events -----------------------------------------------------------------------------------------
 
     def _happen(self, event: Happening) -> None:
-        """Something of the workload."""
+        """Process an event of the workload."""
         match event:
             case JobSubmission():
                 self._submit(event)
@@ -223,7 +225,7 @@ class _Engine:
             self._want_round()
 
     def _do(self, item: _Due) -> None:
-        """Something that was put down."""
+        """Process an event of the queue."""
         match item:
             case HostDue():
                 for record in self._world.due(int(item), self._now):
@@ -286,7 +288,7 @@ class _Engine:
     # Rounds -------------------------------------------------------------------------------------------
 
     def _want_round(self) -> None:
-        """See to it that a round is due: now, or at the next multiple of the interval."""
+        """Queue a round if none is pending: now, or at the next multiple of the interval."""
         if self._round_pending:
             return
         self._round_pending = True
@@ -315,7 +317,7 @@ class _Engine:
         if self._bridge.changed:
             self._want_round()
         elif self._world.tasks:
-            # Costs change with time alone: another look, though nothing came.
+            # Costs change with time alone, so another round is due even without new messages.
             self._round_pending = True
             later = max(self._now, self._last_round + (self._config.round_interval or PAUSE_S))
             self._agenda.put(later, _RoundDue(), _LAST)

@@ -1,25 +1,25 @@
-"""A workload from the 2011 Google cluster trace: its machines, its tasks, and how long they ran (§8.4).
+"""A workload from the 2011 Google cluster trace: its machines, its tasks and their runtimes (§8.4).
 
-For: simulating the cell of the trace, or a part of it. Not for: replaying the decisions that were made
-then; as in the thesis tasks wait and run where the simulated scheduler says.
+It simulates the cluster of the trace, or a part of it. The scheduling decisions in the trace are not
+replayed: as in the thesis, the simulated scheduler decides when and where tasks run.
 
-What is made of the rows:
+The rows are interpreted as follows:
 
-- A task comes when it was submitted, asks for what it asked for, and runs as long as its last run in the
-  trace took. One that was evicted or lost and came again is still the same task: whom to stop is up to
-  the simulated scheduler now. One that failed and came again is another.
-- A task that was killed while it waited is withdrawn at that time. One whose end is not in the hours that
-  are simulated runs on to their end.
+- A task is submitted at its time in the trace, with its requests there, and runs for as long as its last run
+  in the trace. A task that was evicted or lost and submitted again is still the same task, because the
+  simulated scheduler decides about evictions. A task that failed and was submitted again is a new task.
+- A task that was killed while it waited is withdrawn at that time. A task whose end is not in the simulated
+  hours runs until they are over.
 - Every machine has 24 slots and, at capacity 1, the CPUs and memory of ``machines`` (§8.4). The trace has
-  no racks; machines are put into racks of 48 as they come.
-- Updates of machines and of tasks' requests are passed over, and so are rows of a task that go back in time;
+  no racks; machines are put into racks of 48 in the order in which they join.
+- Updates of machines and of tasks' requests are ignored, and so are rows of a task that go back in time;
   ``passed_over`` counts them.
 - Jobs of production priority (9 and more) are services.
-- A scale, or a number of machines, takes a part of the machines, and as large a part of the jobs, chosen
-  by a hash of their identifiers: the same ones every time.
+- A scale, or a number of machines, selects a part of the machines and the same share of the jobs by a hash
+  of their identifiers, so the selection is always the same.
 
-What ran in the window's hours is held in memory, some 1,200 bytes a task; the measurements of task_usage
-are read as they are needed.
+Tasks of the simulated hours are held in memory, about 1,200 bytes each. The measurements of task_usage are
+read on demand.
 """
 
 from __future__ import annotations
@@ -69,22 +69,22 @@ from dios.firmament.simulate.trace_rows import (
 from dios.wire.types import Affinity
 
 PRODUCTION: Final = 9
-"""The least priority of production work."""
+"""The lowest priority of production work."""
 _HASHES: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class TraceChoice:
-    """Which part of a trace.
+    """The selected part of a trace.
 
     Attributes:
-        directory: holds machine_events/ and task_events/, and maybe task_usage/.
-        seconds: of the window, from its beginning.
-        scale: the share of machines and jobs that are taken.
-        machines: instead: so many of the machines that are there in the beginning.
-        blocks: batch tasks get random inputs on a file system that the machines of the beginning hold (§8.4).
-        topology: machines have the sockets, caches, cores and threads of type C as vertices (§8.4).
-        seed: of the inputs.
+        directory: the folder with machine_events/ and task_events/, and optionally task_usage/.
+        seconds: the length of the simulated window, from its beginning.
+        scale: the share of machines and jobs to simulate.
+        machines: the number of machines to simulate, of those present at the beginning; overrides ``scale``.
+        blocks: give batch tasks random inputs on a file system of the initial machines (§8.4).
+        topology: give machines the sockets, caches, cores and threads of type C as vertices (§8.4).
+        seed: the seed of the inputs.
     """
 
     directory: Path
@@ -106,13 +106,13 @@ class TraceChoice:
 
 @dataclass(slots=True)
 class _Life:
-    """One task from its submission to its end."""
+    """One task from its submission to its end, as the trace has it."""
 
     task: int
     row: TraceTaskRow
     submitted: float
     latest: float
-    """The time of the last row about it."""
+    """The time of the last row about the task."""
     scheduled: float | None = None
     work: float = math.inf
     completes: bool = True
@@ -124,7 +124,7 @@ class TraceWorkload:
     """The events of a part of a trace.
 
     Raises:
-        TraceError: while events are asked for: the trace is not there, or a line is bad.
+        TraceError: during iteration over the events, if the trace does not exist or a line is invalid.
     """
 
     def __init__(self, choice: TraceChoice) -> None:
@@ -135,10 +135,10 @@ class TraceWorkload:
         self._job_share = choice.scale
         self._blocks: BlockMap | None = None
         self.passed_over: Counter[str] = Counter()
-        """Rows that change nothing here, by what they are."""
+        """Counts of the rows that change nothing here, by the reason."""
 
     def events(self) -> Iterator[Happening]:
-        """Machines and tasks in order of time."""
+        """Yield the events of machines and tasks in order of time."""
         machines = self._machines()
         if self._choice.blocks:
             first = [
@@ -149,7 +149,7 @@ class TraceWorkload:
         yield from heapq.merge(machines, tasks, self._usages(), key=lambda event: event.time)
 
     def job_done(self, job: int, now: float) -> JobSubmission | None:
-        """Nothing follows: what comes stands in the trace."""
+        """Return None: all jobs are in the trace."""
         del job, now
         return None
 
@@ -184,18 +184,21 @@ class TraceWorkload:
             else:
                 self.passed_over[f"machine {row.event.name}"] += 1
         if not events:
-            raise TraceError(f"{self._choice.directory}: no machine is there in the time that is simulated")
+            raise TraceError(
+                f"{self._choice.directory}: no machine exists in the simulated time; simulate more --hours, "
+                "or a larger part with --machines or --scale"
+            )
         return events
 
     def _machine_share(self, first: list[int]) -> int:
-        """The largest hash of a machine that is taken; jobs are taken by the same share."""
+        """Return the largest hash of a selected machine, and set the same share for jobs."""
         wanted = self._choice.machines
         if wanted is None:
             return int(self._choice.scale * (_HASHES - 1))
         hashes = sorted(mixed(machine) for machine in set(first))
         if wanted > len(hashes):
             raise TraceError(
-                f"{self._choice.directory}: {wanted} machines are asked for, and the trace begins with "
+                f"{self._choice.directory}: cannot simulate {wanted} machines, because the trace begins with "
                 f"{len(hashes)}; give --machines {len(hashes)} or fewer"
             )
         self._job_share = wanted / len(hashes)
@@ -204,7 +207,7 @@ class TraceWorkload:
     # Tasks --------------------------------------------------------------------------------------------
 
     def _submissions(self) -> list[JobSubmission | Withdrawal]:
-        """Read the rows of all tasks, then say what comes when."""
+        """Read the rows of all tasks, then return submissions and withdrawals in order of time."""
         share = int(self._job_share * (_HASHES - 1))
         for row in task_rows(self._choice.directory, self._until_us):
             if mixed(row.job ^ _HASHES - 1) <= share:
@@ -222,12 +225,12 @@ class TraceWorkload:
         return sorted(events, key=lambda event: event.time)
 
     def _note(self, row: TraceTaskRow) -> None:
-        """Take in one row."""
+        """Update the state of a task by a row."""
         at = _seconds(row.time)
         lives = self._lives.setdefault((row.job, row.number), [])
         life = lives[-1] if lives else None
         if life and at < life.latest:
-            # A run must not end before it began.
+            # A run that ended before it began would have negative work.
             self.passed_over[f"task {row.event.name} that goes back in time"] += 1
             return
         if row.event in {TaskEvent.UPDATE_PENDING, TaskEvent.UPDATE_RUNNING} and life:
@@ -237,7 +240,7 @@ class TraceWorkload:
             if life and row.event is not TaskEvent.SUBMIT:
                 self.passed_over[f"task {row.event.name} after its end"] += 1
                 return
-            # A task whose submission is missing (the trace has such) comes when it is first heard of.
+            # A task without a submission (the trace has such) is submitted at its first row.
             life = self._begin(row, at)
             lives.append(life)
         life.latest = at
@@ -256,7 +259,7 @@ class TraceWorkload:
         row = life.row
         blocks: tuple[Block, ...] = ()
         if self._blocks and row.priority < PRODUCTION:
-            # One file for each job and index, of a size that is random but always the same.
+            # One file for each job and index. Its size is random, but the same in every simulation.
             file = mixed(mixed(row.job) ^ row.number)
             blocks = self._blocks.input_of(file, file_size((file % 2**32 + 0.5) / 2**32))
         told = TaskDescriptor(
@@ -269,14 +272,14 @@ class TraceWorkload:
         return SimulatedTask(told, life.work, completes=life.completes)
 
     def _usages(self) -> Iterator[UsageSample]:
-        """Measurements at their ends; the rows are in order of their beginnings."""
+        """Yield measurements at the times of their ends; the rows are in order of their beginnings."""
         pending: list[tuple[float, int, UsageSample]] = []
         last = 0.0
         for number, row in enumerate(usage_rows(self._choice.directory, self._until_us)):
             while pending and pending[0][0] <= _seconds(row.start):
                 last, _, usage = heapq.heappop(pending)
                 yield usage
-            # A measurement that is out of order is told late rather than in the past.
+            # A measurement that is out of order is delayed, because events must not go back in time.
             at = max(last, _seconds(row.end))
             task = self._task_at(row, at)
             if task is not None and at <= self._choice.seconds:
@@ -285,31 +288,31 @@ class TraceWorkload:
             yield heapq.heappop(pending)[2]
 
     def _task_at(self, row: UsageRow, at: float) -> int | None:
-        """Which task a measurement is about: of several under one number the one that had come by then."""
+        """Return the task of a measurement: the latest with its job and index that was submitted by then."""
         lives = self._lives.get((row.job, row.number), ())
         which = bisect_right([life.submitted for life in lives], at) - 1
         return lives[which].task if which >= 0 else None
 
 
 def _seconds(time_us: int) -> float:
-    """Simulated time; what was before the window is its beginning."""
+    """Return the simulated time of a trace time; times before the window become its beginning."""
     return max(0, time_us - WINDOW_US) / 1e6
 
 
 def _resources(cpus: float | None, memory: float | None) -> Resources:
-    """Normalised amounts in CPUs and bytes; what is missing is 0."""
+    """Convert normalised amounts into CPUs and bytes; missing amounts become 0."""
     return Resources((cpus or 0.0) * GOOGLE_CPUS, (memory or 0.0) * GOOGLE_MEMORY)
 
 
 def _apply(life: _Life, event: TaskEvent, at: float) -> None:
-    """What a row does to a task."""
+    """Apply the event of a row to a task."""
     match event:
         case TaskEvent.SUBMIT | TaskEvent.UPDATE_PENDING:
             pass
         case TaskEvent.SCHEDULE | TaskEvent.UPDATE_RUNNING:
             life.scheduled, life.work = at, math.inf
         case TaskEvent.EVICT | TaskEvent.LOST:
-            # Should it never come again, this is all that it ran.
+            # If the task never returns, the time of this run is its work.
             if life.scheduled is not None:
                 life.work, life.completes, life.scheduled = at - life.scheduled, False, None
         case TaskEvent.FINISH | TaskEvent.FAIL | TaskEvent.KILL:
@@ -322,7 +325,7 @@ def _apply(life: _Life, event: TaskEvent, at: float) -> None:
 
 
 def _jobs(lives: list[_Life]) -> dict[int, JobDescriptor]:
-    """What holds for each job, by what its tasks say."""
+    """Return the descriptor of each job, derived from the rows of its tasks."""
     spread = {life.row.job for life in lives if life.row.spread}
     jobs: dict[int, JobDescriptor] = {}
     for life in lives:

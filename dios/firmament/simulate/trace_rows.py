@@ -1,10 +1,10 @@
-"""Rows of the 2011 Google cluster trace's tables, as published: CSV in parts, gzipped or not.
+"""A parser for the tables of the 2011 Google cluster trace, as published: CSV in parts, gzipped or not.
 
-For: ``trace``, which makes a workload of them. Not for: what the rows mean together.
+``trace`` makes a workload of the rows.
 
 The format is that of "Google cluster-usage traces: format + schema" (Reiss, Wilkes and Hellerstein,
-version 2). Each table is a folder of files ``part-NNNNN-of-NNNNN.csv.gz`` in order of time. There is no
-heading; a field that is empty is a value that nobody knows.
+version 2). Each table is a folder of files ``part-NNNNN-of-NNNNN.csv.gz`` in order of time. The files have no
+header line; an empty field is an unknown value.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from dios import limits
 from dios.errors import InvalidError
 
 BEFORE: Final = 0
-"""A time in the trace: before its window began."""
+"""The time of events before the trace's window."""
 AFTER: Final = 2**63 - 1
-"""A time in the trace: after its window ended; no larger number may stand anywhere."""
+"""The time of events after the trace's window; the largest integer that the trace allows."""
 WINDOW_US: Final = 600_000_000
-"""The window begins ten minutes after the trace's zero."""
+"""The start of the window: ten minutes after the trace's time 0."""
 
 
 class TraceError(InvalidError):
-    """A trace is not there, or has something in it that its format does not know; the message says where."""
+    """A trace that does not exist or violates its format; the message names the place."""
 
 
 class TaskEvent(IntEnum):
-    """What happened to a task."""
+    """The kinds of task events."""
 
     SUBMIT = 0
     SCHEDULE = 1
@@ -48,7 +48,7 @@ class TaskEvent(IntEnum):
 
 
 class MachineEvent(IntEnum):
-    """What happened to a machine."""
+    """The kinds of machine events."""
 
     ADD = 0
     REMOVE = 1
@@ -93,7 +93,7 @@ USAGE_COLUMNS: Final = (
     "aggregation type",
 )
 SAMPLED: Final = "sampled CPU usage"
-"""The twentieth column of task usage, which only the second release of the trace has."""
+"""The twentieth column of task usage, which exists only in the second release of the trace."""
 
 
 class MachineRow(NamedTuple):
@@ -108,7 +108,7 @@ class MachineRow(NamedTuple):
 
 
 class TraceTaskRow(NamedTuple):
-    """One row of task_events, without what a simulation has no use for."""
+    """One row of task_events, without the fields that a simulation does not need."""
 
     time: int
     job: int
@@ -120,11 +120,11 @@ class TraceTaskRow(NamedTuple):
     cpus: float | None
     memory: float | None
     spread: bool
-    """No two tasks of the job on one machine."""
+    """True if no two tasks of the job may share a machine."""
 
 
 class UsageRow(NamedTuple):
-    """One row of task_usage, without what a simulation has no use for."""
+    """One row of task_usage, without the fields that a simulation does not need."""
 
     start: int
     end: int
@@ -136,7 +136,7 @@ class UsageRow(NamedTuple):
 
 
 class _Line:
-    """One line of a table, whose fields are asked for by name."""
+    """One line of a table, with access to its fields by name."""
 
     def __init__(self, place: str, columns: tuple[str, ...], fields: list[str]) -> None:
         self._place = place
@@ -144,29 +144,29 @@ class _Line:
         self._fields = fields
 
     def wrong(self, name: str, why: str) -> TraceError:
-        """An error about a field."""
+        """Return an error about a field."""
         value = self._fields[self._columns.index(name)]
         return TraceError(f"{self._place}, field {name!r}: {value!r} {why}")
 
     def text(self, name: str) -> str:
-        """A field as it is."""
+        """Return a field's text."""
         return self._fields[self._columns.index(name)]
 
     def whole(self, name: str, most: int = AFTER) -> int:
-        """A whole number from 0 to ``most`` that must be there."""
+        """Return a mandatory integer field from 0 to ``most``."""
         text = self.text(name)
         if not text:
-            raise self.wrong(name, "is empty; it must be there")
+            raise self.wrong(name, "is empty; it must be an integer")
         try:
             value = int(text)
         except ValueError:
-            raise self.wrong(name, "is not a whole number") from None
+            raise self.wrong(name, "is not an integer") from None
         if not 0 <= value <= most:
             raise self.wrong(name, f"is not in 0 .. {most}")
         return value
 
     def share(self, name: str, most: float) -> float | None:
-        """A number from 0 to ``most``; None where the field is empty."""
+        """Return a number from 0 to ``most``, or None for an empty field."""
         text = self.text(name)
         if not text:
             return None
@@ -180,10 +180,10 @@ class _Line:
 
 
 def machine_rows(directory: Path, until_us: int) -> Iterator[MachineRow]:
-    """The rows of machine_events up to a time.
+    """Yield the rows of machine_events up to a time in microseconds.
 
     Raises:
-        TraceError: the table is not there, or a line is not what it should be.
+        TraceError: the table does not exist, or a line is invalid.
     """
     for line in _lines(directory, "machine_events", MACHINE_COLUMNS, until_us):
         yield MachineRow(
@@ -197,7 +197,7 @@ def machine_rows(directory: Path, until_us: int) -> Iterator[MachineRow]:
 
 
 def task_rows(directory: Path, until_us: int) -> Iterator[TraceTaskRow]:
-    """The rows of task_events up to a time; errors as with machines."""
+    """Yield the rows of task_events up to a time; errors as in ``machine_rows``."""
     for line in _lines(directory, "task_events", TASK_COLUMNS, until_us):
         yield TraceTaskRow(
             line.whole("time"),
@@ -213,7 +213,7 @@ def task_rows(directory: Path, until_us: int) -> Iterator[TraceTaskRow]:
 
 
 def usage_rows(directory: Path, until_us: int) -> Iterator[UsageRow]:
-    """The rows of task_usage up to a time, none where the table is not there; errors as with machines."""
+    """Yield the rows of task_usage up to a time, or nothing if the table does not exist."""
     if not _parts(directory, "task_usage"):
         return
     for line in _lines(directory, "task_usage", USAGE_COLUMNS, until_us, SAMPLED):
@@ -222,7 +222,7 @@ def usage_rows(directory: Path, until_us: int) -> Iterator[UsageRow]:
             line.whole("end time"),
             line.whole("job ID"),
             line.whole("task index"),
-            # Measured, not asked for: a task may use more than the largest machine is said to have.
+            # Measured values may exceed the capacity that the trace gives for the largest machine.
             line.share("CPU rate", limits.TRACE_USAGE_MAX),
             line.share("canonical memory usage", limits.TRACE_USAGE_MAX),
         )
@@ -236,7 +236,7 @@ def _flag(line: _Line, name: str) -> bool:
 
 
 def _parts(directory: Path, table: str) -> list[Path]:
-    """The files of a table in order."""
+    """Return the files of a table in order."""
     folder = directory / table
     return sorted(path for pattern in ("*.csv", "*.csv.gz") for path in folder.glob(pattern))
 
@@ -244,11 +244,11 @@ def _parts(directory: Path, table: str) -> list[Path]:
 def _lines(
     directory: Path, table: str, columns: tuple[str, ...], until_us: int, optional: str | None = None
 ) -> Iterator[_Line]:
-    """The lines of a table whose first field, a time, is not after ``until_us``."""
+    """Yield the lines of a table whose first field, a time, is at most ``until_us``."""
     parts = _parts(directory, table)
     if not parts:
         raise TraceError(
-            f"{directory / table}: no part-*.csv or part-*.csv.gz there; --trace wants the folder that holds "
+            f"{directory / table}: no part-*.csv or part-*.csv.gz found; --trace needs the folder that holds "
             "machine_events/ and task_events/ of the 2011 Google cluster trace"
         )
     for part in parts:
@@ -261,7 +261,7 @@ def _lines(
             else:
                 late += 1
         if late and not early:
-            # Parts follow each other in time: those behind this one are too late as well.
+            # Parts are in order of time, so all further parts are too late as well.
             return
 
 
@@ -275,10 +275,10 @@ def _file_lines(path: Path, place: str, columns: tuple[str, ...], optional: str 
                 yield _Line(f"{place} line {number}", columns, fields)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(
-            f"{place} after line {number}: the file is damaged ({error}); fetch it again"
+            f"{place} after line {number}: the file is damaged ({error}); download it again"
         ) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{place} after line {number}: this is no text in columns ({error})") from None
+        raise TraceError(f"{place} after line {number}: the file is not CSV text ({error})") from None
 
 
 def _opened(path: Path) -> TextIO:

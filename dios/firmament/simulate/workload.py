@@ -1,24 +1,24 @@
-"""A made-up workload like that of the Google cell of 2011, for any number of machines.
+"""A synthetic workload like that of the 2011 Google cluster, for any number of machines.
 
-For: experiments at scale without the 40 GB of the trace (§8.4). Not for: statements about Google's
-workload; it has the properties listed here, by the numbers listed here, and no others.
+It allows experiments at scale without the 40 GB of the trace (§8.4). It has only the properties and numbers
+listed here, so it does not support other conclusions about Google's workload.
 
-What is published, and taken from there:
+These published numbers are used:
 
 - about 12,550 machines of ten kinds (thesis §2.1.2; Reiss et al., SoCC 2012, Table 1: ``machines``);
 - about 150,000 tasks at a time at full scale, 40,000 at 3,000 machines (§8.4); in 29 days some 670,000
   jobs with some 25 million tasks, which is 10 tasks a second and 38 tasks a job on average;
 - three quarters of the jobs have one task, and few have thousands (Reiss et al., §4);
-- most jobs and tasks are batch, most resources go to services, 55 to 80 % of them (thesis §2.1.1;
+- most jobs and tasks are batch, but services hold 55 to 80 % of the resources (thesis §2.1.1;
   Schwarzkopf et al., EuroSys 2013, §2.1);
-- runtimes are heavy-tailed: most tasks last minutes, a few days, and these hold most resources (Reiss et
+- runtimes are heavy-tailed: most tasks last minutes, a few last days and hold most resources (Reiss et
   al., §4);
 - priorities 0 to 11: 0 and 1 free, 9 to 11 production (the trace's description);
-- requests for CPU and memory are small beside machines, and memory is asked for as heavily as CPU;
-- submissions have a wave over the day.
+- requests for CPU and memory are small compared with machines, and both are in similar demand;
+- the submission rate follows a daily wave.
 
-From these follow the constants below. At load 0.5 and 12,550 machines: 150,000 tasks run, three quarters
-of them services, and about 10 tasks come each second.
+The constants below follow from these numbers. At load 0.5 and 12,550 machines, 150,000 tasks run, three
+quarters of them services, and about 10 tasks are submitted each second.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp, 
 from dios.firmament.simulate.machines import GIB, GOOGLE_SLOTS, google_machines
 
 SERVICE_SHARE: Final = 0.75
-"""Of the load: what services hold."""
+"""The share of the load that services hold."""
 SINGLE_SHARE: Final = 0.75
-"""Of the jobs: those with one task."""
+"""The share of the jobs that have one task."""
 JOB_TAIL: Final = 0.55
-"""Pareto exponent of the sizes of the other jobs: the mean of all comes to tens of tasks."""
+"""Pareto exponent of the sizes of the other jobs: the mean over all jobs is tens of tasks."""
 JOB_TASKS_MAX: Final = 5_000
 BATCH_MEDIAN_S: Final = 420.0
 BATCH_SPREAD: Final = 1.3
-"""Log-normal body of batch runtimes: the middle one takes seven minutes."""
+"""Log-normal body of batch runtimes, with a median of seven minutes."""
 TAIL_SHARE: Final = 0.15
 TAIL_FROM_S: Final = 3_600.0
 TAIL_EXPONENT: Final = 1.1
@@ -55,38 +55,38 @@ TAIL_MAX_S: Final = 7 * 86_400.0
 """Pareto tail: some of the batch jobs take hours, a few take days."""
 SERVICE_MEDIAN_S: Final = 2 * 86_400.0
 SERVICE_SPREAD: Final = 1.5
-"""Services live for days; those that end are replaced at the same rate."""
+"""Services run for days; those that end are replaced at the same rate."""
 TASK_SPREAD: Final = 0.25
-"""How tasks of one job differ in runtime, as a standard deviation of the logarithm."""
+"""Variation of the runtimes of a job's tasks: the standard deviation of the logarithm."""
 CPU_MEDIAN: Final = 0.35
 CPU_SPREAD: Final = 0.7
 CPU_MAX: Final = 6.0
 MEMORY_MEDIAN: Final = 0.45 * GIB
 MEMORY_SPREAD: Final = 0.95
 MEMORY_MAX: Final = 8 * GIB
-"""Requests by job: a full machine of the most frequent kind (12 threads, 32 GB, 24 slots) is asked for
+"""Requests by job. A full machine of the most frequent kind (12 threads, 32 GB, 24 slots) has requests for
 about nine tenths of its CPUs and half of its memory."""
 WAVE: Final = 0.3
 DAY_S: Final = 86_400.0
-"""Submissions go up and down by three tenths over a day."""
+"""The submission rate varies by three tenths around its mean over a day."""
 BATCH_PRIORITIES: Final = ((0, 0.40), (1, 0.12), (2, 0.08), (4, 0.35), (6, 0.05))
 SERVICE_PRIORITIES: Final = ((9, 0.80), (10, 0.05), (11, 0.15))
 INITIAL_CHUNK_TASKS: Final = 1_000
-"""Tasks of the initial state come in submissions of about so many, all at time 0."""
+"""Tasks of the initial state are submitted in groups of at most this size, all at time 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoogleLike:
-    """What to make up.
+    """The parameters of a Google-like workload.
 
     Attributes:
-        machines: how many.
-        seed: of everything.
-        load: the share of all slots (24 on each machine) that is asked for, over 1 for an overloaded one.
-        seconds: how long arrivals go on.
-        blocks: batch tasks have inputs on the machines' file system.
-        topology: machines have sockets, caches, cores and threads as vertices.
-        rate: batch jobs come so many times as often and last as much shorter: more events, the same load.
+        machines: the number of machines.
+        seed: the seed of all random choices.
+        load: the demanded share of all slots (24 on each machine); over 1 for an overloaded cluster.
+        seconds: the duration of arrivals.
+        blocks: give batch tasks inputs on the machines' file system.
+        topology: give machines sockets, caches, cores and threads as vertices.
+        rate: the factor by which batch jobs are more frequent and shorter: more events, the same load.
     """
 
     machines: int
@@ -109,7 +109,7 @@ class GoogleLike:
 
 
 class _GeneratedJob(NamedTuple):
-    """A job before its tasks are made."""
+    """A job whose tasks are not generated yet."""
 
     at: float
     service: bool
@@ -120,7 +120,7 @@ class _GeneratedJob(NamedTuple):
 
 
 class GoogleWorkload:
-    """Events of a ``GoogleLike``, made as they are asked for."""
+    """The events of a ``GoogleLike``, generated on demand."""
 
     def __init__(self, what: GoogleLike) -> None:
         self._what = what
@@ -131,11 +131,11 @@ class GoogleWorkload:
         slots = what.machines * GOOGLE_SLOTS
         self._job_tasks_max = max(1, min(JOB_TASKS_MAX, slots // 50))
         self.batch_target = what.load * slots * (1 - SERVICE_SHARE)
-        """How many batch tasks run at a time, on average over the day."""
+        """The number of running batch tasks, averaged over a day."""
         self.service_target = what.load * slots * SERVICE_SHARE
 
     def events(self) -> Iterator[Happening]:
-        """Machines, what ran already, then arrivals until ``seconds`` are over."""
+        """Yield the machines, the tasks of the initial state, then arrivals until ``seconds`` are over."""
         machines: list[MachineUp] = []
         for machine in google_machines(self._what.machines, self._what.seed, topology=self._what.topology):
             machines.append(machine)
@@ -147,14 +147,14 @@ class GoogleWorkload:
         yield from heapq.merge(*streams, key=lambda event: event.time)
 
     def job_done(self, job: int, now: float) -> JobSubmission | None:
-        """Nothing follows: arrivals do not depend on what ended."""
+        """Return None: arrivals do not depend on ends."""
         del job, now
         return None
 
     # Jobs -------------------------------------------------------------------------------------------
 
     def _initial(self) -> Iterator[JobSubmission]:
-        """What a cluster that has run for long has at a moment; long jobs are more likely there."""
+        """Yield the jobs that a long-running cluster has at one moment; long jobs are more likely there."""
         for service, target in ((True, self.service_target), (False, self.batch_target)):
             there = 0.0
             while there < target:
@@ -165,11 +165,11 @@ class GoogleWorkload:
                 )
 
     def _arrivals(self, *, service: bool) -> Iterator[JobSubmission]:
-        """Jobs at random times, at such a rate that on average the target runs (Little's law)."""
+        """Yield jobs at random times, at the rate that keeps the target running on average (Little's law)."""
         mean_s, mean_size = _mean_runtime(service=service), _mean_size(self._job_tasks_max)
         target = self.service_target if service else self.batch_target
         every = mean_s / target * mean_size / (1.0 if service else self._what.rate)
-        # Jobs at the top of the wave, of which as many are left out as the wave is below its top.
+        # Thinning: generate jobs at the peak rate, then drop each with the probability that gives the wave.
         now = 0.0
         while True:
             now += float(self._random.exponential(every / (1 + WAVE)))
@@ -189,7 +189,7 @@ class GoogleWorkload:
     # Tasks ------------------------------------------------------------------------------------------
 
     def _make(self, job: _GeneratedJob) -> JobSubmission:
-        """A job's tasks, all submitted at once."""
+        """Return a job's tasks, all submitted at once."""
         random = self._random
         number, self._jobs = self._jobs, self._jobs + 1
         name = f"{'service' if job.service else 'batch'}{number}"
@@ -198,7 +198,7 @@ class GoogleWorkload:
             min(MEMORY_MAX, MEMORY_MEDIAN * math.exp(MEMORY_SPREAD * float(random.normal()))),
         )
         priority = _pick(SERVICE_PRIORITIES if job.service else BATCH_PRIORITIES, random.random())
-        # The mean of the factors is 1, so that the mean of all runtimes stays what the rate was made for.
+        # The factors have a mean of 1, so they do not change the mean runtime on which the rate is based.
         factors = np.exp(random.normal(-(TASK_SPREAD**2) / 2, TASK_SPREAD, job.tasks))
         runtimes = job.median * factors / (1.0 if job.service else self._what.rate)
         if job.initial:
@@ -234,13 +234,13 @@ class GoogleWorkload:
         )
 
     def _input_quantile(self, job: _GeneratedJob) -> float:
-        """Long jobs tend to read much: half of it is their rank among runtimes, half chance."""
+        """Return a random quantile that is correlated with the runtime: long jobs tend to read more."""
         rank = 1 / (1 + math.pow(BATCH_MEDIAN_S / max(job.median, 1e-3), 1.6 / BATCH_SPREAD))
         return min(max((rank + float(self._random.random())) / 2, 1e-6), 1 - 1e-6)
 
 
 def _pick(choices: tuple[tuple[int, float], ...], at: float) -> int:
-    """One of some values by their shares; ``at`` is uniform in [0, 1)."""
+    """Return a value chosen by the shares; ``at`` is uniform in [0, 1)."""
     for value, share in choices:
         at -= share
         if at < 0:
@@ -249,7 +249,7 @@ def _pick(choices: tuple[tuple[int, float], ...], at: float) -> int:
 
 
 def _size_at(uniform: float) -> int:
-    """The number of tasks of a job, heavy-tailed; ``uniform`` is in [0, 1)."""
+    """Return the heavy-tailed number of tasks of a job; ``uniform`` is in [0, 1)."""
     if uniform < SINGLE_SHARE:
         return 1
     rest = (1 - uniform) / (1 - SINGLE_SHARE)
@@ -257,14 +257,14 @@ def _size_at(uniform: float) -> int:
 
 
 def _mean_size(most: int) -> float:
-    """The mean of ``_size`` by its quantiles, fine enough for the tail."""
+    """Return the mean of ``_size``, integrated over quantiles that are fine enough for the tail."""
     steps = 1 - np.logspace(0, -7, 20_001)
     sizes = np.array([min(_size_at(float(at)), most) for at in steps])
     return float(np.sum((sizes[1:] + sizes[:-1]) / 2 * np.diff(steps)) + sizes[-1] * (1 - steps[-1]))
 
 
 def _runtime(uniform: float, normal: float, *, service: bool) -> float:
-    """A job's typical runtime in seconds, from a uniform and a normal number."""
+    """Return a job's median runtime in seconds, from a uniform and a normal number."""
     if service:
         return SERVICE_MEDIAN_S * math.exp(SERVICE_SPREAD * normal)
     if uniform < TAIL_SHARE:
@@ -273,10 +273,10 @@ def _runtime(uniform: float, normal: float, *, service: bool) -> float:
 
 
 def _running_runtime(uniform: float, normal: float, *, service: bool) -> float:
-    """The runtime of a job that is met at some moment: as likely as it is long, besides ``_runtime``.
+    """Return the runtime of a job that is running at a random moment: ``_runtime`` weighted by length.
 
-    A log-normal weighted by its value is one whose middle is higher by the square of its spread; a Pareto
-    tail is one with an exponent less by 1, and what was cut off at the end.
+    A log-normal distribution weighted by its value has a median that is higher by the square of its spread.
+    A weighted Pareto tail has an exponent that is lower by 1, plus the part cut off at the end.
     """
     if service:
         return SERVICE_MEDIAN_S * math.exp(SERVICE_SPREAD**2 + SERVICE_SPREAD * normal)
@@ -292,7 +292,7 @@ def _running_runtime(uniform: float, normal: float, *, service: bool) -> float:
 
 
 def _batch_parts() -> tuple[float, float, float]:
-    """What the body, the tail and its cut-off end give to the mean runtime of batch jobs, in seconds."""
+    """Return the seconds that body, tail and cut-off end contribute to the mean runtime of batch jobs."""
     over = TAIL_EXPONENT - 1
     least = math.pow(TAIL_FROM_S / TAIL_MAX_S, over)
     body = (1 - TAIL_SHARE) * BATCH_MEDIAN_S * math.exp(BATCH_SPREAD**2 / 2)
@@ -301,7 +301,7 @@ def _batch_parts() -> tuple[float, float, float]:
 
 
 def _mean_runtime(*, service: bool) -> float:
-    """The mean of ``_runtime`` in seconds, by the distributions' formulas."""
+    """Return the mean of ``_runtime`` in seconds, by the distributions' formulas."""
     if service:
         return SERVICE_MEDIAN_S * math.exp(SERVICE_SPREAD**2 / 2)
     return sum(_batch_parts())

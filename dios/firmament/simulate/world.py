@@ -1,10 +1,10 @@
-"""What really happens on simulated machines: tasks start, get on at their pace, and end.
+"""The true state of the simulated machines: tasks start there, progress at their pace, and end.
 
-For: the engine (``run``). Not for: decisions; it does what it is told, and refuses what no machine could
-do. The scheduler's picture of the cluster is its own, and ``check`` compares the two.
+The engine (``run``) applies decisions to it, and impossible ones raise an error. The scheduler has its own
+view of the cluster; ``check`` compares the two.
 
-A machine puts down one thing to happen: the next end of a task there. When tasks come or go the paces of
-all of them change, what they have left is counted anew, and so are the times of their ends.
+Each machine queues one event: the next end of a task there. When a task starts or stops, the paces of all
+tasks on the machine change, and their remaining work and the times of their ends are computed again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dios.firmament.simulate.interference import MachineModel, Pace, ProgramMode
 from dios.firmament.simulate.machines import MACHINE_TYPES
 
 PLAIN = Pace(1.0, 1.0, 0.0)
-"""The pace of a task without a program: its work is its time."""
+"""The pace of a task without a program: its work is its runtime."""
 
 
 class HostDue(int):
-    """On the agenda: a task of the machine with this identifier may be at its end."""
+    """An event: a task of the machine with this identifier may have reached its end."""
 
 
 @dataclass(slots=True)
 class TaskRecord:
-    """What became of one task; times in simulated seconds."""
+    """The history of one task; times in simulated seconds."""
 
     task: int
     job: int
@@ -40,29 +40,29 @@ class TaskRecord:
     work: float
     submitted: float
     ideal: float = math.nan
-    """Seconds for its work on the best idle machine that the cluster had when it came (§8.2.1)."""
+    """Seconds for its work on the best idle machine type that the cluster had at its submission (§8.2.1)."""
     waiting_since: float = 0.0
     waited: float = 0.0
     started: float = math.nan
-    """When it was placed first."""
+    """The time of its first placement."""
     placed: float = math.nan
-    """When its present or last run began."""
+    """The start of its present or last run."""
     ended: float = math.nan
     completed: bool = False
     withdrawn: bool = False
     machine: int = -1
-    """Where it runs, or ran last."""
+    """Its present or last machine."""
     machine_type: str = ""
     machine_name: str = ""
     beside: tuple[str, ...] = ()
-    """The programs that ran beside it when it ended."""
+    """The programs that ran on the same machine when it ended."""
     running: bool = False
     placements: int = 0
     preemptions: int = 0
     migrations: int = 0
     machine_losses: int = 0
     wasted: float = 0.0
-    """Seconds of runs whose work was lost."""
+    """Seconds of runs that lost their work."""
     cpu_seconds: float = 0.0
     instructions: float = 0.0
     cycles: float = 0.0
@@ -70,21 +70,21 @@ class TaskRecord:
 
     @property
     def runtime(self) -> float:
-        """Seconds of the run that ended; not a number before."""
+        """Return the seconds of the run that ended; NaN before."""
         return self.ended - self.placed
 
     @property
     def normalised(self) -> float:
-        """Its runtime beside the ideal: the metric of Figure 8.1."""
+        """Return its runtime divided by the ideal: the metric of Figure 8.1."""
         return self.runtime / self.ideal
 
     @property
     def cycles_per_instruction(self) -> float:
-        """Of the run that ended (Figure 8.4); not a number without a program."""
+        """Return the CPI of the run that ended (Figure 8.4); NaN without a program."""
         return self.cycles / self.instructions if self.instructions else math.nan
 
     def report(self) -> FinalReport:
-        """What the node would tell of it (§6.5.3)."""
+        """Return the final report that a node would send (§6.5.3)."""
         return FinalReport(
             runtime=self.runtime,
             cpu_seconds=self.cpu_seconds,
@@ -96,24 +96,24 @@ class TaskRecord:
 
 
 class RunningTaskView(NamedTuple):
-    """A running task as whoever profiles its machine sees it."""
+    """A running task as a profiler on its machine sees it."""
 
     record: TaskRecord
     program: ProgramModel
     pace: Pace
     machine: str
     beside: tuple[str, ...]
-    """The programs of the others there."""
+    """The programs of the other tasks on the machine."""
 
     @property
     def usage(self) -> Resources:
-        """What it takes."""
+        """Return the resources that it uses."""
         return usage(self.program, self.pace)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One task while it runs."""
+    """One run of a task."""
 
     task: SimulatedTask
     record: TaskRecord
@@ -125,27 +125,27 @@ class _Run:
 
 @dataclass(slots=True)
 class _Host:
-    """One machine."""
+    """One machine with its running tasks."""
 
     descriptor: MachineDescriptor
     model: MachineModel | None
     runs: dict[int, _Run] = field(default_factory=dict)
     due: float = math.inf
-    """The earliest time at which something of it stands on the agenda."""
+    """The time of the machine's earliest queued event."""
 
 
 def _names(host: _Host, task: int) -> tuple[str, ...]:
-    """The programs beside a task."""
+    """Return the programs that share a host with a task."""
     return tuple(run.record.name for other, run in host.runs.items() if other != task and run.task.program)
 
 
 class World:
-    """All machines and all tasks that have not ended.
+    """All machines, and all tasks that have not ended.
 
     Args:
-        put: puts down at which time a machine is due.
-        keeps_work: a task that is stopped goes on later where it was; otherwise it begins again, as a
-            killed one does (C.3).
+        put: queues an event for the time at which a machine is due.
+        keeps_work: a stopped task later continues its work; otherwise it starts again, like a killed
+            task (C.3).
     """
 
     def __init__(self, put: Callable[[float, HostDue], None], *, keeps_work: bool = False) -> None:
@@ -160,39 +160,39 @@ class World:
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """Return the number of machines."""
         return len(self._hosts)
 
     @property
     def tasks(self) -> int:
-        """How many tasks wait or run."""
+        """Return the number of tasks that wait or run."""
         return len(self._tasks)
 
     def places(self) -> dict[int, int]:
-        """The machine of each task that runs."""
+        """Return the machine of each running task."""
         return {task: machine for machine, host in self._hosts.items() for task in host.runs}
 
     def waiting(self) -> set[int]:
-        """The tasks that wait."""
+        """Return the tasks that wait."""
         return self._tasks.keys() - self.places().keys()
 
     def records(self) -> list[TaskRecord]:
-        """Those of the tasks that have not ended, in the order in which they came."""
+        """Return the records of the tasks that have not ended, in order of submission."""
         return [record for _, record in self._tasks.values()]
 
     # Machines -------------------------------------------------------------------------------------
 
     def machine_up(self, machine: MachineDescriptor, model: str) -> None:
-        """A machine comes; ``model`` is its kind, empty without interference."""
+        """Add a machine; ``model`` is its type, or empty for a machine without interference."""
         if machine.machine in self._hosts:
-            raise InvariantError(f"machine {machine.name} came twice")
+            raise InvariantError(f"machine {machine.name} joined twice")
         self._hosts[machine.machine] = _Host(machine, MACHINE_TYPES[model] if model else None)
         self.slots += machine.slots
         if model:
             self._models[model] = self._models.get(model, 0) + 1
 
     def machine_down(self, machine: int, now: float) -> list[int]:
-        """A machine goes; the tasks that ran there wait again, and are returned."""
+        """Remove a machine; return the tasks that ran there, which wait again."""
         host = self._hosts[machine]
         lost = sorted(host.runs)
         for task in lost:
@@ -205,13 +205,13 @@ class World:
         return lost
 
     def has_machine(self, machine: int) -> bool:
-        """Whether the machine is there."""
+        """Return True if the machine is in the cluster."""
         return machine in self._hosts
 
     # Tasks ----------------------------------------------------------------------------------------
 
     def submit(self, job: JobDescriptor, task: SimulatedTask, now: float) -> None:
-        """A task comes, and waits."""
+        """Add a waiting task."""
         told = task.descriptor
         if told.task in self._tasks:
             raise InvariantError(f"task {told.task} was submitted twice")
@@ -230,10 +230,10 @@ class World:
         )
 
     def start(self, task: int, machine: int, now: float) -> bool:
-        """A task starts on a machine; False when one of the two is gone by now.
+        """Start a task on a machine; return False if the task or the machine has gone meanwhile.
 
         Raises:
-            InvariantError: it runs already, or the machine has no slot free.
+            InvariantError: the task runs already, or the machine has no free slot.
         """
         host, known = self._hosts.get(machine), self._tasks.get(task)
         if host is None or known is None:
@@ -242,7 +242,7 @@ class World:
         if task in host.runs or self._where(record) is not None:
             raise InvariantError(f"task {task} was started twice")
         if len(host.runs) >= host.descriptor.slots:
-            raise InvariantError(f"task {task} was started on {host.descriptor.name}, which has no slot free")
+            raise InvariantError(f"task {task} was started on {host.descriptor.name}, which has no free slot")
         record.waited += now - record.waiting_since
         record.placed = now
         record.started = now if math.isnan(record.started) else record.started
@@ -257,7 +257,7 @@ class World:
         return True
 
     def stop(self, task: int, now: float) -> bool:
-        """A task is stopped and waits; False when it does not run any more."""
+        """Stop a task so that it waits; return False if it was not running."""
         known = self._tasks.get(task)
         host = self._where(known[1]) if known else None
         if host is None:
@@ -267,13 +267,13 @@ class World:
         return True
 
     def note(self, task: int, *, migrated: bool) -> None:
-        """Count why a task was stopped."""
+        """Count a stop as a migration or a preemption."""
         _, record = self._tasks[task]
         record.migrations += migrated
         record.preemptions += not migrated
 
     def withdraw(self, task: int, now: float) -> TaskRecord | None:
-        """Somebody takes a task back; None when it has ended already."""
+        """Withdraw a task and return its record, or None if it has ended already."""
         known = self._tasks.get(task)
         if known is None:
             return None
@@ -283,7 +283,7 @@ class World:
         if host is None:
             record.waited += now - record.waiting_since
             record.ended = now
-            # The run that it may have had was lost before; there is none that ended.
+            # An earlier run lost its work, so the record must not show it as the run that ended.
             record.placed, record.instructions = math.nan, 0.0
             del self._tasks[task]
             self._left.pop(task, None)
@@ -293,7 +293,7 @@ class World:
         return record
 
     def due(self, machine: int, now: float) -> list[TaskRecord]:
-        """End the tasks of a machine whose work is done by now; their records."""
+        """End the tasks of a machine whose work is complete; return their records."""
         host = self._hosts.get(machine)
         if host is None:
             return []
@@ -305,12 +305,12 @@ class World:
         return records
 
     def runs(self, task: int) -> bool:
-        """Whether the task runs."""
+        """Return True if the task runs."""
         known = self._tasks.get(task)
         return known is not None and self._where(known[1]) is not None
 
     def measure(self) -> list[RunningTaskView]:
-        """What each running task that has a program does at present."""
+        """Return a view of each running task that has a program."""
         return [
             RunningTaskView(
                 run.record, run.task.program, run.pace, host.descriptor.name, _names(host, run.record.task)
@@ -334,7 +334,7 @@ class World:
         return host if host and record.task in host.runs else None
 
     def _advance(self, run: _Run, host: _Host, now: float) -> None:
-        """Count what a task has done since its pace changed last."""
+        """Account for the work of a task since its last change of pace."""
         done = (now - run.since) / run.pace.stretch
         run.left = max(0.0, run.left - done)
         run.since = now
@@ -370,7 +370,7 @@ class World:
         return run.record
 
     def _pace(self, host: _Host, now: float, fresh: int | None) -> None:
-        """New paces and ends after a change, ``fresh`` being the task that came."""
+        """Update paces and ends after a change; ``fresh`` is the task that started, if any."""
         if host.model:
             self._interfere(host, host.model, now)
         elif fresh is not None:
