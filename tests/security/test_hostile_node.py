@@ -250,7 +250,8 @@ def test_claimed_rights_and_ids_are_checked(scene: Scene) -> None:
     assert isinstance(answer, dcp.Unknown)
     assert answer.refs == (mine.ref,)
     assert (
-        scene.target.core.state.remote_tasks[scene.villains.task].table.get(4_711).permissions == Permission.READ
+        scene.target.core.state.remote_tasks[scene.villains.task].table.get(4_711).permissions
+        == Permission.READ
     )
     assert me.read(mine.ref) == b"kept"
 
