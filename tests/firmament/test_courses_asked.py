@@ -80,7 +80,7 @@ def test_a_desk_answers_with_steps(base: KnowledgeBase) -> None:
 
 def test_everybody_sees_his_own_jobs_alone(base: KnowledgeBase) -> None:
     """Of others' jobs not even the names are told; the nodes' own user may name anybody."""
-    with pytest.raises(InvalidError, match=r"nothing is known of 'secret'; known jobs: words$"):
+    with pytest.raises(InvalidError, match=r"usage of 'secret'.*Jobs with measured runs: words$"):
         ask(base, {"job": "secret"})
     with pytest.raises(NotPermittedError, match="own user and root"):
         ask(base, {"job": "words", "principal": "uid:2"})
@@ -98,7 +98,7 @@ def test_an_unknown_job_is_answered_with_those_that_are_known(base: KnowledgeBas
     """The error names jobs that were run, the last one first, not more than a person reads; or what to do."""
     for number in range(25):
         base.add_usage_profile(course(job=f"job{number}", cpu_milli=[1]))
-    with pytest.raises(InvalidError, match=r"known jobs: job24, job23, .*job5 and 6 others"):
+    with pytest.raises(InvalidError, match=r"Jobs with measured runs: job24, job23, .*job5 and 6 others"):
         ask(base, {"job": "wrods"})
     for nothing in (base, None):
         with pytest.raises(InvalidError, match=r"`dios run JOB\.toml` runs a job"):

@@ -129,9 +129,9 @@ def test_a_job_has_time_to_spare() -> None:
 
 def test_errors_say_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
     """Unknown jobs, users and files, and jobs that make no sense, end with a message and no traceback."""
-    assert "known are words" in run("wrods", status=1)[1]
+    assert "Jobs with measured runs: words" in run("wrods", status=1)[1]
     assert "say uid:1000" in run("words", "--principal", "no-such-user-here", status=1)[1]
-    assert "nothing is known of 'words', nor" in run("words", "--principal", "uid:77", status=1)[1]
+    assert "usage of 'words': no run of it or of any" in run("words", "--principal", "uid:77", status=1)[1]
     assert cluster.asked[-1]["principal"] == "uid:77"
     source = tmp_path / "words.toml"
     assert "No such file" in run("words", "--from", str(source), status=1)[1]

@@ -165,4 +165,4 @@ def test_a_job_is_run_as_it_was_learned(site: Site) -> None:
 def test_who_asks_for_what_never_ran_is_told_what_did(site: Site) -> None:
     """A job that nobody ran is an error with the names of those that are known."""
     told = site.person.types("dios pack learn nothing", status=1).stderr
-    assert "nothing is known of 'nothing'; known are phases" in told
+    assert "usage of 'nothing': no run of it was measured. Jobs with measured runs: phases" in told

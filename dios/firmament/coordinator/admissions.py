@@ -39,7 +39,7 @@ class _JobQuestion(msgspec.Struct):
 
 
 class EdgeGuarantee(NamedTuple):
-    """The bandwidth that one edge of a job is guaranteed, and the nodes of its ends."""
+    """The bandwidth that an edge of a job is guaranteed, and the nodes of its ends."""
 
     source: str
     target: str
@@ -101,7 +101,9 @@ class Admissions:
         return changed or bool(late), late
 
     def guarantees(self, now: float, span_s: float) -> list[EdgeGuarantee]:
-        """Return the guarantees of edges between different nodes, for the next ``span_s`` seconds."""
+        """Return the guarantees of edges between different nodes; they apply to the next ``span_s``
+        seconds.
+        """
         found: list[EdgeGuarantee] = []
         for job in self._jobs.jobs.values():
             weight = round(job.booking.job.weight * 1000)

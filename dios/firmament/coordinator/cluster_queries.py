@@ -143,7 +143,7 @@ class ClusterQueries(ABC):
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         """Return why the scheduler does not know a task; empty if it knows it."""
         if tracked.phase is Phase.LEAVING:
-            return "it was asked to stop, to make room for another task; it ends soon"
+            return "the scheduler asked it to stop, to make room for another task; it ends soon"
         problem = self._cluster.problems.get(task)
         if problem is not None:
             return f"it cannot be placed: {problem}"

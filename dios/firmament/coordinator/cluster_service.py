@@ -21,7 +21,7 @@ _PROBLEMS_MAX: Final = 20
 
 
 class NodeActions(NamedTuple):
-    """The placements and preemptions that one node has to carry out after a round."""
+    """The placements and preemptions that a node has to carry out after a round."""
 
     host: str
     placements: list[tuple[int, str]]

@@ -72,7 +72,7 @@ class Phase(Enum):
     """Its caller's node has removed it from its queue."""
     RUNNING = 3
     LEAVING = 4
-    """It was asked to stop. The scheduler has removed it already."""
+    """The scheduler asked it to stop, and has removed it already."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class TrackedTask:
 
 
 class TrackedCluster:
-    """The tasks and nodes that one coordinator knows, and the scheduler that receives their changes."""
+    """The tasks and nodes that a coordinator knows, and the scheduler that receives their changes."""
 
     def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
@@ -116,7 +116,7 @@ class TrackedCluster:
         """Why the scheduler refused a task; it is submitted again when a machine joins."""
 
     def adopt(self, other: TrackedCluster, now: float) -> None:
-        """Continue with all that another tracked cluster knows, and submit it to this one's scheduler.
+        """Take over the tasks and nodes of another tracked cluster, and submit them to the own scheduler.
 
         ``other`` must not be used afterwards. A placement under way counts as running on its target, so that
         its room stays taken and the task is not placed a second time.
@@ -334,7 +334,7 @@ class TrackedCluster:
         return tracked
 
     def mark_leaving(self, task: int, host: str, now: float) -> None:
-        """Record that a task is asked to stop. Its caller submits it again under another number."""
+        """Record that a task has to stop. Its caller submits it again under another number."""
         tracked = self.tasks[task]
         tracked.phase, tracked.host, tracked.target = Phase.LEAVING, host, ""
         self._scheduler.finished(task, now, FinalReport(0.0, completed=False))

@@ -423,7 +423,7 @@ class Coordinator:
         try:
             fresh = await self._storage.learn(version, shares)
         except DiosError as error:
-            # They are known in memory, and other nodes store them, too.
+            # The shares are in memory, and other nodes store them, too.
             sys.stderr.write(f"coordinator: cannot store the shares: {error}\n")
         if not fresh or not self._assignment.attend:
             return

@@ -112,7 +112,7 @@ class FirstFitScheduler:
         """Add a machine."""
         del now
         if machine.machine in self._machines:
-            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) is there already")
+            raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) already exists")
         self._machines[machine.machine] = _FirstFitMachine(machine, dict(machine.labels))
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
@@ -132,13 +132,13 @@ class FirstFitScheduler:
         """Add waiting tasks of a new or a known job.
 
         Raises:
-            BadDescriptorError: a task is known already, or the job's gang can never start.
+            BadDescriptorError: a task already exists, or the job's gang can never start.
         """
         del now
         known = self._jobs.get(job.job)
         for task in tasks:
             if task.task in self._tasks:
-                raise BadDescriptorError(f"task {task.task} is there already")
+                raise BadDescriptorError(f"task {task.task} already exists")
         if known is None and job.gang > len(tasks):
             raise BadDescriptorError(f"job {job.job}: a gang of {job.gang}, but only {len(tasks)} tasks")
         slots = sum(machine.described.slots for machine in self._machines.values())
@@ -194,7 +194,7 @@ class FirstFitScheduler:
         return None if found is None else found.described
 
     def is_running(self, task: int) -> bool:
-        """Return True if the task is known and has been placed."""
+        """Return True if the scheduler knows the task and has placed it."""
         found = self._tasks.get(task)
         return found is not None and found.machine is not None
 
@@ -214,7 +214,7 @@ class FirstFitScheduler:
             return []
         total = len(self._machines)
         if not total:
-            return ["no machine is known yet"]
+            return ["the scheduler knows no machine yet"]
         return [f"{count} of {total} machines: {reason}" for reason, count in sorted(reasons.items())]
 
     # Rounds -------------------------------------------------------------------------------------------

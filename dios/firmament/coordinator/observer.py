@@ -39,7 +39,7 @@ _BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
 
 
 class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
-    """The measurements that one node's coordinator sends to the scheduler."""
+    """The measurements that a node's coordinator sends to the scheduler."""
 
     node: str
     machine_type: str
@@ -143,7 +143,7 @@ class Observer:
 
     def _sample(self, followed: _ObservedTask, beside: tuple[str, ...]) -> None:
         row = followed.row
-        reading = followed.probe.look(time.monotonic_ns(), (row.pid,))
+        reading = followed.probe.read(time.monotonic_ns(), (row.pid,))
         counted = followed.counters.read()
         before, counted_before = followed.seen, followed.counted
         if before is not None and reading.at_ns > before.at_ns and reading.processes:

@@ -80,7 +80,7 @@ class SchedulerService(ClusterService):
             self.cluster, self._scheduler, node, set_up, self._accounts, self._admissions
         )
         self._leaving: dict[int, str] = {}
-        """Tasks that were asked to stop, and where they run."""
+        """The tasks that have to stop, and the nodes where they run."""
         self._pending: list[_PendingPlacement] = []
         """Placements that wait until there is room."""
         self._was_used = False

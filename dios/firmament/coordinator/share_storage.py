@@ -63,7 +63,7 @@ class ShareStorage:
     async def learn(self, version: int, shares: bytes) -> bool:
         """Store shares if they are newer; return True if they are.
 
-        They are known from then on even if storing them fails.
+        The new shares apply even if storing them fails.
         """
         if version <= self.version or not shares:
             return False

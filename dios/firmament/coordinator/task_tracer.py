@@ -5,9 +5,8 @@
 The use of processors, memory and disks is that of the task's processes. But the node itself writes what a
 task stores durably, and moves what it sends and receives: these bytes are on the node's meters. The meters
 have an account for a task while it is at an end of a guarantee, and one account for all other tasks of its
-principal. So all stored and received bytes are known of a task that was the only one of its principal on the
-node at each measurement. Of other tasks only the bytes on their own account are known, and no others are
-reported.
+principal. If a task was the only one of its principal on the node at each measurement, all its stored and
+received bytes are reported. For any other task only the bytes on its own account are reported.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class _TracedTask:
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
-        """In the clock of measurements; the time of its discovery until it is known to run."""
+        """The start by the clock of measurements; the time of discovery until the task is seen running."""
         self.runs = False
         self.recording = UsageRecording()
         self.alone: UsageRecording | None = UsageRecording()
@@ -147,11 +146,11 @@ class TaskTracer:
         """Measure once a second while such tasks run, until cancelled.
 
         Args:
-            node: the own node, which is asked for its meters.
+            node: the own node, which reports its meters.
             lock: held while the knowledge base is changed.
         """
         while True:
-            # The sooner after its start a task is measured, the less of the meters belongs to others.
+            # A task should be measured soon after its start: until then others may use the same account.
             with trio.move_on_after(_LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
@@ -222,7 +221,7 @@ class TaskTracer:
                 self._done.add(number)
                 # An earlier coordinator of this node may have recorded its end.
                 if not self._is_known(row):
-                    # A task that was never measured is known from the queue alone: it has ended just now.
+                    # For a task that was never measured, only the queue has data: it has ended just now.
                     task = self._tasks.pop(number, None) or _TracedTask(now_ns - row.age_ms * _MS)
                     began_ns = max(0, wall_ns - (now_ns - task.began_ns))
                     found.append(self._end(row, task, moved, began_ns))
@@ -238,7 +237,7 @@ class TaskTracer:
         return self._knowledge.usage_profiles.knows(row.principal, job_of(row), row.work.member, row.id)
 
     def _sample(self, task: _TracedTask, row: Occupant, moved: _Meters | None, now_ns: int) -> None:
-        reading = task.probe.look(now_ns, (row.pid,))
+        reading = task.probe.read(now_ns, (row.pid,))
         if not reading.processes:
             return
         begin, span = task.span_to((now_ns - task.began_ns) // _MS)

@@ -40,44 +40,44 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     """Return the usage profiles of a job's tasks in its last runs, as JSON.
 
     Raises:
-        InvalidError: no run of such a job is known; the message names the known jobs.
+        InvalidError: no run of such a job was measured; the message names the jobs with a profile.
         NotPermittedError: the job belongs to another user.
     """
     try:
         wanted = msgspec.convert(question, type=_Wanted)
     except msgspec.ValidationError as error:
         raise InvalidError(f"invalid question about the profiles of a job: {error}") from None
-    whose = wanted.principal or asked.principal
-    if whose != asked.principal and not asked.ruler:
+    principal = wanted.principal or asked.principal
+    if principal != asked.principal and not asked.ruler:
         raise NotPermittedError("only the nodes' own user and root may see the usage of other users' jobs")
-    courses = None if knowledge is None else knowledge.usage_profiles
+    profiles = None if knowledge is None else knowledge.usage_profiles
     name = wanted.job
-    names = [] if courses is None else courses.names(whose, name)
-    if courses is not None and not names:
+    names = [] if profiles is None else profiles.names(principal, name)
+    if profiles is not None and not names:
         name = known_as(name)
-        names = courses.names(whose, name)
-    if courses is None or not names:
-        raise InvalidError(_unknown(wanted.job, [] if courses is None else courses.jobs(whose)))
+        names = profiles.names(principal, name)
+    if profiles is None or not names:
+        raise InvalidError(_unknown(wanted.job, [] if profiles is None else profiles.jobs(principal)))
     shown: list[dict[str, object]] = []
     room = _ROOM
-    for member in courses.each(whose, name, names[max(0, wanted.begin) :]):
-        told = _told(member)
-        room -= len(json.dumps(told))
+    for member in profiles.each(principal, name, names[max(0, wanted.begin) :]):
+        summary = _summary(member)
+        room -= len(json.dumps(summary))
         if room < 0 and shown:
             break
-        shown.append(told)
+        shown.append(summary)
     end = max(0, wanted.begin) + len(shown)
     return {
         "ok": True,
         "job": wanted.job,
-        "principal": whose,
-        "runs": courses.runs(whose, name),
+        "principal": principal,
+        "runs": profiles.runs(principal, name),
         "members": shown,
         "next": end if end < len(names) else None,
     }
 
 
-def _told(member: ProfiledTask) -> dict[str, object]:
+def _summary(member: ProfiledTask) -> dict[str, object]:
     channels = member.highest.values
     return {
         "member": member.name,
@@ -100,8 +100,11 @@ def steps_of(values: Sequence[int]) -> list[tuple[int, int]]:
 def _unknown(job: str, known: list[str]) -> str:
     if not known:
         return (
-            f"nothing is known of {job!r}, nor of any other job of yours. `dios run JOB.toml` runs a job and "
-            "measures its tasks."
+            f"cannot show the usage of {job!r}: no run of it or of any other job of yours was measured. Run "
+            "the job with `dios run JOB.toml`; this measures its tasks."
         )
     others = f" and {len(known) - _NAMED} others" if len(known) > _NAMED else ""
-    return f"nothing is known of {job!r}; known jobs: {', '.join(known[:_NAMED])}{others}"
+    return (
+        f"cannot show the usage of {job!r}: no run of it was measured. Jobs with measured runs: "
+        f"{', '.join(known[:_NAMED])}{others}"
+    )

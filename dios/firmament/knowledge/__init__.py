@@ -1,4 +1,4 @@
-"""What coordinators have measured of tasks and machines (§6.5.3), as plain data.
+"""The measurements that coordinators have of tasks and machines (§6.5.3), as plain data.
 
 Read in this order: ``aggregates`` (sums and histograms of values), ``samples`` (one measurement, and the
 batches that coordinators exchange), ``profiles`` (one class of tasks on one type of machine),

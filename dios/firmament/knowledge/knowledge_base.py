@@ -64,7 +64,7 @@ too expensive (§7.2.1), and the very best score may be a measuring error."""
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInterference:
-    """How much a class is disturbed on one machine, by its latest samples there."""
+    """The slow-down of a class on one machine, by its latest samples there."""
 
     metric: Metric
     slow_down: float
@@ -84,13 +84,13 @@ class Merged:
 
 
 class KnowledgeBase:
-    """What a coordinator and those below it have measured: profiles, co-runners, final reports and places.
+    """The measurements of a coordinator and those below it: profiles, co-runners, final reports and places.
 
     Args:
-        node: the coordinator's name. incarnation: larger at every start of the coordinator than at any start
-        before, such as the node's epoch.
-            Otherwise entries that an earlier start forwarded after its last saving would be confused with new
-            ones.
+        node: the coordinator's name.
+        incarnation: larger at every start of the coordinator than at any start before, such as the node's
+            epoch. Otherwise entries that an earlier start forwarded after its last saving would be confused
+            with new ones.
     """
 
     def __init__(self, node: str, incarnation: int) -> None:
@@ -138,7 +138,7 @@ class KnowledgeBase:
         self._own(Placing(block, machine, size))
 
     def merge(self, data: bytes) -> Merged:
-        """Add a batch of another coordinator; entries that are known change nothing.
+        """Add a batch of another coordinator; entries that were added before change nothing.
 
         Raises:
             BadKnowledgeError: the bytes are no valid batch; nothing is changed.
@@ -148,7 +148,7 @@ class KnowledgeBase:
         return Merged(new, len(batch.entries) - new)
 
     def take(self, entry: KnowledgeEntry) -> bool:
-        """Add one checked entry; return False if it is known."""
+        """Add one checked entry; return False if it was added before."""
         fresh = self.heard.touch((entry.node, entry.incarnation), ReceivedNumbers()).add(entry.sequence)
         if isinstance(entry.what, UsageProfile):
             # Usage profiles are sent repeatedly, with other numbers: they are recognised by themselves.
@@ -193,7 +193,7 @@ class KnowledgeBase:
         return sorted(self.profiles.by_class)
 
     def profile(self, task_class: str, machine_type: str | None = None) -> Profile | None:
-        """Return a class's profile on a type of machine, or on all types; None if nothing is known."""
+        """Return a class's profile on a type of machine, or on all types; None without samples."""
         if machine_type is not None:
             return self.profiles.get((task_class, machine_type))
         every = Profile(task_class, "")
@@ -215,11 +215,11 @@ class KnowledgeBase:
 
         Sets of co-runners seldom recur, so the effects of the single classes are added. If a task takes s
         alone, s + x next to a and s + y next to b, then s + x + y is expected next to both. If the class
-        never ran alone, the best known score on this type of machine stands for s. If none of the co-runners
-        is known, the result is Psi, the mean of the profile.
+        never ran alone, the best known score on this type of machine stands for s. Without a score for any of
+        the co-runners, the result is Psi, the mean of the profile.
 
         Returns:
-            The expected mean in the metric of the profile's ``score``; None if nothing is known.
+            The expected mean in the metric of the profile's ``score``; None without a profile or a score.
         """
         profile = self.profiles.get((task_class, machine_type))
         scored = profile.score() if profile else None
@@ -236,7 +236,7 @@ class KnowledgeBase:
         return alone + sum(max(each - alone, 0.0) for each in found)
 
     def slow_down(self, task_class: str, beside: str, machine_type: str) -> float | None:
-        """Return the factor by which a class takes longer next to another; None if nothing is known."""
+        """Return the factor by which a class takes longer next to another; None without a profile."""
         together = self.score_beside(task_class, (beside,), machine_type)
         alone = self.score_beside(task_class, (), machine_type)
         return together / alone if together is not None and alone else None
@@ -280,7 +280,7 @@ class KnowledgeBase:
     def batch(
         self, since: BatchMark | None = None, bytes_max: int = limits.KNOWLEDGE_BATCH_BYTES
     ) -> KnowledgeBatch:
-        """Return the entries since a mark, the own ones and those from children, for the parent.
+        """Return the entries since a mark that the parent needs: the own ones and those from children.
 
         Args:
             since: the ``upto`` of the last batch that the parent has merged. With None, or with a mark of an
@@ -313,7 +313,7 @@ class KnowledgeBase:
     # Storing --------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """Return all of it, for a durable object; docs/profiling.md describes the format."""
+        """Return the stored form of the whole knowledge base; docs/profiling.md describes the format."""
         table = EntryTable()
         stored = StoredKnowledge(
             version=STORED_VERSION,
@@ -337,7 +337,7 @@ class KnowledgeBase:
 
     @classmethod
     def from_bytes(cls, data: bytes, node: str, incarnation: int) -> KnowledgeBase:
-        """Return a stored knowledge base, for a new start of the coordinator.
+        """Return a stored knowledge base, with which a new start of the coordinator continues.
 
         Args:
             data: the result of ``to_bytes``.

@@ -60,7 +60,7 @@ class ReceivedNumbers:
 
 
 class Profile:
-    """What is known of one class on one type of machine, or on all types."""
+    """The measurements of one class on one type of machine, or on all types."""
 
     def __init__(self, task_class: str, machine_type: str) -> None:
         self.task_class = task_class
@@ -106,7 +106,7 @@ class Profile:
         return found.quantile(share) if found else None
 
     def score(self) -> tuple[Metric, float] | None:
-        """Return the first of ``SCORES`` that is known, and its mean; a smaller mean is better."""
+        """Return the first of ``SCORES`` with a measurement, and its mean; a smaller mean is better."""
         return next(((m, self.aggregates[m].moments.mean) for m in SCORES if m in self.aggregates), None)
 
 

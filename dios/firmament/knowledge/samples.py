@@ -96,7 +96,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, tag=0):
     at_ns: int
     """The end of the measured time, in nanoseconds since 1970 by the machine's clock, which may be wrong.
 
-    A clock that began anew with each start of the machine would make new samples older than stored ones.
+    A clock that restarted with the machine would make new samples older than stored ones.
     """
     values: dict[int, int]
     """By ``Metric``; a missing one was not measured."""
@@ -180,14 +180,14 @@ class KnowledgeEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchMark(msgspec.Struct, frozen=True, array_like=True):
-    """How far a knowledge base has been forwarded; the parent returns it."""
+    """The position up to which a knowledge base has been forwarded; the parent returns it."""
 
     incarnation: int = -1
     position: int = 0
 
 
 class KnowledgeBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The entries that one coordinator forwards to another at once."""
+    """The entries that a coordinator forwards to another at once."""
 
     upto: BatchMark
     """The mark for the next request."""
@@ -268,14 +268,14 @@ def check_sample(sample: Sample) -> None:
         raise BadKnowledgeError(f"at_ns is {sample.at_ns}; it must be 0 or more")
     if len(sample.beside) > limits.PROFILE_NEIGHBOURS_MAX:
         raise BadKnowledgeError(
-            f"a sample with {len(sample.beside)} neighbours; at most {limits.PROFILE_NEIGHBOURS_MAX} are "
+            f"the sample has {len(sample.beside)} neighbours; at most {limits.PROFILE_NEIGHBOURS_MAX} are "
             "allowed"
         )
     for each in sample.beside:
         _check_text("beside", each)
     if len(sample.values) > 2 * len(Metric):
         raise BadKnowledgeError(
-            f"a sample of {len(sample.values)} values; at most {2 * len(Metric)} are allowed"
+            f"the sample has {len(sample.values)} values; at most {2 * len(Metric)} are allowed"
         )
     for number, value in sample.values.items():
         if not 0 <= value <= VALUE_MAX:

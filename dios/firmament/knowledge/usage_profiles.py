@@ -23,7 +23,7 @@ _BETWEEN_NODES: Final = frozenset({int(UsageChannel.SENT), int(UsageChannel.RECE
 
 
 class ProfileKey(NamedTuple):
-    """A task of a job, for all runs."""
+    """The key of the profiles of one task of a job, over all runs."""
 
     principal: str
     job: str
@@ -34,7 +34,7 @@ class ProfileKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfiledTask:
-    """All that is known of one task of a job."""
+    """A summary of all profiles of one task of a job."""
 
     name: str
     runs: int
@@ -55,14 +55,13 @@ class UsageProfiles:
     def __init__(self) -> None:
         self.kept: OrderedDict[ProfileKey, list[KnowledgeEntry]] = OrderedDict()
         self.bytes = 0
-
-    """The stored size of all profiles together."""
+        """The stored size of all profiles together."""
 
     def add(self, entry: KnowledgeEntry, profile: UsageProfile) -> bool:
         """Add one profile; if its task has too many then, the one that began first is dropped.
 
         Returns:
-            False if the profile is known already, or would be the one to be dropped.
+            False if the profile was added before, or would be the one to be dropped.
         """
         key = ProfileKey(profile.principal, profile.job, profile.member, _is_whole(profile))
         entries = self.kept.get(key, [])
@@ -91,7 +90,7 @@ class UsageProfiles:
         return [entry for entries in self.kept.values() for entry in entries]
 
     def knows(self, principal: str, job: str, member: str, task: int) -> bool:
-        """Return True if this task's profile is known."""
+        """Return True if this task has a profile."""
         return any(profile.task == task for profile in self._of(ProfileKey(principal, job, member)))
 
     def jobs(self, principal: str) -> list[str]:
@@ -110,11 +109,11 @@ class UsageProfiles:
         )
 
     def members(self, principal: str, job: str) -> list[ProfiledTask]:
-        """Return all that is known of a job's tasks, by name."""
+        """Return summaries of a job's tasks, by name."""
         return list(self.each(principal, job, self.names(principal, job)))
 
     def each(self, principal: str, job: str, names: Iterable[str]) -> Iterator[ProfiledTask]:
-        """Yield what is known of these tasks, one after the other; each takes milliseconds."""
+        """Yield the summary of each of these tasks; each takes milliseconds."""
         began: dict[int, int] = {}
         for profile in self._of_job(principal, job):
             began[profile.run] = min(began.get(profile.run, profile.began_ns), profile.began_ns)
