@@ -81,7 +81,7 @@ ENDED_TASKS_KEPT: Final = 1_024
 LOGS_KEPT: Final = 1_024
 LOG_BYTES_MAX: Final = 16 * KIB
 SPECIAL_NAMES_MAX: Final = 65_536
-STALE_MOMENTS_MAX: Final = 1_024
+STALE_TIMERS_MAX: Final = 1_024
 LIFETIME_NS_MAX: Final = 366 * 24 * 3600 * 1_000_000_000  # of a reference with an expiry
 FAILED_PROGRAMS_KEPT: Final = 64
 RECIPES_KEPT: Final = 256
@@ -169,19 +169,19 @@ NODES_MAX: Final = 256
 NODES_FORGOTTEN_MAX: Final = 4_096
 NODE_ADDRESS_CHARS_MAX: Final = 264
 GOSSIP_UPDATES_MAX: Final = 16
-GOSSIP_SENDS: Final = 3
-GOSSIP_PING_MS: Final = 300
-GOSSIP_PINGS: Final = 2
-GOSSIP_ACK_MS: Final = 400
+GOSSIP_RETRANSMIT_FACTOR: Final = 3
+GOSSIP_PERIOD_MS: Final = 300
+GOSSIP_PINGS_PER_PERIOD: Final = 2
+GOSSIP_ACK_TIMEOUT_MS: Final = 400
 GOSSIP_RELAYS: Final = 3
 GOSSIP_RELAYED_MAX: Final = 256
-GOSSIP_SUSPECTED_MS: Final = 1_000
-GOSSIP_CUT_OFF_MS: Final = 500
-GOSSIP_LATE_MS: Final = 500
-GOSSIP_DEAD_PING_MS: Final = 2_000
-GOSSIP_NEAR_MS: Final = 2_000
-GOSSIP_TABLE_MS: Final = 15_000
-GOSSIP_JUMP_MAX: Final = 2**32
+GOSSIP_SUSPICION_MS: Final = 1_000
+GOSSIP_BROKEN_SUSPICION_MS: Final = 500
+GOSSIP_STALL_MS: Final = 500
+GOSSIP_DEAD_PERIOD_MS: Final = 2_000
+GOSSIP_RECENT_ANSWER_MS: Final = 2_000
+GOSSIP_TABLE_PERIOD_MS: Final = 15_000
+GOSSIP_VERSION_JUMP_MAX: Final = 2**32
 ANNOUNCE_PORT: Final = 7_399
 ANNOUNCE_PERIOD_MS: Final = 5_000
 ANNOUNCE_PAUSE_MS: Final = 10
@@ -230,31 +230,31 @@ SHELL_HISTORY_MAX: Final = 1_000
 
 # -- requests between nodes -----------------------------------------------------------------------
 DCP_REQUESTS_MAX: Final = 4_096
-DCP_WAITING_TOLD: Final = 16
+DCP_OPEN_NUMBERS_PER_REQUEST: Final = 16
 REQUESTS_PER_EPOCH: Final = 2**36
-DCP_REPEAT_MS: Final = 250
+DCP_REPEAT_MS_MIN: Final = 250
 DCP_PROGRESS_BYTES_MIN: Final = 16 * MIB  # the receiver reports the progress of transfers of this size
-DCP_PROGRESS_FIRST_MS: Final = DCP_REPEAT_MS // 2
+DCP_PROGRESS_FIRST_MS: Final = DCP_REPEAT_MS_MIN // 2
 DCP_PROGRESS_PERIOD_MS: Final = 1_000
 DCP_REPEAT_MS_MAX: Final = 2_000
-DCP_PATIENCE_MS: Final = 8_000
-DCP_SILENCE_MS: Final = 3_000
-AWAY_MS: Final = 1_500
-DCP_SLOWEST_BYTES_A_MS: Final = 4_000
-LOOKUP_PATIENCE_MS: Final = 1_500
+DCP_TIMEOUT_MS: Final = 8_000
+DCP_SILENCE_TIMEOUT_MS: Final = 3_000
+PROCESS_STALL_MS: Final = 1_500
+DCP_BYTES_PER_MS_MIN: Final = 4_000
+LOOKUP_TIMEOUT_MS: Final = 1_500
 LOOKUP_CACHE_MAX: Final = 65_536
 LOOKUP_CACHED_NAMES_MAX: Final = 64
-PUBLISH_MS: Final = 2
-GRACE_MS: Final = 30_000
-CLAIM_MS: Final = 20_000
-CLAIM_YOUNG_MS: Final = 10_000
+PUBLISH_DELAY_MS: Final = 2
+REMOTE_TASK_GRACE_MS: Final = 30_000
+RECONCILE_PERIOD_MS: Final = 20_000
+RECONCILE_YOUNG_MS: Final = 10_000
 DISBANDED_GROUPS_MAX: Final = 1_024
-UNTOLD_MAX: Final = 1_024
-CLAIM_REFERENCES_MAX: Final = 16_384
-CLAIM_TASKS_MAX: Final = 512
-DEPUTIES_PER_NODE_MAX: Final = 16_384
+UNSENT_NOTICES_MAX: Final = 1_024
+RECONCILE_REFERENCES_MAX: Final = 16_384
+RECONCILE_TASKS_MAX: Final = 512
+REMOTE_TASKS_PER_NODE_MAX: Final = 16_384
 PRINCIPALS_MAX: Final = 4_096
-GROUPS_TOLD_OF_MAX: Final = 65_536
+GROUPS_KNOWN_MAX: Final = 65_536
 PEERS_MAX: Final = 2 * NODES_MAX
 
 # -- the audit log --------------------------------------------------------------------------------
@@ -347,18 +347,18 @@ JOB_TRAFFIC_TASKS_MAX: Final = 65_536  # on all nodes of a coordinator
 # -- scheduling -------------------------------------------------------------------------------------
 WORK_NEAR_MAX: Final = 16
 WORK_CONSTRAINTS_MAX: Final = 16
-BOARD_ROWS_MAX: Final = 1024
-BOARD_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
+QUEUE_ROWS_MAX: Final = 1024
+QUEUE_REPLY_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
 QUEUE_WAIT_MS_MAX: Final = 10_000
-BOARD_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
-BOARD_LABEL_CHARS_MAX: Final = 64
-BOARD_ENDED_KEPT: Final = 256
-BOARD_QUESTIONS_MAX: Final = 64
+QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
+QUEUE_LABEL_CHARS_MAX: Final = 64
+QUEUE_ENDED_KEPT: Final = 256
+SCHEDULER_QUESTIONS_MAX: Final = 64
 SCHEDULER_QUESTION_BYTES_MAX: Final = 32 * KIB
-BOARD_QUESTION_BYTES_MAX: Final = 64 * KIB  # of all waiting questions
-BOARD_REPORTS_KEPT: Final = 4
+SCHEDULER_QUESTIONS_BYTES_MAX: Final = 64 * KIB  # of all waiting questions
+SCHEDULER_REPORTS_KEPT: Final = 4
 SUBMISSIONS_MAX: Final = 65_536
-SCHEDULER_PATIENCE_MS: Final = 15_000  # for the answer to a question
+SCHEDULER_TIMEOUT_MS: Final = 15_000  # for the answer to a question
 ADVICE_BYTES_MAX: Final = 128 * KIB
 NODE_LABELS_MAX: Final = 32
 RATES_MAX: Final = 1_024  # of one node
@@ -475,7 +475,7 @@ SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
 SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of the statistics of a running function
 
-assert TASKS_MAX <= BOARD_ROWS_MAX, "one answer lists every task of a node"  # noqa: S101
+assert TASKS_MAX <= QUEUE_ROWS_MAX, "one answer lists every task of a node"  # noqa: S101
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
 ), "rates, guarantees and shares fit one frame"
@@ -495,7 +495,9 @@ assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descrip
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101
 assert CONNECTIONS_PER_OTHER_USER_MAX < CONNECTIONS_MAX, "the node's own user can connect"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "the inputs of a mapper fit one call"  # noqa: S101
-assert GOSSIP_CUT_OFF_MS < GOSSIP_SUSPECTED_MS, "a broken connection is the stronger hint"  # noqa: S101
-assert GOSSIP_PING_MS + 2 * GOSSIP_ACK_MS + GOSSIP_SUSPECTED_MS < 3_000, "a frozen node is dead within 3 s"  # noqa: S101
+assert GOSSIP_BROKEN_SUSPICION_MS < GOSSIP_SUSPICION_MS, "a broken connection is the stronger hint"  # noqa: S101
+assert GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 3_000, (  # noqa: S101
+    "a frozen node is dead within 3 s"
+)
 assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every open request can be answered"  # noqa: S101
 assert DCP_QUEUE_HIGH_WATER_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "small frames fit"  # noqa: S101

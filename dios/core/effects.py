@@ -320,8 +320,8 @@ class Send(Struct, frozen=True, tag=70):
     source: WriteSource | None = None
 
 
-class OpenDeputy(Struct, frozen=True, tag=71):
-    """Answers to this task go to another node from now on: each as ``dcp.Reply`` with the number ``seq``.
+class OpenRemoteTask(Struct, frozen=True, tag=71):
+    """Answers to this task go to another node from now on: each as ``dcp.PeerReply`` with the number ``seq``.
 
     Their bytes travel beside it, whatever they would be mapped from.
     """
@@ -331,7 +331,7 @@ class OpenDeputy(Struct, frozen=True, tag=71):
     principal: str
 
 
-class CloseDeputy(Struct, frozen=True, tag=72):
+class CloseRemoteTask(Struct, frozen=True, tag=72):
     """The task of the other node needs nothing of this one any more."""
 
     task: TaskId
@@ -460,8 +460,8 @@ Effect: TypeAlias = (
     | BeginShutdown
     | Audit
     | Send
-    | OpenDeputy
-    | CloseDeputy
+    | OpenRemoteTask
+    | CloseRemoteTask
     | AnswerReceived
     | KeepPayload
     | DropPayload

@@ -40,7 +40,7 @@ from dios.core.step import Step
 from dios.errors import InvariantError
 from dios.ids import NodeId, Principal
 from dios.wire import messages
-from dios.wire.gossip import Load, Member
+from dios.wire.gossip import Load, MemberRow
 from dios.wire.types import Cause, Deletion, ObjectType
 
 
@@ -64,7 +64,7 @@ class Core:
         cluster = None
         if here.node:
             load = Load(cpus=here.cpus)
-            own = Member(here.node, here.name, here.rack, here.address, here.epoch, load=load)
+            own = MemberRow(here.node, here.name, here.rack, here.address, here.epoch, load=load)
             cluster = Cluster(here, Membership(own, entropy, forgotten), LeastLoaded())
         self.state: Final = State(
             entropy,
@@ -90,7 +90,7 @@ class Core:
             expire(step)
         cluster = self.state.cluster
         if cluster is not None:
-            if event.now - cluster.seen_ns > limits.AWAY_MS * 1_000_000:
+            if event.now - cluster.seen_ns > limits.PROCESS_STALL_MS * 1_000_000:
                 requests.reset_silence(step, cluster)
             cluster.seen_ns = event.now
             moment = cluster.due_at

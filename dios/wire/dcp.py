@@ -1,6 +1,7 @@
 """The coordination protocol: the messages between the cores of two nodes (thesis §4.8).
 
-A *request* has a number and is answered by exactly one ``Reply`` with the same number, however often it is
+A *request* has a number and is answered by exactly one ``PeerReply`` with the same number, however often it
+is
 repeated. A *notice* has no number and may be lost. No order is promised. New fields are added at the end
 with a default, and a receiver ignores fields that it does not know. ``dios.core.remote.requests`` sends
 the messages; ``dios.transport`` frames them and carries bulk bytes.
@@ -45,7 +46,7 @@ class Caller(Struct, frozen=True, array_like=True):
     label: Text = ""
 
 
-class Held(Struct, frozen=True, array_like=True):
+class HeldReference(Struct, frozen=True, array_like=True):
     """A reference as it will be in a task's table, and the node that has the object."""
 
     node: Node
@@ -59,7 +60,7 @@ class GroupName(Struct, frozen=True, array_like=True):
     owner: Text
 
 
-class Sharing(Struct, frozen=True, array_like=True):
+class SharedReference(Struct, frozen=True, array_like=True):
     """A reference to delegate, narrowed to ``permissions``."""
 
     ref: Ref
@@ -68,7 +69,7 @@ class Sharing(Struct, frozen=True, array_like=True):
     lifetime_ns: U64 = 0
 
 
-class Holding(Struct, frozen=True, array_like=True):
+class HeldReferences(Struct, frozen=True, array_like=True):
     """The references of one task with ids from ``first`` to ``last``.
 
     Each has its id, the object, the rights, and a flag: True if the task obtained it on its own authority.
@@ -105,7 +106,7 @@ class Offer(Body, frozen=True, tag=4):
     """Delegate references of the caller to a task of another node that is about to be started there."""
 
     caller: Caller
-    shared: tuple[Sharing, ...]
+    shared: tuple[SharedReference, ...]
     receiver: Caller
     node: Node
 
@@ -123,12 +124,12 @@ class Delegate(Body, frozen=True, tag=5):
     node: Node
 
 
-class Give(Body, frozen=True, tag=6):
+class ReferenceGiven(Body, frozen=True, tag=6):
     """Notify the receiving node: a task there got this reference from the task with fingerprint ``giver``."""
 
     receiver: Task
     giver: Text
-    held: Held
+    held: HeldReference
 
 
 class Start(Body, frozen=True, tag=7):
@@ -142,12 +143,12 @@ class Start(Body, frozen=True, tag=7):
     name: External
     call: Run
     groups: tuple[GroupName, ...]
-    program: Held
-    inputs: tuple[Held, ...]
-    outputs: tuple[Held, ...]
+    program: HeldReference
+    inputs: tuple[HeldReference, ...]
+    outputs: tuple[HeldReference, ...]
 
 
-class Plant(Body, frozen=True, tag=8):
+class CreateReplica(Body, frozen=True, tag=8):
     """Create a physical object of this logical object; its bytes come next to the message (B.1.3).
 
     ``home`` is the node of the caller, if that is not the asking node.
@@ -172,23 +173,24 @@ class Release(Body, frozen=True, tag=9):
     refs: tuple[Ref, ...]
 
 
-class Gone(Body, frozen=True, tag=10):
+class TasksEnded(Body, frozen=True, tag=10):
     """These tasks of the asking node have ended."""
 
     tasks: tuple[Task, ...]
 
 
-class Tell(Body, frozen=True, tag=11):
+class DeliverEvent(Body, frozen=True, tag=11):
     """An event for a task's self-reference: a child has ended, or a reference was taken back."""
 
     task: Task
     event: SelfEvent
 
 
-class Claim(Body, frozen=True, tag=12):
+class ReconcileReferences(Body, frozen=True, tag=12):
     """The references that tasks of the asking node hold here, in one or several messages.
 
-    The answer is ``Unknown``: those that do not exist here. References of the given ranges that are older
+    The answer is ``UnknownReferences``: those that do not exist here. References of the given ranges that
+    are older
     than a grace period and are not listed are dropped, and so is everything of tasks of that node that are
     not among ``tasks``, if those are given. ``epoch`` is the epoch in which the asked node granted the
     references: after a restart it grants those that were looked up or created again, if the object still
@@ -196,7 +198,7 @@ class Claim(Body, frozen=True, tag=12):
     """
 
     epoch: U64
-    holdings: tuple[Holding, ...]
+    holdings: tuple[HeldReferences, ...]
     lost: tuple[Task, ...] = ()
     tasks: tuple[Task, ...] | None = None
 
@@ -213,7 +215,7 @@ class Rows(Body, frozen=True, tag=14):
     caller: Caller
 
 
-class Keep(Body, frozen=True, tag=15):
+class KeepOutput(Body, frozen=True, tag=15):
     """The output of an ended task whose parent is on the receiving node; its bytes come with the message."""
 
     principal: Text
@@ -227,16 +229,16 @@ RequestBody: TypeAlias = (
     | Resolve
     | Offer
     | Delegate
-    | Give
+    | ReferenceGiven
     | Start
-    | Plant
+    | CreateReplica
     | Release
-    | Gone
-    | Tell
-    | Claim
+    | TasksEnded
+    | DeliverEvent
+    | ReconcileReferences
     | Disband
     | Rows
-    | Keep
+    | KeepOutput
 )
 
 
@@ -254,24 +256,24 @@ class Found(Struct, frozen=True, array_like=True, tag=31):
     owners: tuple[tuple[Object, Text], ...] = ()
 
 
-class Unknown(Struct, frozen=True, array_like=True, tag=32):
+class UnknownReferences(Struct, frozen=True, array_like=True, tag=32):
     """The answer to Claim: the references that do not exist here, and the objects of them that are gone."""
 
     refs: tuple[Ref, ...]
     objects: tuple[Object, ...]
 
 
-class Planted(Struct, frozen=True, array_like=True, tag=34):
+class ReplicaCreated(Struct, frozen=True, array_like=True, tag=34):
     """The answer to a copy that created an object on another node: the reference to it, and that node."""
 
-    held: Held
+    held: HeldReference
 
 
 class Working(Struct, frozen=True, array_like=True, tag=33):
     """The request has arrived and is not done yet; it need not be repeated soon."""
 
 
-Answer: TypeAlias = PlainResult | Results | Offered | Found | Unknown | Working | Planted
+Answer: TypeAlias = PlainResult | Results | Offered | Found | UnknownReferences | Working | ReplicaCreated
 
 
 # -- on the connection ----------------------------------------------------------------------------
@@ -288,7 +290,7 @@ class Ask(Struct, frozen=True, array_like=True, tag=40):
     waiting: Annotated[tuple[U64, ...], _WAITING] = ()
 
 
-class Reply(Struct, frozen=True, array_like=True, tag=41):
+class PeerReply(Struct, frozen=True, array_like=True, tag=41):
     """The answer to a request."""
 
     number: U64
@@ -333,4 +335,4 @@ class PeerHello(Struct, frozen=True, array_like=True, tag=44):
     channel: int = 0
 
 
-Message: TypeAlias = Ask | Reply | Published | Gossip | PeerHello
+Message: TypeAlias = Ask | PeerReply | Published | Gossip | PeerHello

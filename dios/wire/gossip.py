@@ -31,7 +31,7 @@ class Load(Struct, frozen=True, array_like=True):
     memory_bytes: U64 = 0
 
 
-class Member(Struct, frozen=True, array_like=True):
+class MemberRow(Struct, frozen=True, array_like=True):
     """One node, as another node knows it.
 
     ``epoch`` counts the starts of the node. Within one epoch, ``incarnation`` counts the times that the node
@@ -51,14 +51,14 @@ class Member(Struct, frozen=True, array_like=True):
     version: U64 = 0
 
 
-Updates: TypeAlias = Annotated[tuple[Member, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
+Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
 Forgotten: TypeAlias = Annotated[tuple[Node, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
 
 
 class Ping(Struct, frozen=True, array_like=True, tag=60):
     """A question for a sign of life; ``row`` is the sender's own row, as in every message."""
 
-    row: Member
+    row: MemberRow
     number: U64
     updates: Updates = ()
     forgotten: Forgotten = ()
@@ -67,7 +67,7 @@ class Ping(Struct, frozen=True, array_like=True, tag=60):
 class Ack(Struct, frozen=True, array_like=True, tag=61):
     """``subject`` is alive: the sender itself, or the target of a ping-request."""
 
-    row: Member
+    row: MemberRow
     number: U64
     subject: Node
     updates: Updates = ()
@@ -77,7 +77,7 @@ class Ack(Struct, frozen=True, array_like=True, tag=61):
 class PingRequest(Struct, frozen=True, array_like=True, tag=62):
     """Ping ``target`` on behalf of the sender, and report its answer; silence is not reported."""
 
-    row: Member
+    row: MemberRow
     number: U64
     target: Node
     updates: Updates = ()
@@ -87,7 +87,7 @@ class PingRequest(Struct, frozen=True, array_like=True, tag=62):
 class News(Struct, frozen=True, array_like=True, tag=63):
     """News that should not wait for the next ping; it is not answered."""
 
-    row: Member
+    row: MemberRow
     updates: Updates = ()
     forgotten: Forgotten = ()
 
@@ -95,8 +95,8 @@ class News(Struct, frozen=True, array_like=True, tag=63):
 class Table(Struct, frozen=True, array_like=True, tag=64):
     """Everything that the sender knows; with ``answer`` it asks for the receiver's table."""
 
-    row: Member
-    updates: Annotated[tuple[Member, ...], Meta(max_length=limits.NODES_MAX)]
+    row: MemberRow
+    updates: Annotated[tuple[MemberRow, ...], Meta(max_length=limits.NODES_MAX)]
     forgotten: Annotated[tuple[Node, ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)] = ()
     answer: bool = False
 

@@ -112,8 +112,8 @@ class Place(Call, frozen=True, tag=44):
     """
 
     host: Text = ""
-    placements: Annotated[tuple[Placement, ...], Meta(max_length=limits.BOARD_ROWS_MAX)] = ()
-    preempted: Annotated[tuple[U64, ...], Meta(max_length=limits.BOARD_ROWS_MAX)] = ()
+    placements: Annotated[tuple[Placement, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
+    preempted: Annotated[tuple[U64, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
 
 
 class AskScheduler(Call, frozen=True, tag=45):

@@ -133,7 +133,7 @@ def test_a_counter_that_never_ran_is_no_zero(tmp_path: Path) -> None:
     with TaskCounters(task_of(tmp_path, 5), [Counter.CYCLES], tmp_path, opener) as counters:
         found = counters.read()
     assert found.values == {}
-    assert "taken by others" in found.reasons[Counter.CYCLES]
+    assert "in use by other programs" in found.reasons[Counter.CYCLES]
 
 
 def test_without_the_right_to_see_the_kernel_s_part_there_is_the_other(tmp_path: Path) -> None:

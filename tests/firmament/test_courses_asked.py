@@ -101,7 +101,7 @@ def test_an_unknown_job_is_answered_with_those_that_are_known(base: KnowledgeBas
     with pytest.raises(InvalidError, match=r"Jobs with measured runs: job24, job23, .*job5 and 6 others"):
         ask(base, {"job": "wrods"})
     for nothing in (base, None):
-        with pytest.raises(InvalidError, match=r"`dios run JOB\.toml` runs a job"):
+        with pytest.raises(InvalidError, match=r"Run the job with `dios run JOB\.toml`"):
             ask(nothing, {"job": "words"}, principal="uid:3")
     with pytest.raises(InvalidError, match="invalid question"):
         ask(base, {})

@@ -370,7 +370,8 @@ def test_an_explanation_has_the_bytes_and_the_sum() -> None:
     model = QuincyModel(**MODEL)
     text = model.explain(state, row, machine(state, 0))
     assert text == (
-        "of 9 GB of input 5 GB are there, 3 GB in its rack (10 a GB) and 1 GB elsewhere (100 a GB): 130"
+        "of 9 GB of input, 5 GB are on the machine, 3 GB in its rack (cost 10 per GB) "
+        "and 1 GB elsewhere (cost 100 per GB): 130"
     )
     assert "800 at the worst" in model.explain(state, row, state.cluster)
     run(state, row, 0, since=0.0)

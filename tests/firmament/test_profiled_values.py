@@ -86,8 +86,8 @@ def test_each_row_of_table_6_4_is_measured_or_has_a_reason() -> None:
     assert len(TABLE_6_4) == 12
     probe, pids = TaskProbe(), [os.getpid()]
     with TaskCounters(pids) as counters:
-        first = probe.look(time.monotonic_ns(), pids)
-        second = probe.look(time.monotonic_ns(), pids)
+        first = probe.read(time.monotonic_ns(), pids)
+        second = probe.read(time.monotonic_ns(), pids)
         found = values(first, second, counters.read()) | of_report(FinalReport(1.0))
     for row in TABLE_6_4:
         assert (row.metric in found) != (row.name in refused), (row, refused.get(row.name))

@@ -33,7 +33,7 @@ from dios.firmament.simulate.events import (
     UsageSample,
     Withdrawal,
 )
-from dios.firmament.simulate.interference import alone, together
+from dios.firmament.simulate.interference import pace_alone, paces_together
 from dios.firmament.simulate.machines import MACHINE_TYPES, SRG_CLUSTER, google_machines, thesis_machines
 from dios.firmament.simulate.mix import CPU_SPIN, IO_READ, TABLE_8_2, MixWorkload
 from dios.firmament.simulate.outcome import SimulationOutcome
@@ -305,8 +305,8 @@ def test_what_no_machine_could_do_is_refused(decisions: dict[float, Sequence[Del
 @pytest.mark.parametrize(
     ("lie", "told"),
     [
-        ("swapped", "where tasks run"),
-        ("forgotten", "which tasks wait"),
+        ("swapped", "places of tasks"),
+        ("forgotten", "waiting tasks"),
         ("counted", "were counted"),
         ("crowded", "in 0 slots"),
     ],
@@ -318,12 +318,12 @@ def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str, told: str) ->
     for number in (1, 2):
         up = machine(number, slots=1)
         world.machine_up(up.machine, up.model)
-        bridge.tell(up, 0.0)
+        bridge.send(up, 0.0)
     job = submission(0.0, 1, {1: 50.0, 2: 50.0, 3: 50.0})
     for task in job.tasks:
         world.submit(job.job, task, 0.0)
-    bridge.tell(job, 0.0)
-    bridge.carry_out(bridge.decide(0.0).deltas, 0.0)
+    bridge.send(job, 0.0)
+    bridge.apply_deltas(bridge.decide(0.0).deltas, 0.0)
     check(scheduler, world)
 
     assert isinstance(scheduler, FlowScheduler)
@@ -349,7 +349,7 @@ def test_a_scheduler_whose_tables_are_wrong_is_found_out(lie: str, told: str) ->
 def test_a_task_gets_on_faster_when_another_leaves() -> None:
     """Two readers of a disk; when the short one has ended, the other goes on at the pace it has alone."""
     model = MACHINE_TYPES["M"]
-    both, single = together([IO_READ, IO_READ], model)[0].stretch, alone(IO_READ, model).stretch
+    both, single = paces_together([IO_READ, IO_READ], model)[0].stretch, pace_alone(IO_READ, model).stretch
     outcome, _ = run(
         [machine(1, model="M"), submission(0.0, 1, {1: 5.0, 2: 12.0}, IO_READ)],
         {0.0: [place(1, 1), place(2, 1)]},
@@ -387,7 +387,9 @@ def test_the_ideal_is_the_best_machine_there() -> None:
         [machine(1, model="B"), machine(2, model="A"), submission(0.0, 1, {1: 10.0}, CPU_SPIN)],
         {0.0: [place(1, 1)]},
     )
-    expected = alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch / alone(CPU_SPIN, MACHINE_TYPES["A"]).stretch
+    expected = (
+        pace_alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch / pace_alone(CPU_SPIN, MACHINE_TYPES["A"]).stretch
+    )
     assert outcome.ended[0].normalised == pytest.approx(expected)
 
 
@@ -402,7 +404,7 @@ def test_a_knowledge_base_learns_what_a_coordinator_would() -> None:
     assert profile is not None
     scored = profile.score()
     assert scored is not None
-    alone_ps = alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch * 1e12 / CPU_SPIN.instructions
+    alone_ps = pace_alone(CPU_SPIN, MACHINE_TYPES["B"]).stretch * 1e12 / CPU_SPIN.instructions
     assert scored[1] == pytest.approx(alone_ps, rel=0.1)
     assert profile.finished > 0
 

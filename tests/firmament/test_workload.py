@@ -16,7 +16,7 @@ from dios.firmament.simulate import workload as workload_module
 from dios.firmament.simulate.block_map import BLOCK_BYTES, FILE_BYTES_MAX, BlockMap, file_size
 from dios.firmament.simulate.command import MIXES
 from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp
-from dios.firmament.simulate.interference import ProgramModel, alone, together
+from dios.firmament.simulate.interference import ProgramModel, pace_alone, paces_together
 from dios.firmament.simulate.machines import (
     GOOGLE_MIX,
     MACHINE_TYPES,
@@ -248,8 +248,8 @@ def test_one_more_program_makes_no_other_faster(name: str) -> None:
     random = np.random.default_rng(SEED)
     for _ in range(150):
         there = [PROGRAMS[at] for at in random.integers(len(PROGRAMS), size=random.integers(1, 14))]
-        before = together(there, model)
-        after = together([*there, PROGRAMS[random.integers(len(PROGRAMS))]], model)
+        before = paces_together(there, model)
+        after = paces_together([*there, PROGRAMS[random.integers(len(PROGRAMS))]], model)
         for old, new in zip(before, after, strict=False):
             assert new.stretch >= old.stretch * (1 - 1e-6), f"seed {SEED}, type {name}: {there}"
 
@@ -260,7 +260,7 @@ def test_no_resource_gives_more_than_it_has() -> None:
     random = np.random.default_rng(SEED)
     for _ in range(100):
         there = [PROGRAMS[at] for at in random.integers(len(PROGRAMS), size=14)]
-        paces = together(there, model)
+        paces = paces_together(there, model)
         moved = np.array(
             [
                 (pace.misses * 64 / pace.stretch, each.disk / pace.stretch, each.network / pace.stretch)
@@ -274,34 +274,34 @@ def test_no_resource_gives_more_than_it_has() -> None:
 def test_programs_that_fit_the_cache_thrash_it_together() -> None:
     """One 8 MiB working set runs from a 15 MiB cache; six run twice as long or longer (Table 8.2)."""
     model = MACHINE_TYPES["M"]
-    assert together([MEM_FIT] * 6, model)[0].stretch > 2 * alone(MEM_FIT, model).stretch
-    assert together([MEM_FIT] * 6, model)[0].misses > 0 == alone(MEM_FIT, model).misses
+    assert paces_together([MEM_FIT] * 6, model)[0].stretch > 2 * pace_alone(MEM_FIT, model).stretch
+    assert paces_together([MEM_FIT] * 6, model)[0].misses > 0 == pace_alone(MEM_FIT, model).misses
 
 
 def test_two_streams_on_a_disk_take_more_than_twice_as_long() -> None:
     """A disk is shared, and loses to seeking on top; computing programs are not disturbed."""
     model = MACHINE_TYPES["M"]
-    slow = together([IO_READ, IO_READ, CPU_SPIN], model)
-    assert slow[0].stretch > 2 * alone(IO_READ, model).stretch
-    assert slow[2].stretch == pytest.approx(alone(CPU_SPIN, model).stretch)
+    slow = paces_together([IO_READ, IO_READ, CPU_SPIN], model)
+    assert slow[0].stretch > 2 * pace_alone(IO_READ, model).stretch
+    assert slow[2].stretch == pytest.approx(pace_alone(CPU_SPIN, model).stretch)
 
 
 def test_the_second_thread_of_a_core_adds_little() -> None:
     """Six computing programs on six cores are undisturbed; twelve take 1.54 times as long."""
     model = MACHINE_TYPES["M"]
-    assert together([CPU_SPIN] * 6, model)[0].stretch == alone(CPU_SPIN, model).stretch
-    assert together([CPU_SPIN] * 12, model)[0].stretch == pytest.approx(12 / (6 + 0.3 * 6))
+    assert paces_together([CPU_SPIN] * 6, model)[0].stretch == pace_alone(CPU_SPIN, model).stretch
+    assert paces_together([CPU_SPIN] * 12, model)[0].stretch == pytest.approx(12 / (6 + 0.3 * 6))
 
 
 def test_a_large_working_set_disturbs_a_small_one() -> None:
     """Who streams through memory pushes out who lives in the cache."""
     model = MACHINE_TYPES["A"]
-    assert together([MEM_FIT, MEM_BIG], model)[0].stretch > 1.1 * alone(MEM_FIT, model).stretch
+    assert paces_together([MEM_FIT, MEM_BIG], model)[0].stretch > 1.1 * pace_alone(MEM_FIT, model).stretch
 
 
 def test_type_a_has_the_fast_disks() -> None:
     """§8.2.1: alone, an io_stream runs best on a machine of type A."""
-    assert min(SRG_CLUSTER, key=lambda name: alone(IO_READ, MACHINE_TYPES[name]).stretch) == "A"
+    assert min(SRG_CLUSTER, key=lambda name: pace_alone(IO_READ, MACHINE_TYPES[name]).stretch) == "A"
 
 
 def test_a_program_takes_something() -> None:

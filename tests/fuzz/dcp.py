@@ -111,7 +111,7 @@ class Liar:
         if dice < 0.85:
             kind = self.rng.choice(ANSWERS)
             number = self._scalar("asked") if self.rng.random() < 0.98 else self._edge()
-            return dcp.Reply(cast("int", number), cast("dcp.Answer", self._struct(kind)))
+            return dcp.PeerReply(cast("int", number), cast("dcp.Answer", self._struct(kind)))
         if dice < 0.92:
             return cast("dcp.Published", self._struct(dcp.Published))
         told = cast("gossip.GossipMessage", self._struct(self.rng.choice(GOSSIPS)))

@@ -158,7 +158,7 @@ class Site:
                 part.size for part in results if isinstance(part, messages.Buffer) and part.data is None
             )
             assert not isinstance(whole, messages.Welcome)
-            self.simulation.post(Parcel(self.node, deputy.home, dcp.Reply(seq, whole), beside))
+            self.simulation.post(Parcel(self.node, deputy.home, dcp.PeerReply(seq, whole), beside))
             return
         call = self.unheard.pop(seq, None) if task == self.tasks else None
         for part in results:
@@ -312,10 +312,10 @@ class ForgerySimulation:
         """Send a forged message."""
         self.lied += 1
         told = message.body if isinstance(message, dcp.Ask) else message
-        self.kinds.add(type(told.result if isinstance(told, dcp.Reply) else told).__name__)
+        self.kinds.add(type(told.result if isinstance(told, dcp.PeerReply) else told).__name__)
         if attached is None:
             body = message.body if isinstance(message, dcp.Ask) else None
-            size = body.size if isinstance(body, dcp.Plant | dcp.Keep) else 0
+            size = body.size if isinstance(body, dcp.CreateReplica | dcp.KeepOutput) else 0
             attached = (
                 size if 0 <= size < 2**40 and self.rng.random() < 0.9 else self.rng.choice((0, 0, 1, 100))
             )
@@ -364,7 +364,7 @@ class ForgerySimulation:
         assert len(state.principals) <= limits.PRINCIPALS_MAX
         for peer in cluster.peers.values():
             assert len(peer.answers) <= 2 * limits.DCP_REQUESTS_MAX
-            assert len(peer.remote_tasks) <= limits.DEPUTIES_PER_NODE_MAX
+            assert len(peer.remote_tasks) <= limits.REMOTE_TASKS_PER_NODE_MAX
             for target in peer.proxies.values():
                 assert target.references or target.pinned, "a proxy object without references"
 

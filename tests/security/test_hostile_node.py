@@ -59,7 +59,11 @@ class Scene:
         answer = None
         for parcel in list(self.cluster.wire):
             told = parcel.message
-            if parcel.to == self.villain.node and isinstance(told, dcp.Reply) and told.number == self.number:
+            if (
+                parcel.to == self.villain.node
+                and isinstance(told, dcp.PeerReply)
+                and told.number == self.number
+            ):
                 answer = told.result
                 self.cluster.wire.remove(parcel)
         return answer
@@ -74,7 +78,7 @@ class Scene:
         """A call of the villain's session."""
         return dcp.Forward(self.caller(self.villains), call)
 
-    def gossip(self, *rows: gossip.Member, forgotten: tuple[NodeId, ...] = ()) -> list[object]:
+    def gossip(self, *rows: gossip.MemberRow, forgotten: tuple[NodeId, ...] = ()) -> list[object]:
         """The villain tells of nodes; what the target does then."""
         state = self.villain.core.state.cluster
         assert state is not None
@@ -84,8 +88,8 @@ class Scene:
 
     def claim(self, *references: tuple[RefId, ObjectId, int, bool], epoch: int) -> object:
         """The villain says what its session holds."""
-        holding = dcp.Holding(self.caller(self.villains), 0, 2**63 - 1, references)
-        return self.ask(dcp.Claim(epoch, (holding,), (), (self.villains.task,)))
+        holding = dcp.HeldReferences(self.caller(self.villains), 0, 2**63 - 1, references)
+        return self.ask(dcp.ReconcileReferences(epoch, (holding,), (), (self.villains.task,)))
 
 
 @pytest.fixture
@@ -128,7 +132,7 @@ def test_it_does_not_tell_of_the_end_of_others_children(scene: Scene) -> None:
         "",
         "",
     )
-    scene.ask(dcp.Tell(scene.mine.task, messages.ChildEnded(child, row)))
+    scene.ask(dcp.DeliverEvent(scene.mine.task, messages.ChildEnded(child, row)))
     task = scene.target.core.state.tasks[scene.mine.task]
     assert TaskId(child) in task.remote_children
     assert not task.events
@@ -145,7 +149,7 @@ def test_it_puts_no_made_up_events_before_tasks(scene: Scene) -> None:
         messages.Retired(own.ref, own.object, own.fingerprint, "", False),
         messages.Retired(far.ref, far.object, far.fingerprint, "", False),
     ):
-        scene.ask(dcp.Tell(scene.mine.task, event))
+        scene.ask(dcp.DeliverEvent(scene.mine.task, event))
     assert not task.events
     assert own.ref in task.table
     assert far.ref in task.table
@@ -154,7 +158,7 @@ def test_it_puts_no_made_up_events_before_tasks(scene: Scene) -> None:
 def test_it_puts_nothing_unasked_into_tables(scene: Scene) -> None:
     """A copy for a task that asked for none is refused."""
     held = len(scene.target.core.state.tasks[scene.mine.task].table)
-    plant = dcp.Plant(
+    plant = dcp.CreateReplica(
         scene.caller(scene.mine), None, (), OWNER, ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 4,
         scene.target.node,
     )  # fmt: skip
@@ -199,7 +203,7 @@ def test_what_was_retired_is_not_claimed_back(scene: Scene, epoch: int) -> None:
     scene.cluster.advance(200)
     entry = (RefId(given.ref), ObjectId(given.object), int(Permission.ALL), True)
     answer = scene.claim(entry, epoch=epoch)
-    assert isinstance(answer, dcp.Unknown), answer
+    assert isinstance(answer, dcp.UnknownReferences), answer
     assert given.ref in answer.refs
     assert scene.refused(scene.forward(messages.ReadOnce(given.ref))) == Code.EBADF
 
@@ -210,7 +214,7 @@ def test_what_has_expired_is_not_claimed_back(scene: Scene, epoch: int) -> None:
     _, given = delegated(scene, lifetime_ns=500 * MS)
     scene.cluster.advance(1_000)
     answer = scene.claim((RefId(given.ref), ObjectId(given.object), READ, True), epoch=epoch)
-    assert isinstance(answer, dcp.Unknown), answer
+    assert isinstance(answer, dcp.UnknownReferences), answer
     assert given.ref in answer.refs
 
 
@@ -225,12 +229,12 @@ def test_claims_of_before_are_late_after_the_first(scene: Scene) -> None:
     scene.cluster.settle()
     entry = (RefId(4_711), ObjectId(made.reference.object), int(Permission.ALL), True)
     early = scene.claim(entry, epoch=1)
-    assert isinstance(early, dcp.Unknown)
+    assert isinstance(early, dcp.UnknownReferences)
     assert not early.refs, "what was held before is granted again, with every right that there is and no more"
     scene.ask(dcp.Release(scene.villains.task, (RefId(4_711),)))
-    scene.cluster.advance(limits.CLAIM_YOUNG_MS + 1_000, 500)
+    scene.cluster.advance(limits.RECONCILE_YOUNG_MS + 1_000, 500)
     late = scene.claim(entry, epoch=1)
-    assert isinstance(late, dcp.Unknown)
+    assert isinstance(late, dcp.UnknownReferences)
     assert late.refs == (4_711,)
 
 
@@ -247,7 +251,7 @@ def test_claimed_rights_and_ids_are_checked(scene: Scene) -> None:
     stolen = (RefId(mine.ref), ObjectId(mine.object), int(Permission.ALL), True)
     odd = (RefId(4_711), ObjectId(mine.object), 2**62 | READ, True)
     answer = scene.claim(stolen, odd, epoch=1)
-    assert isinstance(answer, dcp.Unknown)
+    assert isinstance(answer, dcp.UnknownReferences)
     assert answer.refs == (mine.ref,)
     assert (
         scene.target.core.state.remote_tasks[scene.villains.task].table.get(4_711).permissions
@@ -260,12 +264,12 @@ def test_given_rights_and_ids_are_checked(scene: Scene) -> None:
     """What it gives has no rights that there are not, and no id that is taken."""
     told = scene.villains.create(data=b"evil").reference
     given = replace(told, ref=RefId(4_711), permissions=2**62 | READ)
-    held = dcp.Held(scene.villain.node, given)
-    assert isinstance(scene.ask(dcp.Give(scene.mine.task, "0" * 12, held)), messages.Done)
+    held = dcp.HeldReference(scene.villain.node, given)
+    assert isinstance(scene.ask(dcp.ReferenceGiven(scene.mine.task, "0" * 12, held)), messages.Done)
     table = scene.target.core.state.tasks[scene.mine.task].table
     assert table.get(4_711).permissions == Permission.READ
     with pytest.raises(ProtocolError):
-        scene.ask(dcp.Give(scene.mine.task, "0" * 12, held))
+        scene.ask(dcp.ReferenceGiven(scene.mine.task, "0" * 12, held))
     assert len(table.holding(table.get(4_711).object)) == 1
 
 
@@ -273,7 +277,7 @@ def test_given_rights_and_ids_are_checked(scene: Scene) -> None:
 def start(scene: Scene, brand: Brand, caller: dcp.Caller) -> dcp.Start:
     """A task of this brand, with a program of the villain's."""
     program = scene.villains.create(data=b"evil").reference
-    held = dcp.Held(scene.villain.node, replace(program, ref=RefId(4_712)))
+    held = dcp.HeldReference(scene.villain.node, replace(program, ref=RefId(4_712)))
     return dcp.Start(
         caller, TaskId(4_713), Name(bytes(range(32))), messages.Run(0, brand=brand), (), held, (), ()
     )
@@ -310,13 +314,14 @@ def test_it_makes_nobody_talk_to_strangers(scene: Scene) -> None:
     known = set(scene.target.core.state.cluster.peers)  # type: ignore[union-attr]
     far = dcp.Caller(TaskId(5), OWNER, "0" * 12, Brand.PURE)
     me = scene.caller(scene.villains)
-    plant = dcp.Plant(far, None, (), OWNER, ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 0, FAR)
+    plant = dcp.CreateReplica(far, None, (), OWNER, ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 0, FAR)
     for body in (
-        dcp.Offer(me, (dcp.Sharing(RefId(ref.ref), READ),), far, FAR),
+        dcp.Offer(me, (dcp.SharedReference(RefId(ref.ref), READ),), far, FAR),
         dcp.Delegate(me, messages.Copy(ref.ref, 0, READ), far, FAR),
         plant,
         replace(
-            start(scene, Brand.PURE, me), program=dcp.Held(FAR, replace(blob.reference, object=ObjectId(6)))
+            start(scene, Brand.PURE, me),
+            program=dcp.HeldReference(FAR, replace(blob.reference, object=ObjectId(6))),
         ),
     ):
         assert scene.refused(body) in {Code.EHOSTUNREACH, Code.EBADF}
@@ -328,14 +333,14 @@ def test_it_makes_nobody_talk_to_strangers(scene: Scene) -> None:
 
 def test_a_row_of_a_stranger_leads_to_a_dial_and_no_further(scene: Scene) -> None:
     """A made-up row is dialled, where a certificate decides; nobody is asked for anything before."""
-    done = scene.gossip(gossip.Member(FAR, "far", "", "127.0.0.1:1", 5))
+    done = scene.gossip(gossip.MemberRow(FAR, "far", "", "127.0.0.1:1", 5))
     assert [one.address for one in done if isinstance(one, effects.Contact)] == ["127.0.0.1:1"]
     assert not [one for one in done if isinstance(one, effects.Send) and isinstance(one.message, dcp.Ask)]
 
 
 def test_it_does_not_keep_a_third_node_out(scene: Scene) -> None:
     """An epoch that it made up for a node that was never met does not make the target refuse that node."""
-    scene.gossip(gossip.Member(FAR, "far", "", "127.0.0.1:1", 2**62))
+    scene.gossip(gossip.MemberRow(FAR, "far", "", "127.0.0.1:1", 2**62))
     scene.target.effects.clear()
     scene.target.step(events.PeerUp(scene.target.now, FAR, 3, "far", "", "127.0.0.1:1"))
     assert not [one for one in scene.target.effects if isinstance(one, effects.HangUp)]
@@ -372,7 +377,7 @@ def test_a_lie_about_death_kills_nobody(scene: Scene) -> None:
     scene.friends.lookup(scene.mine.create(data=b"kept").name)
     scene.cluster.settle()
     held = len(scene.target.core.state.remote_tasks[scene.friends.task].table)
-    scene.gossip(gossip.Member(scene.friend.node, "n2", "r1", "10.0.0.2:7117", 1, 5, NodeStatus.DEAD))
+    scene.gossip(gossip.MemberRow(scene.friend.node, "n2", "r1", "10.0.0.2:7117", 1, 5, NodeStatus.DEAD))
     scene.cluster.advance(3_000)
     cluster = scene.target.core.state.cluster
     assert cluster is not None
@@ -383,7 +388,7 @@ def test_a_lie_about_death_kills_nobody(scene: Scene) -> None:
 # -- memory -----------------------------------------------------------------------------------------------
 def test_tasks_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many tasks of one node are known here; more are refused, and the friend's are taken still."""
-    monkeypatch.setattr(limits, "DEPUTIES_PER_NODE_MAX", 50)
+    monkeypatch.setattr(limits, "REMOTE_TASKS_PER_NODE_MAX", 50)
     codes = [
         scene.ask(dcp.Resolve(dcp.Caller(TaskId(10_000 + n), OWNER, "", Brand.PURE), (), 1))
         for n in range(60)
@@ -399,14 +404,14 @@ def test_principals_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pyte
     monkeypatch.setattr(limits, "PRINCIPALS_MAX", 20)
     for n in range(60):
         scene.ask(dcp.Resolve(dcp.Caller(TaskId(10_000 + n), f"uid:{n}", "", Brand.PURE), (), 1))
-        scene.ask(dcp.Gone((TaskId(10_000 + n),)))
+        scene.ask(dcp.TasksEnded((TaskId(10_000 + n),)))
     assert len(scene.target.core.state.principals) == 20
 
 
 def test_groups_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many groups are known here; a node tells of no more."""
     known = len(scene.target.core.state.groups)
-    monkeypatch.setattr(limits, "GROUPS_TOLD_OF_MAX", known + 5)
+    monkeypatch.setattr(limits, "GROUPS_KNOWN_MAX", known + 5)
     for n in range(20):
         told = dcp.GroupName(Name(n.to_bytes(32, "big")), OWNER)
         create = messages.Create(ObjectType.SHMEM_BLOB, data=b"x")
@@ -417,7 +422,7 @@ def test_groups_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.M
 def test_nodes_that_it_makes_up_are_bounded(scene: Scene) -> None:
     """Rows of nodes that come and go leave nothing behind."""
     for n in range(3 * limits.PEERS_MAX):
-        row = gossip.Member(NodeId(10_000 + n), f"m{n}", "", "127.0.0.1:1", 1)
+        row = gossip.MemberRow(NodeId(10_000 + n), f"m{n}", "", "127.0.0.1:1", 1)
         scene.gossip(row)
         scene.gossip(replace(row, status=NodeStatus.LEFT))
     cluster = scene.target.core.state.cluster

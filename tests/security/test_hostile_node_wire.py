@@ -52,7 +52,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
         local_cluster.stop(two)
 
 
-_BODIES = (dcp.Resolve, dcp.Release, dcp.Gone, dcp.Tell, dcp.Claim, dcp.Disband, dcp.Rows)
+_BODIES = (
+    dcp.Resolve,
+    dcp.Release,
+    dcp.TasksEnded,
+    dcp.DeliverEvent,
+    dcp.ReconcileReferences,
+    dcp.Disband,
+    dcp.Rows,
+)
 _CALLS = (
     messages.ReadOnce,
     messages.WriteOnce,

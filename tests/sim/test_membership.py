@@ -13,7 +13,7 @@ from gossip_world import GossipWorld
 from dios.ids import NodeId
 from dios.sim.event_queue import S
 from dios.wire import gossip
-from dios.wire.gossip import GossipMessage, Member
+from dios.wire.gossip import GossipMessage, MemberRow
 from dios.wire.types import NodeStatus
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -147,8 +147,8 @@ def lie(world: GossipWorld) -> GossipMessage:
     """Something that the first node says, of which nothing need be true."""
     rng, ids = world.rng, world.ids()
 
-    def row() -> Member:
-        return Member(
+    def row() -> MemberRow:
+        return MemberRow(
             rng.choice([*ids, NodeId(rng.randrange(1, 2**63))]),
             "liar",
             address="elsewhere:1",

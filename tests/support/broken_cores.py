@@ -64,11 +64,11 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
     """What a node hears of another's holdings changes nothing."""
 
-    def idle(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
+    def idle(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
         del body
-        requests.reply(step, peer, number, dcp.Unknown((), ()))
+        requests.reply(step, peer, number, dcp.UnknownReferences((), ()))
 
-    patch.setitem(serving._HANDLERS, dcp.Claim, idle)
+    patch.setitem(serving._HANDLERS, dcp.ReconcileReferences, idle)
 
 
 def gives_everything(patch: pytest.MonkeyPatch) -> None:
@@ -93,15 +93,15 @@ def takes_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 def tells_twice(patch: pytest.MonkeyPatch) -> None:
     """The end of a task that was taken for lost is told once more."""
-    honest = serving._HANDLERS[dcp.Tell]
+    honest = serving._HANDLERS[dcp.DeliverEvent]
 
-    def talkative(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
+    def talkative(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
         task = step.state.tasks.get(body.task)
         if task is not None and isinstance(body.event, messages.ChildEnded):
             task.remote_children[TaskId(body.event.object)] = (peer.node, "", "")
         honest(step, peer, number, body)  # type: ignore[arg-type] # each handler takes its own request
 
-    patch.setitem(serving._HANDLERS, dcp.Tell, talkative)
+    patch.setitem(serving._HANDLERS, dcp.DeliverEvent, talkative)
 
 
 def two_have_the_lock(patch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ class Cluster:
     def reply(self, sender: ClusterNode, task: int, seq: int, result: dcp.Answer, beside: bytes) -> None:
         """An answer to a deputy."""
         home = sender.core.state.remote_tasks[TaskId(task)].home
-        self.post(sender, home, dcp.Reply(seq, result), beside)
+        self.post(sender, home, dcp.PeerReply(seq, result), beside)
 
     def settle(self) -> None:
         """Deliver everything, and what follows from it."""

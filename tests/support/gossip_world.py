@@ -19,7 +19,7 @@ from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
 from dios.sim.event_queue import MS, EventQueue
 from dios.wire import gossip
-from dios.wire.gossip import GossipMessage, Member
+from dios.wire.gossip import GossipMessage, MemberRow
 from dios.wire.types import NodeStatus
 
 SEED_RETRY_NS: Final = 500 * MS
@@ -98,7 +98,7 @@ class GossipWorld(EventQueue):
         machine = self.nodes[node]
         assert machine.membership is None
         machine.epoch += 1
-        own = Member(node, f"n{node % 1000}", address=f"{node}:1", epoch=machine.epoch)
+        own = MemberRow(node, f"n{node % 1000}", address=f"{node}:1", epoch=machine.epoch)
         machine.membership = Membership(own, self.rng.randbytes)
         machine.frozen = False
         self._seek(node, machine.membership)

@@ -130,7 +130,7 @@ def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> Non
 def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) -> None:
     """Answer a copy call on an object of this node."""
     del then
-    if isinstance(answer, dcp.Planted):
+    if isinstance(answer, dcp.ReplicaCreated):
         remote_calls.finish_copy(step, row.task, row.seq, answer)
     elif isinstance(answer, messages.Done | messages.Failure):
         step.answer(row.task, row.seq, answer)
@@ -181,7 +181,9 @@ def delegate_remote(
     if node == asker:
         step.continue_with(then, dcp.Offered((told,)))
         return
-    give = dcp.Give(receiver.task, giver.object.fingerprint, dcp.Held(cluster.here.node, told))
+    give = dcp.ReferenceGiven(
+        receiver.task, giver.object.fingerprint, dcp.HeldReference(cluster.here.node, told)
+    )
 
     requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then))
 

@@ -132,7 +132,7 @@ def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
     group = step.state.groups.get(told.name)
     if group is None and _is_disbanded(step, told.name):
         return None
-    if group is None and len(step.state.groups) >= limits.GROUPS_TOLD_OF_MAX:
+    if group is None and len(step.state.groups) >= limits.GROUPS_KNOWN_MAX:
         raise LimitError(f"this node knows {len(step.state.groups)} groups, and takes no more of others")
     if group is None:
         group = PhysicalObject(

@@ -309,7 +309,7 @@ def _notify_other_nodes(step: Step, task: Holder) -> None:
     """Whatever the task held on other nodes goes."""
     nodes, task.remote_nodes = task.remote_nodes, set()
     for node in sorted(nodes):
-        requests.notify_node(step, node, dcp.Gone((task.id,)))
+        requests.notify_node(step, node, dcp.TasksEnded((task.id,)))
 
 
 def forget_task(step: Step, task: LocalHolder) -> None:

@@ -41,7 +41,7 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
         return
     parent = task.parent
     if parent.home:
-        body = dcp.Keep(task.principal, name, group, size)
+        body = dcp.KeepOutput(task.principal, name, group, size)
         source = WriteSource(content_of=made.id, length=size)
         requests.ask(step, parent.home, body, source=source)
 

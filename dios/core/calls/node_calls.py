@@ -12,7 +12,7 @@ from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
 from dios.wire import messages
-from dios.wire.gossip import Member
+from dios.wire.gossip import MemberRow
 from dios.wire.types import NodeStatus, NodeWish
 
 
@@ -34,7 +34,7 @@ def _rows(step: Step) -> tuple[messages.NodeRow, ...]:
     )
 
 
-def _row(cluster: Cluster, member: Member, *, here: bool) -> messages.NodeRow:
+def _row(cluster: Cluster, member: MemberRow, *, here: bool) -> messages.NodeRow:
     return messages.NodeRow(
         member.node,
         member.name,

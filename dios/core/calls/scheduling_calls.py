@@ -144,11 +144,11 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 
 def _submissions(step: Step) -> list[messages.Submission]:
     found: list[messages.Submission] = []
-    room = limits.BOARD_BYTES_MAX
+    room = limits.QUEUE_REPLY_BYTES_MAX
     for one in step.state.queue.waiting.values():
         row = _submission(step, one)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
-        if room < 0 or len(found) >= limits.BOARD_ROWS_MAX:
+        if room < 0 or len(found) >= limits.QUEUE_ROWS_MAX:
             break
         found.append(row)
     return found
@@ -159,7 +159,7 @@ def _submission(step: Step, one: QueuedRun) -> messages.Submission:
     return messages.Submission(
         one.chosen.task,
         one.fingerprint,
-        one.call.label[: limits.BOARD_LABEL_CHARS_MAX],
+        one.call.label[: limits.QUEUE_LABEL_CHARS_MAX],
         task.principal,
         (step.now - one.since) // _MS,
         one.call.work,
@@ -184,11 +184,11 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
     table.tidy(step.state.pending)
     waiting = sum(len(one.asked.question) for one in table.questions.values())
     if (
-        len(table.questions) >= limits.BOARD_QUESTIONS_MAX
-        or waiting + len(call.question) > limits.BOARD_QUESTION_BYTES_MAX
+        len(table.questions) >= limits.SCHEDULER_QUESTIONS_MAX
+        or waiting + len(call.question) > limits.SCHEDULER_QUESTIONS_BYTES_MAX
     ):
         raise LimitError("too many questions wait for whoever schedules; try again later")
-    row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_PATIENCE_MS * _MS)
+    row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_TIMEOUT_MS * _MS)
     step.wait(row)
     number = table.next_question
     table.next_question += 1

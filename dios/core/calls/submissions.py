@@ -50,7 +50,7 @@ def wait_on(step: Step, one: QueuedRun) -> None:
 
 
 def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
-    lease = max(step.state.queue.attended_until, step.now + limits.BOARD_LEASE_MS * _MS)
+    lease = max(step.state.queue.attended_until, step.now + limits.QUEUE_LEASE_MS * _MS)
     return Pending(task, seq, call, (), lease)
 
 
@@ -109,7 +109,7 @@ def occupant(task: Task, now: int) -> messages.Occupant:
     return messages.Occupant(
         task.id,
         task.object.fingerprint,
-        task.label[: limits.BOARD_LABEL_CHARS_MAX],
+        task.label[: limits.QUEUE_LABEL_CHARS_MAX],
         task.principal,
         task.state,
         task.pid,

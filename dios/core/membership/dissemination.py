@@ -20,7 +20,7 @@ class Spreading:
 
     def add(self, node: NodeId, others: int) -> None:
         """There is news of this node, in a cluster with this many others; it replaces older news."""
-        self._left[node] = limits.GOSSIP_SENDS * max(1, others.bit_length())
+        self._left[node] = limits.GOSSIP_RETRANSMIT_FACTOR * max(1, others.bit_length())
 
     def drop(self, node: NodeId) -> None:
         """There is nothing to be said of it any more."""

@@ -22,12 +22,12 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.membership.dissemination import Spreading
 from dios.ids import NodeId
-from dios.wire.gossip import Member
+from dios.wire.gossip import MemberRow
 from dios.wire.types import NodeStatus
 
 _MS: Final = 1_000_000
-_SUSPECTED_NS: Final = limits.GOSSIP_SUSPECTED_MS * _MS
-_CUT_OFF_NS: Final = limits.GOSSIP_CUT_OFF_MS * _MS
+_SUSPECTED_NS: Final = limits.GOSSIP_SUSPICION_MS * _MS
+_CUT_OFF_NS: Final = limits.GOSSIP_BROKEN_SUSPICION_MS * _MS
 _OVER: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
@@ -38,7 +38,7 @@ class Change(Struct, frozen=True):
     another than before: whatever was known of the former one is over, also where both statuses are ALIVE.
     """
 
-    member: Member
+    member: MemberRow
     former: NodeStatus | None
     restarted: bool = False
 
@@ -66,10 +66,10 @@ class Findings(Struct):
     denied: bool = False  # something was said of this node itself that is not so
 
 
-def _too_far(row: Member, incarnation: int, version: int) -> bool:
+def _too_far(row: MemberRow, incarnation: int, version: int) -> bool:
     return (
-        row.incarnation - incarnation > limits.GOSSIP_JUMP_MAX
-        or row.version - version > limits.GOSSIP_JUMP_MAX
+        row.incarnation - incarnation > limits.GOSSIP_VERSION_JUMP_MAX
+        or row.version - version > limits.GOSSIP_VERSION_JUMP_MAX
     )
 
 
@@ -78,9 +78,9 @@ class MemberTable:
 
     __slots__ = ("_standings", "forgotten", "grace_ns", "own", "rows", "spreading")
 
-    def __init__(self, own: Member, forgotten: tuple[NodeId, ...]) -> None:
+    def __init__(self, own: MemberRow, forgotten: tuple[NodeId, ...]) -> None:
         self.own = own
-        self.rows: Final[dict[NodeId, Member]] = {}
+        self.rows: Final[dict[NodeId, MemberRow]] = {}
         self.forgotten: Final[dict[NodeId, None]] = dict.fromkeys(forgotten[: limits.NODES_FORGOTTEN_MAX])
         self.spreading: Final = Spreading()
         self.grace_ns = 0  # before this nobody is declared dead
@@ -96,7 +96,7 @@ class MemberTable:
         return None if row is None else row.status
 
     # -- statements ---------------------------------------------------------------------------------
-    def merge(self, now: int, row: Member, found: Findings, *, first_hand: bool) -> None:
+    def merge(self, now: int, row: MemberRow, found: Findings, *, first_hand: bool) -> None:
         """Consider a row that somebody told; ``first_hand`` when it is the teller's own."""
         if row.node == self.own.node:
             self._about_own(row, found)
@@ -121,7 +121,9 @@ class MemberTable:
         if (first_hand or believed) and not _too_far(row, 0, 0):
             self._put(now, row, found)
 
-    def _same_epoch(self, now: int, held: Member, row: Member, found: Findings, *, first_hand: bool) -> None:
+    def _same_epoch(
+        self, now: int, held: MemberRow, row: MemberRow, found: Findings, *, first_hand: bool
+    ) -> None:
         if _too_far(row, held.incarnation, held.version):
             return
         new = held
@@ -135,7 +137,7 @@ class MemberTable:
         if new != held:
             self._put(now, new, found, soon=told)
 
-    def _believable(self, now: int, held: Member) -> bool:
+    def _believable(self, now: int, held: MemberRow) -> bool:
         """Whether another's word that this node is dead is enough here."""
         if held.status is not NodeStatus.SUSPECT:
             return held.status in _OVER
@@ -145,7 +147,7 @@ class MemberTable:
             standing.suspected_ns + _CUT_OFF_NS, self.grace_ns
         )
 
-    def _about_own(self, row: Member, found: Findings) -> None:
+    def _about_own(self, row: MemberRow, found: Findings) -> None:
         own = self.own
         if row.epoch != own.epoch:
             found.denied = found.denied or row.epoch > own.epoch
@@ -163,7 +165,7 @@ class MemberTable:
             found.denied = True
             found.urgent.append(own.node)
 
-    def _room(self, row: Member) -> bool:
+    def _room(self, row: MemberRow) -> bool:
         """Whether there is a row for one more; whoever is over makes room, and gets none in a full table."""
         if len(self.rows) + 1 < limits.NODES_MAX:
             return True
@@ -180,7 +182,7 @@ class MemberTable:
         self._standings.pop(node, None)
         self.spreading.drop(node)
 
-    def _put(self, now: int, row: Member, found: Findings, *, soon: bool = False) -> None:
+    def _put(self, now: int, row: MemberRow, found: Findings, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
         self.rows[row.node] = row
         restarted = held is not None and held.epoch != row.epoch

@@ -28,19 +28,19 @@ from dios.core.membership.member_table import Change, Findings, MemberTable
 from dios.core.membership.probes import Probe, Probes
 from dios.ids import NodeId
 from dios.wire import gossip
-from dios.wire.gossip import GossipMessage, Load, Member
+from dios.wire.gossip import GossipMessage, Load, MemberRow
 from dios.wire.types import NodeStatus
 
 __all__ = ["Change", "Decision", "Membership"]
 
 _MS: Final = 1_000_000
-_PING_NS: Final = limits.GOSSIP_PING_MS * _MS
-_ACK_NS: Final = limits.GOSSIP_ACK_MS * _MS
-_SUSPECTED_NS: Final = limits.GOSSIP_SUSPECTED_MS * _MS
-_LATE_NS: Final = limits.GOSSIP_LATE_MS * _MS
-_DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PING_MS * _MS
-_NEAR_NS: Final = limits.GOSSIP_NEAR_MS * _MS
-_TABLE_NS: Final = limits.GOSSIP_TABLE_MS * _MS
+_PING_NS: Final = limits.GOSSIP_PERIOD_MS * _MS
+_ACK_NS: Final = limits.GOSSIP_ACK_TIMEOUT_MS * _MS
+_SUSPECTED_NS: Final = limits.GOSSIP_SUSPICION_MS * _MS
+_LATE_NS: Final = limits.GOSSIP_STALL_MS * _MS
+_DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PERIOD_MS * _MS
+_NEAR_NS: Final = limits.GOSSIP_RECENT_ANSWER_MS * _MS
+_TABLE_NS: Final = limits.GOSSIP_TABLE_PERIOD_MS * _MS
 
 
 class Decision(Struct):
@@ -66,7 +66,7 @@ class Membership:
     __slots__ = ("_dead_ns", "_next", "_probes", "_round_ns", "_table", "_table_ns")
 
     def __init__(
-        self, own: Member, entropy: Callable[[int], bytes], forgotten: Iterable[NodeId] = ()
+        self, own: MemberRow, entropy: Callable[[int], bytes], forgotten: Iterable[NodeId] = ()
     ) -> None:
         self._table: Final = MemberTable(own, tuple(forgotten))
         self._probes: Final = Probes(entropy)
@@ -77,12 +77,12 @@ class Membership:
 
     # -- looking ------------------------------------------------------------------------------------
     @property
-    def own(self) -> Member:
+    def own(self) -> MemberRow:
         """This node's own row."""
         return self._table.own
 
     @property
-    def members(self) -> Mapping[NodeId, Member]:
+    def members(self) -> Mapping[NodeId, MemberRow]:
         """The rows of all other nodes, dead ones too, at most NODES_MAX - 1; a live view."""
         return MappingProxyType(self._table.rows)
 
@@ -100,7 +100,7 @@ class Membership:
         """When ``tick`` wants to be called; None while there is nobody to ask."""
         return self._next
 
-    def alive(self) -> tuple[Member, ...]:
+    def alive(self) -> tuple[MemberRow, ...]:
         """The others that live, suspects among them."""
         good = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
         return tuple(row for row in self._table.rows.values() if row.status in good)
@@ -115,7 +115,7 @@ class Membership:
             self._round(now, decision)
         return self._end(now, decision, found)
 
-    def connected(self, now: int, member: Member) -> Decision:
+    def connected(self, now: int, member: MemberRow) -> Decision:
         """An authenticated connection to ``member`` stands, which said this of itself.
 
         Where only some fields of the row are known the others may keep their defaults. A node that stays
@@ -252,7 +252,7 @@ class Membership:
     def _round(self, now: int, decision: Decision) -> None:
         self._round_ns = now + _PING_NS
         alive = self._alive()
-        for node in self._probes.next(alive, limits.GOSSIP_PINGS):
+        for node in self._probes.next(alive, limits.GOSSIP_PINGS_PER_PERIOD):
             probe = self._probes.open.get(node)
             if probe is None:
                 probe = self._probes.open[node] = Probe(self._probes.number(), now + _ACK_NS)
@@ -352,7 +352,7 @@ class Membership:
     # -- what rides on messages ---------------------------------------------------------------------
     def _riders(
         self, to: NodeId, about: Sequence[NodeId] = ()
-    ) -> tuple[tuple[Member, ...], tuple[NodeId, ...]]:
+    ) -> tuple[tuple[MemberRow, ...], tuple[NodeId, ...]]:
         """The news for a message to ``to``: bad news of itself first, then what is known of ``about``."""
         chosen: dict[NodeId, None] = {}
         if self._table.status(to) not in {None, NodeStatus.ALIVE}:

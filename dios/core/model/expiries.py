@@ -30,7 +30,7 @@ class ExpiryTable:
         """Note a reference's end."""
         self._living[_key(reference)] = reference
         heapq.heappush(self._moments, (reference.expires_ns, _key(reference)))
-        if len(self._moments) > 2 * len(self._living) + limits.STALE_MOMENTS_MAX:
+        if len(self._moments) > 2 * len(self._living) + limits.STALE_TIMERS_MAX:
             self._moments = [entry for entry in self._moments if entry[1] in self._living]
             heapq.heapify(self._moments)
 

@@ -64,7 +64,7 @@ class PendingTable:
             return
         heapq.heappush(self._deadlines, (deadline, *row.key))
         # Most calls are answered long before their deadline, and leave their entry behind.
-        if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_MOMENTS_MAX:
+        if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_TIMERS_MAX:
             self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
             heapq.heapify(self._deadlines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dios.wire.gossip import Member
+from dios.wire.gossip import MemberRow
 from dios.wire.messages import Limits
 from dios.wire.types import NodeStatus
 
@@ -16,7 +16,7 @@ class Placement(Protocol):
     It must not wait, and gives the same answer to the same question.
     """
 
-    def choose(self, candidates: Sequence[Member], own: Member, asked: Limits) -> Member:
+    def choose(self, candidates: Sequence[MemberRow], own: MemberRow, asked: Limits) -> MemberRow:
         """The node for a task with these limits, of which 0 means that nothing was said; always one."""
         ...
 
@@ -29,10 +29,10 @@ class LeastLoaded:
     When everybody is draining the task stays here, where it was asked for.
     """
 
-    def choose(self, candidates: Sequence[Member], own: Member, asked: Limits) -> Member:
+    def choose(self, candidates: Sequence[MemberRow], own: MemberRow, asked: Limits) -> MemberRow:
         """The node for a task with these limits."""
 
-        def reluctance(one: Member) -> tuple[bool, bool, float, bool, str, int]:
+        def reluctance(one: MemberRow) -> tuple[bool, bool, float, bool, str, int]:
             return (
                 one.status is not NodeStatus.ALIVE,
                 one.load.memory_bytes < asked.memory_bytes,

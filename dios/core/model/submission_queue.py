@@ -66,10 +66,10 @@ class SubmissionQueue:
         self.version = 1
         self.waiting: dict[TaskId, QueuedRun] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
-        self.ended: deque[messages.Occupant] = deque(maxlen=limits.BOARD_ENDED_KEPT)
+        self.ended: deque[messages.Occupant] = deque(maxlen=limits.QUEUE_ENDED_KEPT)
         self.questions: dict[int, SchedulerQuestion] = {}
         self.answers: dict[int, list[bytes]] = {}
-        self.reports: deque[tuple[int, bytes]] = deque(maxlen=limits.BOARD_REPORTS_KEPT)
+        self.reports: deque[tuple[int, bytes]] = deque(maxlen=limits.SCHEDULER_REPORTS_KEPT)
         self.waiters: dict[tuple[int, int], Pending] = {}
         self.next_question = 1
         self.next_report = 1
@@ -85,7 +85,7 @@ class SubmissionQueue:
 
     def renew(self, now: int, wait_ms: int, *, attend: bool, own: bool) -> None:
         """Whoever asks lives: at least until the lease after the answer is over."""
-        until = now + (wait_ms + limits.BOARD_LEASE_MS) * _MS
+        until = now + (wait_ms + limits.QUEUE_LEASE_MS) * _MS
         if attend:
             self.attended_until = until
         if own:

@@ -36,5 +36,5 @@ def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None
     for peer in state.cluster.peers.values():
         for number, remembered in peer.answers.items():
             if remembered is not None and remembered.ticket >= first:
-                refused = effects.Send(peer.node, dcp.Reply(number, failure))
+                refused = effects.Send(peer.node, dcp.PeerReply(number, failure))
                 peer.answers[number] = CachedReply(refused, (), remembered.ticket)

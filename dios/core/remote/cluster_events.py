@@ -42,7 +42,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
-    row = gossip.Member(event.node, event.name, event.rack, event.address, event.epoch)
+    row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     revive(cluster, peer)
     requests.repeat_all(step, peer)
@@ -86,7 +86,7 @@ def received(step: Step, event: Received) -> None:
     match message:
         case dcp.Ask():
             serving.serve(step, peer, message)
-        case dcp.Reply():
+        case dcp.PeerReply():
             requests.answered(step, peer, message)
         case dcp.Published():
             proxies.published(step, peer, message)
@@ -188,7 +188,7 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
         for buffer in list(remote_task.buffers.values()):
             lifetimes.close_buffer(step, buffer)
     if peer.remote_tasks:
-        cluster.grace_ends[peer.node] = step.now + limits.GRACE_MS * _MS
+        cluster.grace_ends[peer.node] = step.now + limits.REMOTE_TASK_GRACE_MS * _MS
 
 
 def revive(cluster: Cluster, peer: Peer) -> None:

@@ -210,8 +210,8 @@ class StartProgress(Progress):
     node: NodeId
     child: dcp.Caller
     identity: ChildIdentity
-    shared: tuple[dcp.Sharing, ...]
-    held: list[dcp.Held | None]
+    shared: tuple[dcp.SharedReference, ...]
+    held: list[dcp.HeldReference | None]
     granted: list[tuple[NodeId, RefId]]
     scheduled: bool
     missing: int = 0

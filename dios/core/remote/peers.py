@@ -19,7 +19,7 @@ from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.gossip import Member
+from dios.wire.gossip import MemberRow
 from dios.wire.types import Mode, Persistence, Proximity
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
@@ -196,12 +196,12 @@ class Peer:
         """Return the numbers to name in a request to the node: all that wait for its answers, or none.
 
         None where ``settled`` says it all. Long lists go with few requests, so that on average a request
-        names about ``DCP_WAITING_TOLD``.
+        names about ``DCP_OPEN_NUMBERS_PER_REQUEST``.
         """
         self.requests_unnamed += 1
         if self.next_number - next(iter(self.asked)) == len(self.asked):
             return ()
-        if self.requests_unnamed <= len(self.asked) // limits.DCP_WAITING_TOLD:
+        if self.requests_unnamed <= len(self.asked) // limits.DCP_OPEN_NUMBERS_PER_REQUEST:
             return ()
         self.requests_unnamed = 0
         return tuple(self.asked)
@@ -283,7 +283,7 @@ class Cluster:
         return Proximity.RACK if near else Proximity.CLUSTER
 
     # -- placement ----------------------------------------------------------------------------------
-    def expected_load(self, member: Member) -> Member:
+    def expected_load(self, member: MemberRow) -> MemberRow:
         """A node with the tasks that were sent there since it last told of its load."""
         version, count = self.placed.get(member.node, (0, 0))
         if version != member.version or not count:
@@ -302,9 +302,9 @@ class Cluster:
         """Look at a question again at this time."""
         question.repeat_at = at
         heapq.heappush(self._moments, (at, question.peer.node, question.number))
-        if len(self._moments) > limits.STALE_MOMENTS_MAX:
+        if len(self._moments) > limits.STALE_TIMERS_MAX:
             open_questions = sum(len(peer.asked) for peer in self.peers.values())
-            if len(self._moments) > 2 * open_questions + limits.STALE_MOMENTS_MAX:
+            if len(self._moments) > 2 * open_questions + limits.STALE_TIMERS_MAX:
                 self._moments = [entry for entry in self._moments if self._live(entry) is not None]
                 heapq.heapify(self._moments)
 

@@ -26,7 +26,7 @@ def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId
         return messages_to_watchers(cluster, target)
     cluster.to_publish[target.id] = target
     if cluster.publish_at is None:
-        cluster.publish_at = now + limits.PUBLISH_MS * _MS
+        cluster.publish_at = now + limits.PUBLISH_DELAY_MS * _MS
     return []
 
 

@@ -31,7 +31,7 @@ _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Say what tasks of this node hold on another's, and take back what it does not know."""
     if cluster.reconcile_at is None:
-        cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
+        cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
     by_task: dict[Holder, list[_Entry]] = {}
     for target in peer.proxies.values():
         for reference in target.references.values():
@@ -43,10 +43,10 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
             by_task.setdefault(task, [])  # it holds nothing there, and has its remote task
     epoch = peer.reconciled_epoch or peer.epoch
     parts = list(_parts(by_task))
-    bodies = [dcp.Claim(epoch, part) for part in parts[:-1]]
+    bodies = [dcp.ReconcileReferences(epoch, part) for part in parts[:-1]]
     lost, peer.lost = tuple(peer.lost), []
     tasks = tuple(task.id for task in by_task)
-    bodies.append(dcp.Claim(epoch, parts[-1] if parts else (), lost, tasks))
+    bodies.append(dcp.ReconcileReferences(epoch, parts[-1] if parts else (), lost, tasks))
     peer.reconcile_round += 1
     peer.reconcile_missing = len(bodies)
     for body in bodies:
@@ -55,7 +55,7 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
 
 def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
     """Correct what another node does not know; with the last answer of a round it has heard everything."""
-    if not isinstance(answer, dcp.Unknown):
+    if not isinstance(answer, dcp.UnknownReferences):
         return
     peer = step.require_cluster().peer(then.node)
     if then.round == peer.reconcile_round:
@@ -65,22 +65,22 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
     _correct(step, peer, answer)
 
 
-def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, ...]]:
+def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.HeldReferences, ...]]:
     """What tasks hold, in pieces that fit a message; together they tell of every id."""
-    part: list[dcp.Holding] = []
-    room = limits.CLAIM_REFERENCES_MAX
+    part: list[dcp.HeldReferences] = []
+    room = limits.RECONCILE_REFERENCES_MAX
     for task, entries in by_task.items():
         left = sorted(entries)
         first = 0
         while left or not first:
             now, left = left[:room], left[room:]
             last = now[-1][0] if left else _LAST_ID
-            part.append(dcp.Holding(task.caller(), first, last, tuple(now)))
+            part.append(dcp.HeldReferences(task.caller(), first, last, tuple(now)))
             first = last + 1
             room -= len(now)
-            if not room or len(part) == limits.CLAIM_TASKS_MAX:
+            if not room or len(part) == limits.RECONCILE_TASKS_MAX:
                 yield tuple(part)
-                part, room = [], limits.CLAIM_REFERENCES_MAX
+                part, room = [], limits.RECONCILE_REFERENCES_MAX
     if part:
         yield tuple(part)
 
@@ -88,13 +88,13 @@ def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.Holding, .
 def reconcile_all(step: Step, cluster: Cluster) -> None:
     """Now and then, whatever has happened."""
     # Also where nobody can be asked now: who is taken for dead may live, and its connection stand.
-    cluster.reconcile_at = step.now + limits.CLAIM_MS * _MS
+    cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
             reconcile(step, cluster, peer)
 
 
-def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
+def _correct(step: Step, peer: Peer, answer: dcp.UnknownReferences) -> None:
     gone = set(answer.objects)
     unknown = set(answer.refs)
     for target in list(peer.proxies.values()):
@@ -110,12 +110,12 @@ def _correct(step: Step, peer: Peer, answer: dcp.Unknown) -> None:
             notices.notify(step, holder, told)
 
 
-def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
+def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
     """Compare what a node says that its tasks hold here with what they do."""
     cluster = step.require_cluster()
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
-    young = step.now - limits.CLAIM_YOUNG_MS * _MS
+    young = step.now - limits.RECONCILE_YOUNG_MS * _MS
     restarted = _may_be_of_before(step, peer, body.epoch)
     for holding in body.holdings:
         remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
@@ -154,7 +154,7 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.Claim) -> None:
         for reference in remote_task.table:
             if not reference.object.zombie:
                 step.after += publication.publish(cluster, reference.object, step.now, step.informed)
-    requests.reply(step, peer, number, dcp.Unknown(tuple(refs), tuple(objects)))
+    requests.reply(step, peer, number, dcp.UnknownReferences(tuple(refs), tuple(objects)))
 
 
 def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
@@ -162,7 +162,7 @@ def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
 
     Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
     """
-    late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.CLAIM_YOUNG_MS * _MS
+    late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.RECONCILE_YOUNG_MS * _MS
     return 0 < epoch < step.require_cluster().here.epoch and not late
 
 

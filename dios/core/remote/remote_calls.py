@@ -295,7 +295,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy)
 def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answer) -> None:
     """Answer a copy call on an object of another node."""
     task, seq = row.task, row.seq
-    if isinstance(answer, dcp.Planted):
+    if isinstance(answer, dcp.ReplicaCreated):
         finish_copy(step, task, seq, answer)
     elif isinstance(answer, dcp.Offered) and then.node == step.require_cluster().here.node:
         _enter_received(step, task, seq, then.receiver, then.home, answer)
@@ -333,7 +333,7 @@ def _enter_received(
         step.answer(task, seq, messages.Done(1))
 
 
-def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.Planted) -> None:
+def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.ReplicaCreated) -> None:
     """A copy of the data was made on some node: the caller has a reference to it."""
     told = answer.held
     cluster = step.require_cluster()

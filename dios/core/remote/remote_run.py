@@ -116,12 +116,12 @@ def _origins(order: run_orders.Order) -> list[Reference]:
     return origins
 
 
-def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sharing, ...]:
+def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.SharedReference, ...]:
     given = (*order.recipe.inputs, *order.recipe.outputs)
     return (
-        dcp.Sharing(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
+        dcp.SharedReference(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
         *(
-            dcp.Sharing(origin.id, item.permissions, item.label, item.lifetime_ns)
+            dcp.SharedReference(origin.id, item.permissions, item.label, item.lifetime_ns)
             for item, origin in zip(given, origins[1:], strict=True)
         ),
     )
@@ -137,7 +137,7 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
             if remote_task is None:
                 remote_task = remote_tasks.remote_task_for(step, peer, start.child)
             told = offer(step, remote_task, origin, sharing)
-            start.held[place] = dcp.Held(here, told)
+            start.held[place] = dcp.HeldReference(here, told)
             start.granted.append((here, RefId(told.ref)))
         elif home == peer.node:
             told = replace(
@@ -146,10 +146,12 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
                 label=sharing.label,
                 expires_ns=sharing.lifetime_ns,
             )
-            start.held[place] = dcp.Held(home, told)
+            start.held[place] = dcp.HeldReference(home, told)
 
 
-def offer(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> messages.Reference:
+def offer(
+    step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedReference
+) -> messages.Reference:
     """A new reference in the table of the record of a task to be, as it will be told of it."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         access.delegable(origin.task, origin.id)
@@ -186,7 +188,7 @@ def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
     start.missing -= 1
     if isinstance(answer, dcp.Offered) and len(answer.references) == len(then.places):
         for place, told in zip(then.places, answer.references, strict=True):
-            start.held[place] = dcp.Held(then.node, told)
+            start.held[place] = dcp.HeldReference(then.node, told)
             start.granted.append((then.node, RefId(told.ref)))
     elif start.failure is None:
         start.failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
@@ -268,7 +270,7 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
         step.wait(Pending(task, row.seq, call, (child.object,)))
 
 
-def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.Sharing) -> Reference:
+def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedReference) -> Reference:
     return lifetimes.grant(
         step,
         receiver,
@@ -403,7 +405,7 @@ def _targets(
     step: Step,
     cluster: Cluster,
     parent: Holder,
-    everything: tuple[dcp.Held, ...],
+    everything: tuple[dcp.HeldReference, ...],
     origins: list[Reference | None],
 ) -> list[PhysicalObject]:
     """What the child will be handed, once nothing of it can be refused any more."""
@@ -427,7 +429,9 @@ def _targets(
     ]
 
 
-def _handed(step: Step, child: Holder, one: dcp.Held, origin: Reference | None) -> messages.Reference:
+def _handed(
+    step: Step, child: Holder, one: dcp.HeldReference, origin: Reference | None
+) -> messages.Reference:
     told = one.reference
     if origin is None:
         return proxies.adopt(step, child, one.node, told, Provenance.DELEGATED).public()

@@ -61,8 +61,8 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     peer.remote_tasks[remote_task.id] = remote_task
     if peer.dead_since is not None and state.cluster is not None:
         # Should it never come back, this goes as what it had before does.
-        state.cluster.grace_ends.setdefault(peer.node, step.now + limits.GRACE_MS * 1_000_000)
-    step.emit(effects.OpenDeputy(remote_task.id, peer.node, principal))
+        state.cluster.grace_ends.setdefault(peer.node, step.now + limits.REMOTE_TASK_GRACE_MS * 1_000_000)
+    step.emit(effects.OpenRemoteTask(remote_task.id, peer.node, principal))
     return remote_task
 
 
@@ -77,11 +77,11 @@ def _set_principal(step: Step, remote_task: RemoteTask, caller: dcp.Caller) -> N
     remote_task.account, remote_task.principal = account, principal
     remote_task.brand, remote_task.label = caller.brand, caller.label
     remote_task.guessed = False
-    step.emit(effects.OpenDeputy(remote_task.id, remote_task.home, principal))
+    step.emit(effects.OpenRemoteTask(remote_task.id, remote_task.home, principal))
 
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:
-    if len(peer.remote_tasks) >= limits.DEPUTIES_PER_NODE_MAX:
+    if len(peer.remote_tasks) >= limits.REMOTE_TASKS_PER_NODE_MAX:
         raise LimitError(f"{len(peer.remote_tasks)} tasks of node {peer.name} hold something here; end some")
     if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
         raise LimitError(f"this node knows {len(state.principals)} principals, and takes no more")
@@ -118,7 +118,7 @@ def end(step: Step, peer: Peer, remote_task: RemoteTask) -> None:
         lifecycle.end_orphans(step, remote_task)
     peer.remote_tasks.pop(remote_task.id, None)
     step.state.remote_tasks.pop(remote_task.id, None)
-    step.emit(effects.CloseDeputy(remote_task.id))
+    step.emit(effects.CloseRemoteTask(remote_task.id))
 
 
 def restore(

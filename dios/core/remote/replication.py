@@ -35,7 +35,7 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
     if call.proximity is Proximity.PROCESS or kind is ObjectType.PRIVMEM_BLOB:
         kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
     raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
-    body = dcp.Plant(
+    body = dcp.CreateReplica(
         caller=giver.caller(),
         name=origin.name,
         groups=groups.described(step, origin.groups),
@@ -53,7 +53,7 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
     requests.ask(step, node, body, then, source=source)
 
 
-def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> None:
+def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateReplica) -> None:
     """Make the object here, and grant the caller a reference, whosever task it is."""
     if body.size != step.payload_size:
         raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
@@ -97,8 +97,8 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.Plant) -> N
     step.emit(effects.ApplyWrite(made.id, source, durable=durable))
     reference = lifetimes.grant(step, task, made, Permission.ALL, Provenance.DELEGATED)
     step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
-    held = dcp.Held(cluster.here.node, proxies.public_part(step, reference))
-    requests.reply(step, peer, number, dcp.Planted(held))
+    held = dcp.HeldReference(cluster.here.node, proxies.public_part(step, reference))
+    requests.reply(step, peer, number, dcp.ReplicaCreated(held))
 
 
 def _is_asked_for(peer: Peer, task: Holder) -> bool:

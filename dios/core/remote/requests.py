@@ -93,7 +93,7 @@ def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestB
     ``key`` is what is told of. What is too old, with many newer, is left out.
     """
     peer.notices[key] = body
-    if len(peer.notices) > limits.UNTOLD_MAX:
+    if len(peer.notices) > limits.UNSENT_NOTICES_MAX:
         del peer.notices[next(iter(peer.notices))]
     ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
@@ -118,8 +118,8 @@ def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
             step.depend_on(source)  # its content may still be on the way to the disk
         asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, asked, question.source))
-    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
-    pause = min(limits.DCP_REPEAT_MS << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
+    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
+    pause = min(limits.DCP_REPEAT_MS_MIN << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
     cluster.repeat_later(question, step.now + pause * _MS)
 
 
@@ -186,9 +186,9 @@ def _is_cut_off(step: Step, question: PendingRequest) -> bool:
     """Whether nothing at all was heard of a node for so long that the way between the two must be cut: other
     nodes may well reach it.
     """
-    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
+    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
     quiet_since = max(question.silent_since, question.peer.heard_ns)
-    return step.now - quiet_since >= (limits.DCP_SILENCE_MS + bulk_ms) * _MS
+    return step.now - quiet_since >= (limits.DCP_SILENCE_TIMEOUT_MS + bulk_ms) * _MS
 
 
 def note_heard(step: Step, peer: Peer) -> None:
@@ -209,13 +209,13 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
 
 def _timeout_ms(question: PendingRequest) -> int:
     if isinstance(question.body, dcp.Resolve | dcp.Rows):
-        return limits.LOOKUP_PATIENCE_MS
+        return limits.LOOKUP_TIMEOUT_MS
     if question.source is not None:
-        return limits.DCP_PATIENCE_MS + question.source.length // limits.DCP_SLOWEST_BYTES_A_MS
-    return limits.DCP_PATIENCE_MS
+        return limits.DCP_TIMEOUT_MS + question.source.length // limits.DCP_BYTES_PER_MS_MIN
+    return limits.DCP_TIMEOUT_MS
 
 
-def answered(step: Step, peer: Peer, reply: dcp.Reply) -> None:
+def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
     """A reply came; one that nobody waits for any more is nothing."""
     question = peer.asked.get(reply.number)
     if question is None:
@@ -281,7 +281,7 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
         return True
     remembered = peer.answers[asked.number]
     if remembered is None:
-        step.emit(effects.Send(peer.node, dcp.Reply(asked.number, dcp.Working())))
+        step.emit(effects.Send(peer.node, dcp.PeerReply(asked.number, dcp.Working())))
     else:
         _answer_again(step, peer, asked.number, remembered)
     return False
@@ -309,10 +309,10 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
         )
         step.emit(effects.AnswerVector(effect.task, effect.seq, parts))
     elif _is_stale(step, effect, changed):
-        step.emit(effects.Send(peer.node, dcp.Reply(number, _STALE)))
+        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _STALE)))
     elif isinstance(effect, effects.AnswerAttach):
         said = "the answer was lost; the end of the stream is closed"
-        step.emit(effects.Send(peer.node, dcp.Reply(number, _failure(Code.EPIPE, said))))
+        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _failure(Code.EPIPE, said))))
     else:
         step.emit(effect)
 
@@ -329,7 +329,7 @@ def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     """Answer a request that is not a task's call."""
-    effect = effects.Send(peer.node, dcp.Reply(number, result))
+    effect = effects.Send(peer.node, dcp.PeerReply(number, result))
     if number in peer.answers:
         peer.answers[number] = CachedReply(effect, (), Ticket(step.state.next_ticket))
     step.emit(effect)

@@ -116,7 +116,7 @@ def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
     delegation.delegate_remote(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 
-def _give(step: Step, peer: Peer, number: int, body: dcp.Give) -> None:
+def _give(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None:
     task = step.state.tasks.get(body.receiver)
     if task is None or not task.alive:
         raise NoSuchTaskError("the receiving task has ended")
@@ -140,7 +140,7 @@ def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
+def _gone(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
     for task in body.tasks:
         remote_task = peer.remote_tasks.get(task)
         if remote_task is not None:
@@ -148,7 +148,7 @@ def _gone(step: Step, peer: Peer, number: int, body: dcp.Gone) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-def _tell(step: Step, peer: Peer, number: int, body: dcp.Tell) -> None:
+def _tell(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
     task = step.state.tasks.get(body.task)
     event = body.event
     if task is not None:
@@ -187,7 +187,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 
-def _keep(step: Step, peer: Peer, number: int, body: dcp.Keep) -> None:
+def _keep(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> None:
     if body.size != step.payload_size or body.size > limits.LOG_BYTES_MAX:
         raise ProtocolError("a log that is not what it says")
     logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
@@ -199,14 +199,14 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Resolve: _resolve,
     dcp.Offer: _offer,
     dcp.Delegate: _delegate,
-    dcp.Give: _give,
+    dcp.ReferenceGiven: _give,
     dcp.Start: remote_run.start_for_node,
-    dcp.Plant: replication.replica_requested,
+    dcp.CreateReplica: replication.replica_requested,
     dcp.Release: _release,
-    dcp.Gone: _gone,
-    dcp.Tell: _tell,
-    dcp.Claim: reconciliation.answer_claim,
+    dcp.TasksEnded: _gone,
+    dcp.DeliverEvent: _tell,
+    dcp.ReconcileReferences: reconciliation.answer_claim,
     dcp.Disband: _disband,
     dcp.Rows: _rows,
-    dcp.Keep: _keep,
+    dcp.KeepOutput: _keep,
 }

@@ -56,17 +56,17 @@ _RESULTS: Final[dict[type, Kinds]] = {
 _ANSWERS: Final[dict[type, Kinds]] = {
     dcp.Resolve: (dcp.Found,),
     dcp.Offer: (dcp.Offered,),
-    dcp.Delegate: (dcp.Offered, dcp.Planted, messages.Done),
-    dcp.Give: _DONE,
+    dcp.Delegate: (dcp.Offered, dcp.ReplicaCreated, messages.Done),
+    dcp.ReferenceGiven: _DONE,
     dcp.Start: (messages.Created,),
-    dcp.Plant: (dcp.Planted,),
+    dcp.CreateReplica: (dcp.ReplicaCreated,),
     dcp.Release: _DONE,
-    dcp.Gone: _DONE,
-    dcp.Tell: _DONE,
-    dcp.Claim: (dcp.Unknown,),
+    dcp.TasksEnded: _DONE,
+    dcp.DeliverEvent: _DONE,
+    dcp.ReconcileReferences: (dcp.UnknownReferences,),
     dcp.Disband: _DONE,
     dcp.Rows: (messages.Tasks,),
-    dcp.Keep: _DONE,
+    dcp.KeepOutput: _DONE,
 }
 
 
@@ -74,7 +74,7 @@ _ANSWERS: Final[dict[type, Kinds]] = {
 def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.RequestBody) -> None:
     """A request that a node could make; ProtocolError otherwise."""
     here = cluster.here.node
-    if isinstance(body, dcp.Plant):
+    if isinstance(body, dcp.CreateReplica):
         home = body.home or peer.node
         if home != here:  # one of here may be over already
             _require_on(state, home, here, body.caller.task)
@@ -89,7 +89,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
             _require_on(state, body.node, here, body.receiver.task)
         case dcp.Delegate() if body.node != here:
             _require_on(state, body.node, here, body.receiver.task)
-        case dcp.Claim():
+        case dcp.ReconcileReferences():
             for holding in body.holdings:
                 _require_on(state, peer.node, here, holding.caller.task)
 
@@ -120,7 +120,7 @@ def require_answer(state: State, cluster: Cluster, question: PendingRequest, ans
         _require_result(body.call, answer)
     elif not isinstance(answer, (messages.Failure, *_ANSWERS[type(body)])):
         raise ProtocolError(f"a {type(answer).__name__} in answer to a {type(body).__name__}")
-    if isinstance(answer, dcp.Planted):
+    if isinstance(answer, dcp.ReplicaCreated):
         if answer.held.node == cluster.here.node:
             return  # granted here already, for the node that has the original
         if answer.held.node not in cluster.peers:
@@ -144,7 +144,7 @@ def _references(answer: dcp.Answer) -> Iterator[messages.Reference]:
             yield answer.reference
         case messages.References() | dcp.Found() | dcp.Offered():
             yield from answer.references
-        case dcp.Planted():
+        case dcp.ReplicaCreated():
             yield answer.held.reference
         case messages.Results():
             for one in answer.results:

@@ -1,13 +1,13 @@
 """CoCo, the coordinated co-location model (§7.3): strict fit, strict priorities, little interference.
 
-For: clusters that are shared by work of several kinds, whose needs are declared. It looks down to hardware
-threads where machines tell of them.
-Not for: work whose needs nobody knows (the Whare models learn), and not for placing large jobs at once: tasks
-come in waves, as the thesis has it.
+CoCo suits clusters that are shared by several kinds of work with declared resource needs. On machines that
+report them, it schedules single hardware threads. Tasks start in waves, as in the thesis. For work with
+unknown needs see ``whare``.
 
-How it differs from the text: costs down the tree are added to the arcs of classes that enter below the
-cluster, so that entering deeper is no cheaper; and classes are admitted in order of priority and waiting,
-which the thesis proposes in §8.2.1. The dimension of data locality is carried and is 0, as in §7.3.2.
+This model differs from the text in two points. The costs of the tree are added to the arcs of classes that
+enter below the cluster, so that a deeper entry is not cheaper. Classes are admitted in order of priority and
+waiting time, which the thesis proposes in §8.2.1. The data locality dimension exists and is always 0, as in
+§7.3.2.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ class Dimension(IntEnum):
 VECTOR_DIMENSIONS: Final = len(Dimension)
 """d in the thesis."""
 OMEGA: Final = 1_000
-"""Ω, the largest value of a dimension: fine enough to tell 0.1 % of a machine."""
+"""Ω, the largest value of a dimension, so that a dimension resolves 0.1 % of a machine."""
 
 CAPACITY_DIMENSIONS: Final = (Dimension.CPU, Dimension.MEMORY, Dimension.DISK_IO, Dimension.NETWORK)
-"""Where the columns of ``Resources`` stand in a cost vector, in their order."""
+"""The dimension of a cost vector for each column of ``Resources``, in the order of the columns."""
 
 _ARCS_MAX: Final = 8
-"""Arcs on a task's path that carry a vector: two from the task on, six levels of the tree."""
+"""Arcs on a task's path that carry a vector: the first two, then one for each of six levels of the tree."""
 SMALL_MAX: Final = _ARCS_MAX * VECTOR_DIMENSIONS * OMEGA
-"""More than a path can cost without its priority: d x Ω on each arc."""
+"""An upper bound of the cost of a path without its priority: d x Ω on each arc."""
 PRIORITY_STEP: Final = 5 * SMALL_MAX
-"""What one step of priority weighs. The thesis' d x Ω holds for one arc; here for whole paths, for the
-growing cost of waiting and for the resistance of what runs, which are three more of that size."""
+"""The cost of one step of priority.
+
+The thesis' d x Ω is for a single arc. This value covers whole paths, plus the growing cost of waiting and the
+resistance of running tasks, which together are three more terms of the same size.
+"""
 
 _LEVELS: Final = 256
 PRIORITY_WORST: Final = 2 * _LEVELS - 1
@@ -66,31 +69,31 @@ PRIORITY_WORST: Final = 2 * _LEVELS - 1
 
 
 def weights_of(given: tuple[float, ...]) -> Floats:
-    """The weights w_1 .. w_7 as a vector of eight whose first is 0 (the priority has its step).
+    """Return the weights w_1 .. w_7 as a vector of eight; the first is 0, because the priority has its step.
 
     Raises:
-        InvalidError: not seven numbers, or one that is not in [0, 1].
+        InvalidError: the number of weights is not seven, or a weight is not in [0, 1].
     """
     if len(given) != VECTOR_DIMENSIONS - 1 or not all(0 <= each <= 1 for each in given):
         names = ", ".join(each.name.lower() for each in Dimension if each)
-        raise InvalidError(f"weights are {given}; seven numbers from 0 to 1 are wanted: {names}")
+        raise InvalidError(f"weights are {given}; give seven numbers from 0 to 1, for {names}")
     return np.array((0.0, *given))
 
 
 def flatten(vectors: Floats, weights: Floats) -> Ints:
-    """Cost vectors of shape (n, 8) as costs of shape (n,): the weighted sum, and the priority on top.
+    """Return cost vectors of shape (n, 8) as costs of shape (n,): the weighted sum plus the priority.
 
-    The seven ordinary dimensions are cut to [0, Ω].
+    The seven ordinary dimensions are clipped to [0, Ω].
     """
     ordinary = np.clip(vectors[:, 1:], 0, OMEGA) @ weights[1:]
     return (np.rint(ordinary) + vectors[:, Dimension.PRIORITY] * PRIORITY_STEP).astype(np.int64)
 
 
 def priority_dimension(kinds: Ints, priorities: Ints) -> Ints:
-    """The value of the priority dimension, shape (n,): the lower the more important.
+    """Return the priority dimension, shape (n,); lower values are more important.
 
-    Every service task stands before every batch task, which therefore never displaces it. Priorities
-    beyond -128 .. 127 count as the nearest of these.
+    Every service task is more important than every batch task, so batch tasks never displace services.
+    Priorities outside -128 .. 127 are clipped.
     """
     half = _LEVELS // 2
     level = np.clip(priorities, -half, half - 1) + half + np.where(kinds == Kind.SERVICE, _LEVELS, 0)
@@ -98,14 +101,17 @@ def priority_dimension(kinds: Ints, priorities: Ints) -> Ints:
 
 
 def capacity_vector(shares: Floats) -> Floats:
-    """Vectors, shape (n, 8), of shares of the four resources, shape (n, 4), each from 0 to 1."""
+    """Return vectors, shape (n, 8), for shares of the four resources, shape (n, 4), each from 0 to 1."""
     vectors = np.zeros((len(shares), VECTOR_DIMENSIONS))
     vectors[:, list(CAPACITY_DIMENSIONS)] = shares * OMEGA
     return vectors
 
 
 def unscheduled_vector() -> Floats:
-    """The vector on an unscheduled arc, shape (1, 8): Ω where capacity is meant, one in two others."""
+    """Return the vector of an unscheduled arc, shape (1, 8).
+
+    It is Ω for the capacities, 1 for machine type and interference, and 0 for the rest.
+    """
     vector = capacity_vector(np.ones((1, len(CAPACITY_DIMENSIONS))))
     vector[0, [Dimension.MACHINE_TYPE, Dimension.INTERFERENCE]] = 1
     return vector
@@ -115,26 +121,29 @@ INTERFERENCE_CLASSES: Final = len(Interference)
 
 PENALTIES: Final[Floats] = np.array(
     [
-        # beside a turtle, a sheep, a rabbit, a devil
+        # next to a turtle, a sheep, a rabbit, a devil
         [0.00, 0.00, 0.05, 0.10],  # a turtle
         [0.00, 0.10, 0.20, 0.80],  # a sheep
         [0.05, 0.20, 0.40, 1.00],  # a rabbit
         [0.10, 0.80, 1.00, 0.50],  # a devil
     ]
 )
-"""How bad a neighbour (column) is for one that comes (row), 0 to 1. A devil stands badly beside rabbits and
-sheep, and middling beside another devil; it is symmetric, because who comes also disturbs."""
+"""The penalty of a neighbour (column) for an arriving task (row), 0 to 1.
+
+Devils suit rabbits and sheep badly, and other devils moderately. The table is symmetric, because an arriving
+task also disturbs its neighbours.
+"""
 
 
 def leaf_penalties(leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int) -> Floats:
-    """The penalty of each leaf for each interference class, shape (rows, 4), 0 to 1; 0 beside leaves.
+    """Return the penalty of each leaf for each interference class, shape (rows, 4), 0 to 1; 0 at other rows.
 
     Args:
         leaves: rows of the leaves, shape (n,).
-        slots: how many tasks each leaf takes, shape (n,).
+        slots: the number of task slots of each leaf, shape (n,).
         at: for each running task the row of its leaf, shape (m,).
-        classes: its interference class, shape (m,).
-        rows: the length of the table of resources.
+        classes: for each running task its interference class, shape (m,).
+        rows: the length of the resource table.
     """
     found = np.zeros((rows, INTERFERENCE_CLASSES))
     for mine in range(INTERFERENCE_CLASSES):
@@ -145,12 +154,12 @@ def leaf_penalties(leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int
 
 
 def decayed_penalties(steps: list[Steps], scores: Floats, idle: Floats, total: Floats) -> Floats:
-    """cost(u, w) for each row w: e^((t - i) / t) times the mean of its children's, shape (rows,).
+    """Return cost(u, w) for each row w: e^((t - i) / t) times the mean of its children, shape (rows,).
 
     Args:
         steps: the tree, deepest level first.
-        scores: the leaves' own costs, shape (rows,); rows that have children are overwritten.
-        idle: i, idle places at or below each row.
+        scores: the costs of the leaves, shape (rows,); the function ignores the values of rows with children.
+        idle: i, the idle places at or below each row.
         total: t, all places at or below each row.
     """
     costs = scores.copy()
@@ -163,9 +172,9 @@ def decayed_penalties(steps: list[Steps], scores: Floats, idle: Floats, total: F
 
 
 def normalised_penalties(steps: list[Steps], costs: Floats) -> Floats:
-    """The costs of ``decayed_penalties`` divided by the largest factor at their height: [0, 1] again.
+    """Return the costs of ``decayed_penalties`` divided by the largest factor at their height, in [0, 1].
 
-    This is what lets a single leaf's score count for less the further up it is felt.
+    Because of this, a single leaf's score counts less at higher levels of the tree.
     """
     height = np.zeros(len(costs))
     for step in steps:
@@ -176,9 +185,9 @@ def normalised_penalties(steps: list[Steps], costs: Floats) -> Floats:
 
 
 def count_places(steps: list[Steps], leaves: Ints, slots: Ints, running: Ints) -> tuple[Floats, Floats]:
-    """Idle and all places at or below each row, both shape (rows,).
+    """Return the numbers of idle places and of all places at or below each row, both of shape (rows,).
 
-    ``slots`` and ``running`` are those of the leaves; a leaf without slots has no place.
+    ``slots`` is by leaf, ``running`` by row. A leaf without slots has no place.
     """
     rows = len(running)
     idle, total = np.zeros(rows), np.zeros(rows)
@@ -191,42 +200,42 @@ def count_places(steps: list[Steps], leaves: Ints, slots: Ints, running: Ints) -
 
 @dataclass(slots=True)
 class TaskClass:
-    """What all tasks of a class have in common, and how many of them wait."""
+    """The properties that all tasks of a class share, and the number of its waiting tasks."""
 
     number: int
     demand: Floats
     """Shape (DIMENSIONS,)."""
     kind: int
     rank: int
-    """The priority dimension; the lower the more important."""
+    """The priority dimension; lower values are more important."""
     interference: int
     waiting: int = 0
     longest: float = 0.0
-    """Seconds that the longest waiting of them has waited."""
+    """The longest waiting time of its waiting tasks, in seconds."""
 
 
 class TaskClasses:
-    """Which class each task is of; classes come with their first task and go with their last."""
+    """The class of each task. A class exists from its first task to its last."""
 
     def __init__(self) -> None:
         self.of_task: Ints = np.zeros(0, np.int64)
-        """By row of the table of tasks; good for rows whose identifier is in ``_known``."""
+        """The class number by row of the task table, valid where ``_known`` has the task's identifier."""
         self._known: Ints = np.zeros(0, np.int64)
         self._numbers: dict[tuple[object, ...], int] = {}
         self._classes: dict[int, tuple[tuple[object, ...], TaskClass]] = {}
         self._next = 0
 
     def find(self, number: int) -> TaskClass | None:
-        """A class by its number, if it is there."""
+        """Return a class by its number, or None if it does not exist."""
         found = self._classes.get(number)
         return None if found is None else found[1]
 
     def refresh(self, state: ClusterState) -> None:
-        """Take in new tasks, forget empty classes, and count who waits."""
+        """Add new tasks, delete empty classes, and count the waiting tasks."""
         tasks = state.tasks
         self._grow(len(tasks.id))
         rows = tasks.all()
-        # A row may hold another task than the last time; identifiers do not come again.
+        # A row may hold another task than the last time. Identifiers are never reused.
         self.assign(state, rows[self._known[rows] != tasks.id[rows]])
         for gone in set(self._classes) - set(np.unique(self.of_task[rows]).tolist()):
             key, _ = self._classes.pop(gone)
@@ -242,7 +251,7 @@ class TaskClasses:
             one.waiting, one.longest = int(count), float(seconds)
 
     def assign(self, state: ClusterState, rows: Ints) -> None:
-        """Find or make the classes of tasks, in one step for all that are alike."""
+        """Find or create the classes of tasks, in one step for all equal tasks."""
         if not len(rows):
             return
         tasks = state.tasks
@@ -277,7 +286,7 @@ class TaskClasses:
 
 
 ROOM: Final = DIMENSIONS + 1
-"""Columns of room: the four resources, then places."""
+"""Number of columns of room: the four resources, then places."""
 PLACES: Final = DIMENSIONS
 """The column of places for tasks."""
 
@@ -285,7 +294,7 @@ Verdicts = npt.NDArray[np.int8]
 
 
 class Fit(IntEnum):
-    """The listing's TaskFitIndication_t."""
+    """The verdict on a task and a subtree; TaskFitIndication_t of the listing."""
 
     NEVER = 0
     SOMETIMES = 1
@@ -293,16 +302,17 @@ class Fit(IntEnum):
 
 
 class Room(NamedTuple):
-    """What is free below each row, both of shape (rows, ROOM); nothing is known as infinity."""
+    """Free room below each row, both arrays of shape (rows, ROOM); infinity stands for unknown."""
 
     least: Floats
     most: Floats
 
 
 def gather_room(steps: list[Steps], ends: Ints, free: Floats) -> Room:
-    """Least and greatest room of every row from that at ``ends``, the rows where admission stops.
+    """Return the least and the greatest room of every row, computed from the room at ``ends``.
 
-    Rows without any end below them have a greatest room of minus infinity: nothing fits there.
+    ``ends`` are the rows at which admission stops. Rows without an end below them have a greatest room of
+    minus infinity, so that nothing fits there.
     """
     least = np.full((len(free), ROOM), np.inf)
     most = np.full((len(free), ROOM), -np.inf)
@@ -313,17 +323,17 @@ def gather_room(steps: list[Steps], ends: Ints, free: Floats) -> Room:
 
 
 def fit_verdicts(room: Room, request: Floats) -> Verdicts:
-    """TaskFitsUnderResourceAggregate for all rows at once; ``request`` has shape (ROOM,)."""
+    """Return TaskFitsUnderResourceAggregate for all rows at once; ``request`` has shape (ROOM,)."""
     never = (request > room.most).any(axis=1)
     always = (request <= room.least).all(axis=1)
     return np.where(never, Fit.NEVER, np.where(always, Fit.ALWAYS, Fit.SOMETIMES)).astype(np.int8)
 
 
 def maximal_subtrees(steps: list[Steps], root: int, fits: Verdicts) -> Ints:
-    """The heads of the largest subtrees in which a task fits everywhere (Listing 7.1), ascending.
+    """Return the heads of the largest subtrees in which a task fits everywhere (Listing 7.1), ascending.
 
-    Where it always fits the head is taken and nothing below is looked at; where it never fits nothing
-    below is looked at either; else the children are.
+    The search descends only below rows where the task fits sometimes. It selects a row where the task always
+    fits, and skips a row where the task never fits, together with everything below.
     """
     visited = np.zeros(len(fits), np.bool_)
     visited[root] = True
@@ -334,7 +344,7 @@ def maximal_subtrees(steps: list[Steps], root: int, fits: Verdicts) -> Ints:
 
 
 def rows_below(steps: list[Steps], heads: Ints, rows: int) -> Flags:
-    """Which rows are one of ``heads`` or below one, shape (rows,)."""
+    """Return True for the rows that are one of ``heads`` or below one, shape (rows,)."""
     covered = np.zeros(rows, np.bool_)
     covered[heads] = True
     for step in reversed(steps):
@@ -345,10 +355,10 @@ def rows_below(steps: list[Steps], heads: Ints, rows: int) -> Flags:
 def select_heads(
     state: ClusterState, heads: Ints, costs: Ints, wanted: int, room: Room, request: Floats
 ) -> Ints:
-    """Which of ``heads`` get an arc, as indices into it, the cheapest first (§7.3.1, §7.3.3).
+    """Return the indices of the ``heads`` that get an arc, the cheapest first (§7.3.1, §7.3.3).
 
-    No more than ``wanted``, for so many tasks come in. Inside of one machine only as many as the machine
-    has room for together, because each arc may bring a task.
+    There are at most ``wanted`` indices, because that is the number of waiting tasks. Each arc may carry a
+    task, so the number of arcs into one machine is limited to the number of tasks that fit there together.
     """
     order = np.lexsort((heads, costs))
     table = state.resources
@@ -361,17 +371,17 @@ def select_heads(
 
 
 def promised_room(state: ClusterState, ends: Ints, covered: Flags, heads: Ints, demand: Floats) -> Floats:
-    """What arcs to ``heads`` may take from each end, shape (rows, ROOM): one task over each arc.
+    """Return the room that arcs to ``heads`` may use at each end, shape (rows, ROOM): one task for each arc.
 
-    The resources are the machine's, so that an arc into a machine takes from all its leaves. Places are
-    not promised: a leaf's arc to the sink holds those.
+    Resources belong to the machine, so an arc into a machine reduces the room of all its leaves. Places are
+    not promised, because the capacity of a leaf's arc to the sink limits them.
     """
     table = state.resources
     rows = len(covered)
     arcs_into = np.zeros(rows)
     inside = heads[table.level[heads] > Level.MACHINE]
     np.add.at(arcs_into, table.machine[inside], 1.0)
-    # A machine that stands below an aggregate, or is one, gets one task over the arc to it.
+    # A machine below an aggregate, or one that is itself a head, gets one task over the arc to the head.
     machines = table.machine[ends]
     taken = np.zeros((rows, ROOM))
     taken[ends, :DIMENSIONS] = (arcs_into[machines] + covered[machines])[:, None] * demand
@@ -379,7 +389,7 @@ def promised_room(state: ClusterState, ends: Ints, covered: Flags, heads: Ints, 
 
 
 def _earlier(groups: Ints) -> Ints:
-    """For each element how many before it are of the same group, shape (n,)."""
+    """Return for each element the number of earlier elements of the same group, shape (n,)."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(groups) else np.zeros(0, np.bool_)
@@ -391,10 +401,10 @@ def _earlier(groups: Ints) -> Ints:
 
 
 class Occupancy:
-    """Who runs where in this round, as columns: made once and asked for each class."""
+    """The running tasks and their places in this round, as columns. One instance serves all classes."""
 
     def __init__(self, state: ClusterState, ranks: Ints) -> None:
-        """``ranks``: the priority dimension of each row of the table of tasks."""
+        """Read the running tasks. ``ranks`` is the priority dimension of each row of the task table."""
         tasks, table = state.tasks, state.resources
         self.state = state
         self.rows: Ints = running_tasks(state)
@@ -405,7 +415,7 @@ class Occupancy:
         self.restartable = tasks.restartable[self.rows]
         self.at_leaf: Ints = np.bincount(self.leaf, minlength=len(table.id))
         usage, demand = tasks.usage[self.rows], tasks.demand[self.rows]
-        # A task that was not measured yet will use about what it asked for.
+        # A task without a measurement will probably use about the amount that it requested.
         measured: Flags = np.any(usage > 0, axis=1)
         self.usage: Floats = np.where(measured[:, None], usage, demand)
         self.used: Floats = self._by_machine(self.usage)
@@ -418,9 +428,10 @@ class Occupancy:
         return np.column_stack(sums)
 
     def free(self, ends: Ints, kind: int) -> Floats:
-        """Room at ``ends`` (leaves or machines) for tasks of a kind, shape (rows, ROOM).
+        """Return the room at ``ends`` (leaves or machines) for tasks of a kind, shape (rows, ROOM).
 
-        Machines that take nothing have no room at all; a capacity of 0 is not known, and holds anything.
+        Machines that take no tasks have a room of minus infinity. A capacity of 0 means unknown and counts as
+        unlimited.
         """
         table = self.state.resources
         machines = table.machine[ends]
@@ -435,10 +446,11 @@ class Occupancy:
         return room
 
     def preemptible(self, ends: Ints, rank: int) -> Floats:
-        """What the least victim of a task of ``rank`` would give back at full ends, shape (rows, ROOM).
+        """Return the room that displacing a task less important than ``rank`` frees, shape (rows, ROOM).
 
-        A task that arrives where all places are taken pushes out one that is less important, which the
-        solver chooses; so much room there is at any rate. Where places are free nobody is pushed out.
+        Only full ends have such room. The solver chooses the less important, restartable task that an arrival
+        displaces. The result is the smallest demand of these tasks in each resource, because at least that
+        much becomes free. No task is displaced where places are free.
         """
         table = self.state.resources
         rows = len(table.id)
@@ -458,9 +470,10 @@ class Occupancy:
         return given
 
     def surplus(self) -> Ints:
-        """Rows of batch tasks to stop because their machines are used beyond what they have (§7.3.1).
+        """Return the rows of batch tasks to stop because their machines are overloaded (§7.3.1).
 
-        The least important first, of those the ones that started last, and no more than it takes.
+        The least important tasks stop first, among these the ones that started last. No more tasks stop than
+        are needed to remove the overload.
         """
         table, tasks = self.state.resources, self.state.tasks
         machines = table.at(Level.MACHINE)
@@ -485,16 +498,16 @@ class Occupancy:
 
 
 _CLASSES_PER_ROUND: Final = 64
-"""Each class costs one pass over the tree; what is left over has waited shorter and comes next time."""
+"""The most classes admitted in a round, each at the cost of one pass over the tree. The others come later."""
 _LEAVES_MAX: Final = 50_000
-"""Above so many leaves admission stops at machines, where a pass is some milliseconds."""
+"""Above this number of leaves, admission stops at machines, so that a pass takes a few milliseconds."""
 _UNSCHEDULED: Final = (PRIORITY_WORST + 1) * PRIORITY_STEP
-"""Waiting is dearer than any place, for every priority."""
+"""Waiting costs more than any place, for every priority."""
 WAVES: Final = ("machine", "aggregate")
 
 
 class CocoModel(BaseModel):
-    """One task for each machine (or aggregate) and class in a round, where it fits and disturbs least."""
+    """One task per class and round for each machine (or aggregate), where it fits and disturbs least."""
 
     name = "coco"
     summary = "strict resource fit and priorities, interference classes, balanced load (thesis 7.3)"
@@ -507,17 +520,17 @@ class CocoModel(BaseModel):
         per_second: int = 10,
         threads: bool = True,
     ) -> None:
-        """A model.
+        """Create a model.
 
         Args:
             weights: of CPU, memory, network, disk, machine type, interference and locality, each 0 to 1.
             wave: "machine" lets a class send one task to each machine of an aggregate in a round;
                 "aggregate" only one to the whole aggregate, as the thesis does.
-            per_second: what a second of waiting adds to the cost of waiting, up to a bound below priorities.
-            threads: whether admission looks below machines.
+            per_second: the cost that a second of waiting adds, up to a limit below one priority step.
+            threads: True if admission looks below machines.
 
         Raises:
-            BadModelError: a parameter that cannot be meant.
+            BadModelError: a parameter is out of range.
         """
         not_negative(self.name, per_second=per_second)
         if wave not in WAVES:
@@ -531,28 +544,28 @@ class CocoModel(BaseModel):
         self._steps: list[Steps] = []
         self._round: _CocoRound | None = None
         self._asked: Ints = np.zeros(0, np.int64)
-        """By task row: the status in which its classes were asked for; -1: never."""
+        """By task row: the status at the time of the last request for its classes, or -1 before the first."""
         self._largest: Floats = np.zeros(DIMENSIONS)
 
     # Statistics ---------------------------------------------------------------------------------------
 
     def begin(self, state: ClusterState) -> None:
-        """Classes and who waits in them; what was known of machines is out of date."""
+        """Update the classes and the numbers of waiting tasks, and drop the data of the last round."""
         self.classes.refresh(state)
         self._steps, self._round = [], None
 
     def prepare(self, state: ClusterState) -> None:
-        """The tree is told anew by ``gather``."""
+        """Drop the recorded tree; ``gather`` records it again."""
         self._steps, self._round = [], None
 
     def gather(self, state: ClusterState, parents: Ints, children: Ints) -> None:
-        """Note one level; least and greatest room, penalties and idle places go up along these arcs."""
+        """Record one level of the tree; room, penalties and idle places are summed up along these arcs."""
         if len(children):
             self._steps.append(steps_of(parents, children))
             self._round = None
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Those that began or ceased to wait, and all when the largest machine is another one."""
+        """Return tasks that began or ceased to wait, and all tasks if the largest machine changed."""
         rows = state.tasks.all()
         rows = rows[rows < len(self._asked)]
         rows = rows[self._asked[rows] >= 0]
@@ -564,7 +577,7 @@ class CocoModel(BaseModel):
     # Tasks --------------------------------------------------------------------------------------------
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """A waiting task has an arc to its class (Figure 7.3); one that runs stays or is stopped."""
+        """Return an arc from each waiting task to its class (Figure 7.3), and none for running tasks."""
         self._note_asked(state, tasks)
         self.classes.assign(state, tasks)
         at = np.flatnonzero(state.tasks.status[tasks] == WAITING)
@@ -572,25 +585,25 @@ class CocoModel(BaseModel):
         return Options(at, self.classes.of_task[rows], flatten(self._task_vectors(state, rows), self.weights))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """More than any place costs, and more each second, but never so much as a step of priority."""
+        """Return more than any place costs, growing with the waiting time by less than a priority step."""
         waited = self.per_second * state.tasks.waiting_time(tasks, state.now)
-        costs: Ints = _UNSCHEDULED + self._patience + np.minimum(waited, SMALL_MAX).astype(np.int64)
+        costs: Ints = _UNSCHEDULED + self._unscheduled_base + np.minimum(waited, SMALL_MAX).astype(np.int64)
         return costs
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """The priority alone; more than being stopped where batch work has to give way to services."""
+        """Return the priority alone, or more than a stop costs for batch tasks on an overloaded machine."""
         stay = flatten(self._priority_vectors(state, tasks), self.weights)
         surplus = np.isin(tasks, self._now(state).surplus)
         return np.where(surplus, self.task_preemption(state, tasks) + SMALL_MAX, stay)
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """So much that only a task of higher priority pushes one out."""
+        """Return a cost so high that only a task of higher priority displaces a running one."""
         return np.full(len(tasks), _UNSCHEDULED + 3 * SMALL_MAX)
 
     # Aggregates and resources -------------------------------------------------------------------------
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """Arcs to the maximally aggregated subtrees where each class fits, while the room lasts."""
+        """Return arcs to the largest subtrees where each class fits, while the room lasts."""
         known = (self.classes.find(int(each)) for each in classes)
         waiting = sorted(
             (each for each in known if each is not None and each.waiting),
@@ -600,27 +613,27 @@ class CocoModel(BaseModel):
         return joined(*(now.admit(each) for each in waiting[:_CLASSES_PER_ROUND]))
 
     def resource_to_resource(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """Load and expected interference of what is below."""
+        """Return the load and the expected interference below each child."""
         return self._now(state).arcs[children]
 
     def resource_capacity(self, state: ClusterState, parents: Ints, children: Ints) -> Ints:
-        """One task more in a round: for each machine, or for each aggregate (§7.3.3)."""
+        """Return room for one more task in a round, for each machine or for each aggregate (§7.3.3)."""
         table = state.resources
         slots = table.slots[children]
         level = table.level[children]
         machines = self._now(state).machines[children].astype(np.int64)
         new = np.where(level < Level.MACHINE, machines if self.wave == "machine" else 1, 1)
-        # A running task's flow enters at its leaf, and needs nothing of these arcs.
+        # The flow of a running task enters at its leaf and needs no capacity on these arcs.
         most: Ints = np.minimum(new, slots)
         return most
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """The dimensions that are not 0, and the room there."""
+        """Return the dimensions that are not 0 and whether the task fits at the resource."""
         rows = np.array([task])
         self.classes.assign(state, rows)
         mine = self.classes.find(int(self.classes.of_task[task]))
         if mine is None:
-            return "CoCo does not know it"
+            return "the task has no CoCo class"
         vector = self._task_vectors(state, rows)[0] + self._now(state).vector(mine, resource)
         parts = [
             f"{each.name.lower().replace('_', ' ')} {vector[each]:.0f}" for each in Dimension if vector[each]
@@ -637,12 +650,15 @@ class CocoModel(BaseModel):
         return self._round
 
     @cached_property
-    def _patience(self) -> int:
+    def _unscheduled_base(self) -> int:
         return int(flatten(unscheduled_vector(), self.weights)[0])
 
     def worth(self, task_class: TaskClass) -> float:
-        """What a place may cost a class, without its priority: the longer one waits, the more (§7.3)."""
-        return self._patience + min(self.per_second * task_class.longest, SMALL_MAX)
+        """Return the highest cost of a place that a class accepts, without its priority (§7.3).
+
+        It grows with the longest waiting time of the class.
+        """
+        return self._unscheduled_base + min(self.per_second * task_class.longest, SMALL_MAX)
 
     def _priority_vectors(self, state: ClusterState, tasks: Ints) -> Floats:
         vectors = np.zeros((len(tasks), VECTOR_DIMENSIONS))
@@ -656,7 +672,7 @@ class CocoModel(BaseModel):
         return self._priority_vectors(state, tasks) + capacity_vector(np.minimum(shares, 1.0))
 
     def _largest_of(self, state: ClusterState) -> Floats:
-        """The most that one machine has of each resource."""
+        """Return the largest capacity of any machine for each resource."""
         machines = state.resources.at(Level.MACHINE)
         largest: Floats = state.resources.capacity[machines].max(axis=0, initial=0.0)
         return largest
@@ -670,7 +686,7 @@ class CocoModel(BaseModel):
 
 
 class _CocoRound:
-    """What a round needs to know of the machines, worked out once; room shrinks with each admission."""
+    """The data about machines that a round needs, computed once. Each admission reduces the room."""
 
     def __init__(self, model: CocoModel, state: ClusterState, steps: list[Steps]) -> None:
         self.model, self.state = model, state
@@ -696,45 +712,45 @@ class _CocoRound:
         self.disturbance: Floats = normalised_penalties(steps, decayed_penalties(steps, scores, idle, total))
         self.arcs: Ints = flatten(self._tree_vectors(), model.weights)
         self.down: Ints = np.zeros(rows, np.int64)
-        """What all arcs of the tree from the cluster to a row cost together."""
+        """The total cost of the arcs of the tree from the cluster to each row."""
         for step in reversed(steps):
             self.down[step.children] = self.down[step.above] + self.arcs[step.children]
         self.taken: Floats = np.zeros((rows, ROOM))
 
     def _tree_vectors(self) -> Floats:
-        """The vectors of the arcs into each row: its load, where it has one of its own, and disturbance."""
+        """Return the vectors of the arcs into each row: load (of machines and above) and disturbance."""
         table = self.state.resources
         capacity = np.where(table.capacity > 0, table.capacity, np.inf)
         shares = np.clip(table.reserved / capacity, 0.0, 1.0)
-        # Inside of a machine its leaves share one load.
+        # All leaves of a machine share its load, which the arc into the machine carries already.
         shares[table.level > Level.MACHINE] = 0.0
         vectors = capacity_vector(shares)
         vectors[:, Dimension.INTERFERENCE] = self.disturbance * OMEGA
         return vectors
 
     def vector(self, task_class: TaskClass, row: int) -> Floats:
-        """The resource-specific vector of a row for a class, shape (8,)."""
+        """Return the resource-specific vector of a row for a class, shape (8,)."""
         vector: Floats = self._tree_vectors()[row]
         vector[Dimension.INTERFERENCE] += self.penalty[row, task_class.interference] * OMEGA
         return vector
 
     def room(self, task_class: TaskClass) -> Room:
-        """Least and greatest room of every row for a class, after what was promised in this round."""
+        """Return the least and greatest room of each row for a class, less the promises of this round."""
         free = self.occupancy.free(self.ends, task_class.kind) - self.taken
         if (self.occupancy.rank > task_class.rank).any():
             free += self.occupancy.preemptible(self.ends, task_class.rank)
         return gather_room(self.steps, self.ends, free)
 
     def request(self, task_class: TaskClass) -> Floats:
-        """What a task asks for: its resources and one place."""
+        """Return the request of one task: its resources and one place."""
         return np.append(task_class.demand, 1.0)
 
     def fits(self, task_class: TaskClass) -> Verdicts:
-        """Where a task of the class fits, by row."""
+        """Return by row whether a task of the class fits."""
         return fit_verdicts(self.room(task_class), self.request(task_class))
 
     def admit(self, task_class: TaskClass) -> ClassArcs:
-        """The arcs of a class, and the promise that goes with them."""
+        """Return the arcs of a class, and subtract the room that they may use."""
         room, request = self.room(task_class), self.request(task_class)
         table = self.state.resources
         heads = maximal_subtrees(self.steps, self.state.cluster, fit_verdicts(room, request))

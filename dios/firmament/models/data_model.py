@@ -1,6 +1,6 @@
-"""What models that care for data have in common: whose options changed, and which arcs are worth having.
+"""``DataModel``, the base class of cost models with data locality (Quincy, delay scheduling, KMN, Apollo).
 
-For: inheriting from (Quincy, delay scheduling, KMN, Apollo). Not for: sums of bytes (``locality``).
+It finds the tasks whose data costs changed and chooses preference arcs. ``locality`` counts the bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dios.firmament.models.protocol import Options
 
 
 class DataCosts(NamedTuple):
-    """What a model asks for its tasks' data; see ``Holdings`` for the shapes."""
+    """The costs of a model for its tasks' data; see ``Holdings`` for the shapes."""
 
     machine: Ints
-    """One for each pair of task and machine."""
+    """The cost for each pair of task and machine."""
     rack: Ints
-    """One for each pair of task and rack."""
+    """The cost for each pair of task and rack."""
     worst: Ints
-    """One for each task: anywhere."""
+    """The cost of the worst place in the cluster for each task."""
 
 
 class DataModel(BaseModel, ABC):
@@ -34,7 +34,7 @@ class DataModel(BaseModel, ABC):
 
     Args:
         threshold: the share of a task's input that a machine or rack must hold to get an arc.
-        machine_arcs: at most so many machines for each task, those that hold the most.
+        machine_arcs: the most arcs to machines for each task; machines with the most input come first.
         rack_arcs: the same for racks.
 
     Raises:
@@ -44,7 +44,9 @@ class DataModel(BaseModel, ABC):
     def __init__(self, *, threshold: float, machine_arcs: int, rack_arcs: int) -> None:
         not_negative(self.name, threshold=threshold, machine_arcs=machine_arcs, rack_arcs=rack_arcs)
         if threshold > 1:
-            raise BadModelError(f"model {self.name}: threshold is {threshold}; it is a share, from 0 to 1")
+            raise BadModelError(
+                f"model {self.name}: threshold is {threshold}; it is a share and must be from 0 to 1"
+            )
         self.threshold = threshold
         self.machine_arcs = machine_arcs
         self.rack_arcs = rack_arcs
@@ -53,50 +55,50 @@ class DataModel(BaseModel, ABC):
 
     @abstractmethod
     def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """What each place costs."""
+        """Return the data cost of each place in ``found``."""
 
-    # Who has changed --------------------------------------------------------------------------------
+    # Changed tasks ----------------------------------------------------------------------------------
 
     def add_machine(self, state: ClusterState, machine: int) -> None:
-        """Its copies count from now on, and its rack's worst machine may be another."""
+        """Mark tasks whose input has copies on the machine or in its rack: their costs may have changed."""
         self._changed(state, machine)
 
     def remove_machine(self, state: ClusterState, machine: int) -> None:
-        """Its copies are far away from now on."""
+        """Mark tasks whose input has copies on the machine or in its rack; its own copies are now remote."""
         self._changed(state, machine)
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
-        """Note where their data lies."""
+        """Record the machines that hold the tasks' data."""
         self._mentions.add(state, tasks)
 
     def remove_task(self, state: ClusterState, task: int) -> None:
-        """Forget it."""
+        """Drop the records of a task."""
         self._mentions.remove(task)
         self._stale.discard(task)
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Tasks with data on or beside a machine that came or went; until they were asked about."""
+        """Return tasks with data on or near a machine that came or went and no new options since."""
         return np.array(sorted(self._stale), np.int64)
 
     def _changed(self, state: ClusterState, machine: int) -> None:
         if not self._mentions:
             return
         rack = int(state.resources.rack[machine])
-        beside = [row for row in state.resources.children[rack] if row in state.machine_ids]
-        if len(beside) <= 1:
-            # A rack is new or goes: the worst place of every task may be another.
-            beside = list(state.machine_ids)
-        identifiers = [state.machine_ids[row] for row in {*beside, machine}]
+        nearby = [row for row in state.resources.children[rack] if row in state.machine_ids]
+        if len(nearby) <= 1:
+            # A rack appears or disappears, so the worst place of every task may change.
+            nearby = list(state.machine_ids)
+        identifiers = [state.machine_ids[row] for row in {*nearby, machine}]
         self.changed_tasks(self._mentions.of(identifiers))
 
     def changed_tasks(self, tasks: Ints) -> None:
-        """Their data costs are other ones now; subclasses that keep costs extend this."""
+        """Mark tasks whose data costs changed. Subclasses that cache costs extend this method."""
         self._stale.update(tasks.tolist())
 
     # Arcs -------------------------------------------------------------------------------------------
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """Machines and racks that hold enough, where that is cheaper than anywhere; and anywhere."""
+        """Return arcs to the cluster, and to machines and racks that hold enough input and cost less."""
         found = holdings(state, tasks)
         costs = self.data_costs(state, found)
         self._stale.difference_update(tasks.tolist())

@@ -1,12 +1,13 @@
 """Green, the energy-aware model (§7.4): the least energy that still meets deadlines and load.
 
-For: clusters of unlike machines, some of them frugal; it needs an estimate of runtimes (``expected_runtime``
-on a core of speed 1) and what types of machines draw (``green_power``).
-Not for: interference or load; and a migrated task begins again, so that its costs elsewhere are whole ones.
+Green suits clusters with unlike machines, some of them energy-efficient. It needs an estimate of runtimes
+(``expected_runtime`` on a core of speed 1) and the power of the machine types (``green_power``). It ignores
+interference. A migrated task starts again from the beginning, so its cost on another machine is that of the
+whole task.
 
-Costs of batch tasks are tenths of joules, cut at ω; those of services are microjoules for each request,
-cut at Ω. With ``objective="performance"`` the same network minimises time instead: the comparison (iii)
-of §8.2.2.
+Costs of batch tasks are tenths of joules, limited to ω. Costs of services are microjoules for each request,
+limited to Ω. With ``objective="performance"`` the same network minimises time instead, which is comparison
+(iii) of §8.2.2.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
 
 @dataclass(frozen=True, slots=True)
 class ServiceScaler:
-    """Grows a service above 55 % of its estimated capacity, shrinks it below 15 % (§8.2.2).
+    """A rule that grows a service above 55 % of its estimated capacity and shrinks it below 15 % (§8.2.2).
 
-    The distance of the two is the hysteresis; besides, no task is taken away whose absence would make the
-    next look bring it back.
+    The distance between the two limits is the hysteresis. In addition, the rule keeps a task if the next
+    check would add it again.
     """
 
     least: int = 1
@@ -52,18 +53,19 @@ class ServiceScaler:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
             raise InvalidError(
-                f"a service of {self.least} to {self.most} tasks; 0 <= least <= most is wanted"
+                f"least is {self.least} and most is {self.most}; use values with 0 <= least <= most"
             )
         if not 0 <= self.shrink_below < self.grow_above <= 1:
             raise InvalidError(
-                f"shrink below {self.shrink_below}, grow above {self.grow_above}; 0 <= one < other <= 1"
+                f"shrink_below is {self.shrink_below} and grow_above is {self.grow_above}; "
+                "use values with 0 <= shrink_below < grow_above <= 1"
             )
 
     def change(self, load: float, capacities: Sequence[float]) -> int:
-        """How many tasks more (1), fewer (-1) or neither (0).
+        """Return the change of the number of tasks: 1, -1 or 0.
 
         Args:
-            load: requests per second that come.
+            load: arriving requests per second.
             capacities: requests per second that each task can answer where it runs, or will run.
         """
         count, capacity = len(capacities), sum(capacities)
@@ -78,35 +80,35 @@ class ServiceScaler:
 
 
 def first_to_stop(costs: Sequence[float]) -> int:
-    """Which task to take away when one is too many: the one whose requests cost the most energy.
+    """Return the index of the task to stop first: the one with the highest energy cost per request.
 
     Raises:
-        ValueError: there is none.
+        ValueError: ``costs`` is empty.
     """
     return max(range(len(costs)), key=costs.__getitem__)
 
 
 OMEGA_SERVICE: Final = 10**9
-"""Ω, and Γ: a service task is always scheduled and never stopped."""
+"""Ω, and Γ: the cost of waiting for a service task, so high that services are always scheduled."""
 OMEGA_BATCH: Final = 10**7
-"""ω, far below Ω: the most that a batch task costs; a megajoule."""
+"""ω, far below Ω: the highest cost of a batch task; it equals a megajoule."""
 WAIT_SHARE: Final = 1.15
-"""gamma beside the cheapest machine's cost: waiting for a frugal machine is worth this much."""
+"""gamma divided by the cost on the cheapest machine: how much more a task pays instead of waiting."""
 URGENT: Final = 20
-"""gamma beside the best machine's cost when few machines are left that meet the deadline."""
+"""gamma divided by the cost on the best machine when few machines can still meet the deadline."""
 
 GOOD: Final = 1
-"""Class MA: the machines of a type, for those who meet their deadline there."""
+"""Class MA: the machines of a type, for tasks that meet their deadline there."""
 LATE: Final = 2
-"""The "unschedulable" aggregator of a type, for the others."""
+"""The "unschedulable" aggregator of a type, for tasks that miss their deadline there."""
 
 _JOULE: Final = 10.0
 _TYPES_MAX: Final = 62
-"""Types of machines whose fitness for a task is one bit each; no arcs lead to machines of further types."""
+"""Machine types that are considered, one bit each in a task's bit set. Further types get no arcs."""
 
 
 class GreenModel(BaseModel):
-    """Slow and frugal machines for what can wait, fast ones when the deadline comes near."""
+    """Slow, efficient machines for tasks that can wait; fast ones for tasks with a near deadline."""
 
     name = "green"
     summary = "least energy that still meets deadlines and load (thesis 7.4)"
@@ -121,20 +123,20 @@ class GreenModel(BaseModel):
         runtime: float = 60.0,
         patient: bool = True,
     ) -> None:
-        """A model.
+        """Create a model.
 
         Args:
-            objective: "energy", or "performance" for as fast as possible.
-            few: ε, at how few machines a task that has a deadline becomes urgent.
+            objective: "energy", or "performance" for the shortest time.
+            few: ε, the number of machines in time at or below which a task with a deadline becomes urgent.
             discount: the share by which staying is cheaper for a service (hysteresis), 0 to 1.
-            margin: the share of a runtime that is kept in hand before a deadline.
-            runtime: seconds of work of a task of which none are told.
-            patient: a task that has a deadline waits for the most frugal type until its deadline takes
-                that away, even if it is full (§7.4.1). For others, and without this, only types that have
-                room count for what waiting costs, so that nobody waits for ever.
+            margin: the share of a runtime that is added as a reserve before a deadline.
+            runtime: seconds of work of a task without an estimate.
+            patient: True if a task with a deadline waits for the most efficient type, even a full one, until
+                its deadline excludes that type (§7.4.1). For other tasks, and if False, only types with room
+                determine the cost of waiting, so that no task waits for ever.
 
         Raises:
-            BadModelError: a parameter that cannot be meant.
+            BadModelError: a parameter is out of range.
         """
         not_negative(self.name, few=few, margin=margin, runtime=runtime)
         not_negative(self.name, 1, discount=discount)
@@ -144,30 +146,30 @@ class GreenModel(BaseModel):
         self.discount, self.margin, self.runtime, self.patient = discount, margin, runtime, patient
         self.power = PowerBook()
         self._known: Ints = np.zeros(0, np.int64)
-        """By task row: the identifier of the task of which the two next columns tell."""
+        """By task row: the identifier of the task that the two next columns describe."""
         self._asked: Ints = np.zeros(0, np.int64)
-        """Bits of the types where it met its deadline when it was asked about; -1: never."""
-        self._told: Floats = np.zeros(0)
+        """Bit set of the types that met the deadline at the last request for arcs, or -1 before the first."""
+        self._work_seconds: Floats = np.zeros(0)
         """Seconds of work on a core of speed 1."""
-        self._version = 0
-        self._stay: tuple[int, ...] = ()
+        self._asked_version = 0
+        self._asked_kinds: tuple[int, ...] = ()
 
     # Machines -------------------------------------------------------------------------------------
 
     def add_machine(self, state: ClusterState, machine: int) -> None:
-        """Read what the machine says of its power."""
+        """Read the power label of the machine."""
         kind = int(state.resources.machine_type[machine])
         self.power.read_labels(state.resources.labels.get(machine, {}), state.machine_types.names[kind])
 
     def kinds(self, state: ClusterState) -> list[int]:
-        """Numbers of the types of which there is a machine that takes tasks, ascending."""
+        """Return the numbers of the types with a machine that takes tasks, ascending."""
         kinds: list[int] = np.unique(state.resources.machine_type[open_machines(state)]).tolist()
         return kinds[:_TYPES_MAX]
 
-    # What it costs -----------------------------------------------------------------------------------
+    # Costs -------------------------------------------------------------------------------------------
 
     def costs(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Ints:
-        """Delta and rho: the cost of each task on a machine of each type, shape (tasks, kinds)."""
+        """Return delta and rho: the cost of each task on a machine of each type, shape (tasks, kinds)."""
         table = state.tasks
         powers = [self.power.of(state.machine_types.names[kind]) for kind in kinds]
         requests = np.array([power.requests for power in powers])
@@ -175,7 +177,7 @@ class GreenModel(BaseModel):
         if self.objective == "energy":
             watts = self.power.watts(state, kinds, table.equivalence[tasks].astype(np.float64), cpus)
         else:
-            # As though every machine drew a watt: what is left of the energy is the time.
+            # With one watt for every machine, the energy in joules equals the time in seconds.
             watts = np.ones((len(tasks), len(kinds)))
         batch = np.minimum(watts * self._seconds(state, tasks, kinds) * _JOULE, OMEGA_BATCH - 1)
         service = np.minimum(1e6 * watts / (requests * cpus[:, None]), OMEGA_SERVICE - 1)
@@ -185,13 +187,16 @@ class GreenModel(BaseModel):
         return found
 
     def in_time(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:
-        """Where a task that starts now meets its deadline, shape (tasks, kinds); services do everywhere."""
+        """Return True where a task that starts now meets its deadline, shape (tasks, kinds).
+
+        Services meet it everywhere.
+        """
         ends = state.now + self._seconds(state, tasks, kinds) * (1 + self.margin)
         found: Flags = (ends <= state.tasks.deadline[tasks][:, None]) | self._services(state, tasks)[:, None]
         return found
 
     def completion(self, state: ClusterState, tasks: Ints) -> Floats:
-        """What share of its work a running task has done, 0 to 1, shape (n,); 0 of one that waits."""
+        """Return the share of its work that each task has done, 0 to 1, shape (n,); 0 for waiting tasks."""
         table = state.tasks
         runs = table.status[tasks] == RUNNING
         seconds = np.where(runs, state.now - table.since[tasks], 0.0)
@@ -201,40 +206,43 @@ class GreenModel(BaseModel):
     # Tasks ----------------------------------------------------------------------------------------
 
     def begin(self, state: ClusterState) -> None:
-        """Take in new tasks; their estimates do not change later."""
+        """Add new tasks. Their estimates do not change later."""
         table = state.tasks
         missing = len(table.id) - len(self._known)
         if missing > 0:
             self._known = np.concatenate([self._known, np.full(missing, ABSENT, np.int64)])
             self._asked = np.concatenate([self._asked, np.full(missing, -1, np.int64)])
-            self._told = np.concatenate([self._told, np.zeros(missing)])
+            self._work_seconds = np.concatenate([self._work_seconds, np.zeros(missing)])
         rows = table.all()
         new = rows[self._known[rows] != table.id[rows]]
         for row in new.tolist():
-            self._told[row] = max(table.descriptors[row].expected_runtime or self.runtime, 1e-3)
+            self._work_seconds[row] = max(table.descriptors[row].expected_runtime or self.runtime, 1e-3)
         self._known[new], self._asked[new] = table.id[new], -1
 
     def stale_tasks(self, state: ClusterState) -> Ints:
-        """Those that time has taken a type from, and all when types came or measured power changed."""
+        """Return tasks for which a type became too slow, or all tasks if types or measured power changed."""
         self.begin(state)
         rows = state.tasks.all()
         rows = rows[self._asked[rows] >= 0]
         kinds = self.kinds(state)
-        if self._version != self.power.version or self._stay != tuple(kinds):
+        if self._asked_version != self.power.version or self._asked_kinds != tuple(kinds):
             return rows
         changed: Ints = rows[self._asked[rows] != self._bits(state, rows, kinds)]
         return changed
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
-        """A batch task may go anywhere at ω, which is dearer than waiting unless it is late (§7.4.1)."""
+        """Return an arc at ω from each batch task to the cluster (§7.4.1).
+
+        It costs more than waiting, unless the task will be late everywhere.
+        """
         at = np.flatnonzero(~self._services(state, tasks))
         return Options(at, np.full(len(at), state.cluster), np.full(len(at), OMEGA_BATCH))
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """Arcs to types of machines: at delta or rho where it is in time, else to the late aggregators."""
+        """Return arcs to types of machines: at delta or rho where in time, else to the late aggregators."""
         self.begin(state)
         kinds = self.kinds(state)
-        self._version, self._stay = self.power.version, tuple(kinds)
+        self._asked_version, self._asked_kinds = self.power.version, tuple(kinds)
         self._asked[tasks] = self._bits(state, tasks, kinds)
         if not kinds or not len(tasks):
             return NO_OPTIONS
@@ -247,7 +255,7 @@ class GreenModel(BaseModel):
         return Options(at, target, np.where(flat, costs.ravel(), 0))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Γ = Ω for services; gamma for batch tasks by how many machines still meet the deadline."""
+        """Return Γ = Ω for services, and gamma by the number of machines in time for batch tasks."""
         kinds = self.kinds(state)
         if not kinds:
             return np.where(self._services(state, tasks), OMEGA_SERVICE, OMEGA_BATCH)
@@ -259,29 +267,32 @@ class GreenModel(BaseModel):
         left = (in_time * self._machines_of(state, kinds)[None, :]).sum(axis=1)
         hurry = (left <= self.few) & np.isfinite(state.tasks.deadline[tasks])
         gamma = np.where(hurry, URGENT * cheapest, np.ceil(WAIT_SHARE * cheapest))
-        # Zero would let a task that costs nothing wait for ever.
+        # With 0, a task that costs nothing would wait for ever.
         gamma = np.clip(gamma, 1, OMEGA_BATCH - 1)
-        # The deadline will be missed: anywhere is better than to wait longer.
+        # The task will miss its deadline, so any place is better than a longer wait.
         gamma = np.where(in_time.any(axis=1), gamma, OMEGA_BATCH + 1)
         found: Ints = np.where(self._services(state, tasks), OMEGA_SERVICE, gamma).astype(np.int64)
         return found
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """phi: rho with a discount. theta: delta times what is left to do; ω where it will be late."""
+        """Return phi (services): rho with a discount, or theta (batch): delta times the remaining share.
+
+        A task that will be late here and in time on another machine costs ω.
+        """
         here = self._cost_here(state, tasks)
         done = self.completion(state, tasks)
         stay = np.where(self._services(state, tasks), here * (1 - self.discount), here * (1 - done))
         return np.where(self._endangered(state, tasks), OMEGA_BATCH, np.rint(stay).astype(np.int64))
 
     def task_preemption(self, state: ClusterState, tasks: Ints) -> Ints:
-        """What waiting costs, and more than staying: nobody is stopped for nothing."""
+        """Return the cost of waiting, but more than that of staying, so that no task stops needlessly."""
         waits = self.task_to_unscheduled(state, tasks)
         return np.maximum(waits, self.task_continuation(state, tasks) + 1)
 
     # Aggregates -----------------------------------------------------------------------------------
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """From each aggregator to the machines of its type: for nothing, or at ω from the late ones."""
+        """Return arcs from each aggregator to the machines of its type, at 0, or at ω from the late ones."""
         table = state.resources
         machines = open_machines(state)
         found = []
@@ -293,7 +304,7 @@ class GreenModel(BaseModel):
         return joined(*found)
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """Energy or time there, and whether the deadline holds."""
+        """Return the energy or time at the resource, and whether the deadline can be met."""
         kind = int(state.resources.machine_type[resource])
         if kind < 0:
             return "machines of several types"
@@ -301,7 +312,7 @@ class GreenModel(BaseModel):
         cost = int(self.costs(state, tasks, kinds)[0, 0])
         kind_name = state.machine_types.names[kind]
         if self._services(state, tasks)[0]:
-            return f"{cost} microjoules a request on {kind_name or 'this type'}"
+            return f"{cost} microjoules per request on {kind_name or 'this type'}"
         unit = f"{cost / _JOULE:.0f} J" if self.objective == "energy" else f"{cost / _JOULE:.0f} s"
         late = "" if self.in_time(state, tasks, kinds)[0, 0] else "; it would miss its deadline there"
         return (
@@ -315,9 +326,9 @@ class GreenModel(BaseModel):
         return found
 
     def _work(self, state: ClusterState, tasks: Ints) -> Floats:
-        """Seconds of work on a core of speed 1, shape (n,)."""
+        """Return the seconds of work on a core of speed 1, shape (n,)."""
         self.begin(state)
-        return self._told[tasks]
+        return self._work_seconds[tasks]
 
     def _speeds(self, state: ClusterState, kinds: list[int]) -> Floats:
         return np.array([self.power.of(state.machine_types.names[kind]).speed for kind in kinds])
@@ -338,7 +349,7 @@ class GreenModel(BaseModel):
         return self.costs(state, tasks, kinds)[np.arange(len(tasks)), kind]
 
     def _good(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:
-        """Where a task has its own cost: where it is in time, else where it is done soonest."""
+        """Return True for types in time, or for the fastest types if none is; shape (tasks, kinds)."""
         in_time = self.in_time(state, tasks, kinds)
         seconds = self._seconds(state, tasks, kinds)
         soonest = seconds <= seconds.min(axis=1, keepdims=True)
@@ -355,9 +366,9 @@ class GreenModel(BaseModel):
         return np.array([np.count_nonzero(table.machine_type[machines] == kind) for kind in kinds])
 
     def _room(self, state: ClusterState, tasks: Ints, kinds: list[int]) -> Flags:
-        """Where there is a free slot and, in each dimension, enough on some machine; (tasks, kinds).
+        """Return True where some machine of the type has a free slot and enough resources; (tasks, kinds).
 
-        Those that are patient count all types.
+        Each resource is checked for itself. For tasks that wait patiently every type counts.
         """
         table = state.resources
         machines = roomy(state, table.at(Level.MACHINE))
@@ -369,10 +380,10 @@ class GreenModel(BaseModel):
         return found | waits[:, None]
 
     def _fitting(self, state: ClusterState, machines: Ints) -> Ints:
-        """How many tasks more each machine takes at the most, by the smallest demands that there are.
+        """Return the number of further tasks that each machine can hold, by the smallest demand of any task.
 
-        Without this the cheapest machine would be chosen again and again by tasks that it has slots for,
-        and no cores.
+        Without this limit, tasks would choose the cheapest machine again and again while it has slots, though
+        no cores.
         """
         demand = state.tasks.demand[state.tasks.all()]
         least = np.where(demand > 0, demand, np.inf).min(axis=0, initial=np.inf)
@@ -384,7 +395,7 @@ class GreenModel(BaseModel):
         return np.minimum(most, slots).astype(np.int64)
 
     def _endangered(self, state: ClusterState, tasks: Ints) -> Flags:
-        """Running batch tasks that will be late where they are, and not elsewhere."""
+        """Return True for running batch tasks that will be late here and in time on another machine."""
         kinds = self.kinds(state)
         if not kinds or not len(tasks):
             return np.zeros(len(tasks), np.bool_)

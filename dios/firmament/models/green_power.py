@@ -1,10 +1,9 @@
-"""What machines draw and what a task's share of it is (§7.4), with the machines of Tables 8.3 and 8.4.
+"""The power of machines and each task's share of it (§7.4), with the machines of Tables 8.3 and 8.4.
 
-For: the Green model and experiments about energy. Not for: measuring; whoever has a meter tells ``observe``.
-
-Power is linear in the number of busy cores, which the thesis found to hold well. What an idle machine draws
-is drawn whatever is decided, so all energies here are above idle (§8.2.2). Machines are always on: the
-thesis leaves switching them off to others, and so do we.
+Measurements from a meter enter through ``PowerBook.observe``. Power is linear in the number of busy cores,
+which the thesis found to hold well. A machine draws its idle power regardless of all decisions, so all
+energies here are above idle (§8.2.2). Machines are always on: the thesis leaves switching them off to others,
+and so does this model.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from dios.firmament.descriptors import Level
 from dios.firmament.models.cost_terms import running_tasks
 
 _SAMPLES_MIN: Final = 3
-"""Before so many samples of a class on a type of machine the type's own figures are used."""
-_NEWS: Final = 0.05
-"""A mean that moved by this share since it was told last is told again."""
+"""Samples of a class on a type of machine that are needed to use their mean instead of the type's figures."""
+_CHANGE_MIN: Final = 0.05
+"""The relative change of a mean that makes it a new figure and raises ``version``."""
 _CLASSES_MAX: Final = 4_096
-"""Equivalence classes with measured power; further ones use the machines' figures."""
+"""Equivalence classes with measured power. Further classes use the machines' figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A type of machine: watts, and how fast it is. Speeds are relative to a core of a Dell R415."""
+    """The power and speed of a type of machine. Speeds are relative to a core of a Dell R415."""
 
     idle: float
     """Watts."""
@@ -38,13 +37,15 @@ class Power:
     """Watts with all cores busy."""
     cores: int
     speed: float = 1.0
-    """Work of a batch task that a core does in a second."""
+    """Work of a batch task, in seconds on a core of speed 1, that a core does in a second."""
     requests: float = 1_000.0
     """Requests per second that a service task's core answers."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.idle <= self.full and self.cores > 0 and self.speed > 0 and self.requests > 0):
-            raise InvalidError(f"{self}: idle <= full, and cores, speed and requests above 0 are wanted")
+            raise InvalidError(
+                f"{self}: use values with 0 <= idle <= full, and cores, speed and requests above 0"
+            )
 
     @property
     def marginal(self) -> float:
@@ -52,13 +53,13 @@ class Power:
         return (self.full - self.idle) / self.cores
 
     def watts(self, busy: float) -> float:
-        """What the machine draws with so many busy cores."""
+        """Return the watts of the machine with ``busy`` busy cores."""
         return self.idle + min(busy, self.cores) * self.marginal
 
 
 MACHINES: Final = {
     # Watts and cores: Tables 8.3 and 8.4 (the R420 has twelve cores, as in Table 8.1). Speed and requests are
-    # estimates from clocks and kinds of cores; the thesis gives none.
+    # estimates from clock rates and kinds of cores, because the thesis gives none.
     "pandaboard": Power(6.95, 7.58, 2, 0.18, 2_000.0),
     "wandboard": Power(9.55, 12.25, 4, 0.18, 2_500.0),
     "r420": Power(87.10, 175.04, 12, 0.92, 16_000.0),
@@ -68,33 +69,33 @@ MACHINES: Final = {
 """The thesis' five machines by type."""
 
 ORDINARY: Final = Power(80.0, 200.0, 12)
-"""A type of which nothing is known."""
+"""The figures for a type without any."""
 
 
 class PowerBook:
-    """What is known of each type of machine, and what classes of tasks were seen to draw there."""
+    """The figures of each type of machine, and the measured power of task classes on each type."""
 
     def __init__(self) -> None:
         self._types: dict[str, Power] = dict(MACHINES)
         self._sums: dict[tuple[int, int], tuple[float, int]] = {}
-        self._told: dict[tuple[int, int], float] = {}
+        self._reported: dict[tuple[int, int], float] = {}
         self.version = 0
-        """Grows when a figure changes by so much that costs ought to."""
+        """Grows when a figure changes enough to change costs."""
 
     def note(self, machine_type: str, power: Power) -> None:
-        """Say what a type of machine draws."""
+        """Set the figures of a type of machine."""
         self._types[machine_type] = power
         self.version += 1
 
     def of(self, machine_type: str) -> Power:
-        """What is known of a type; something ordinary where nothing is."""
+        """Return the figures of a type, or ``ORDINARY`` for an unknown type."""
         return self._types.get(machine_type, ORDINARY)
 
     def read_labels(self, labels: dict[str, str], machine_type: str) -> None:
-        """Take a type's figures from a machine's labels ``power=idle:full:cores[:speed[:requests]]``.
+        """Read a type's figures from the label ``power=idle:full:cores[:speed[:requests]]``, if present.
 
         Raises:
-            InvalidError: the label is there and is not such numbers.
+            InvalidError: the label does not consist of such numbers.
         """
         text = labels.get("power")
         if text is None:
@@ -104,24 +105,28 @@ class PowerBook:
             found = Power(idle, full, round(cores), *more[:2])
         except (ValueError, TypeError):
             raise InvalidError(
-                f"label power={text}; idle:full:cores[:speed[:requests]] in watts is wanted"
+                f"label power={text} is not valid; write idle:full:cores[:speed[:requests]] in watts"
             ) from None
         if self._types.get(machine_type) != found:
             self.note(machine_type, found)
 
     def observe(self, state: ClusterState, machine: int, watts: float) -> None:
-        """One sample of a whole machine: what is above idle is divided by the cores that tasks use (§7.4).
+        """Record one power sample of a whole machine (§7.4).
+
+        The power above idle is divided among the running tasks in proportion to the cores that they use.
 
         Args:
             state: the cluster.
             machine: the machine's row.
-            watts: at the socket.
+            watts: the power at the socket.
 
         Raises:
-            InvalidError: not a machine, or not a power.
+            InvalidError: the row is not a machine, or ``watts`` is not from 0 to 1e9.
         """
         if state.resources.level[machine] != Level.MACHINE or not 0 <= watts < 1e9:
-            raise InvalidError(f"{watts} W at row {machine}: a machine and a power from 0 on are wanted")
+            raise InvalidError(
+                f"{watts} W at row {machine}: give the row of a machine and a power of at least 0"
+            )
         tasks = state.tasks
         rows = running_tasks(state)
         rows = rows[tasks.machine[rows] == machine]
@@ -135,13 +140,15 @@ class PowerBook:
             self._add((equivalence, kind), float(above * share))
 
     def watts(self, state: ClusterState, kinds: list[int], equivalences: Floats, cpus: Floats) -> Floats:
-        """Watts above idle of tasks on types of machines, shape (tasks, kinds): measured, else computed.
+        """Return the watts above idle of tasks on types of machines, shape (tasks, kinds).
+
+        They are measured where there are enough samples, else computed from the type's figures.
 
         Args:
             state: the cluster.
             kinds: numbers of machine types.
             equivalences: the tasks' classes, shape (tasks,).
-            cpus: cores that they ask for, shape (tasks,).
+            cpus: the cores that the tasks request, shape (tasks,).
         """
         marginal = np.array([self.of(state.machine_types.names[kind]).marginal for kind in kinds])
         found: Floats = cpus[:, None] * marginal[None, :]
@@ -156,7 +163,7 @@ class PowerBook:
         total, count = self._sums.get(key, (0.0, 0))
         self._sums[key] = (total + watts, count + 1)
         mean = (total + watts) / (count + 1)
-        told = self._told.get(key, 0.0)
-        if count + 1 >= _SAMPLES_MIN and abs(mean - told) > _NEWS * told:
-            self._told[key] = mean
+        reported = self._reported.get(key, 0.0)
+        if count + 1 >= _SAMPLES_MIN and abs(mean - reported) > _CHANGE_MIN * reported:
+            self._reported[key] = mean
             self.version += 1

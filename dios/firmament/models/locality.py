@@ -1,10 +1,10 @@
-"""Where tasks' data lies: bytes that a task would have to fetch, by machine, rack and at the worst.
+"""The places of tasks' input data: the bytes that a task has to fetch, by machine, by rack and at the worst.
 
-For: the data terms of Quincy (C.3) and of every other model that cares for data, in vectors.
-Not for: what a byte costs, which is each model's own opinion.
+The functions compute, for many tasks at once, the data terms of Quincy (C.3) and of other models with data
+locality. Each model sets its own cost of a byte.
 
-A block is fetched from the machine itself (free), from its rack, or from another rack, whatever is
-nearest. A copy on a machine that the cluster does not know counts as being in another rack.
+A task reads a block from the nearest copy: on the machine itself (free), in its rack, or in another rack. A
+copy on a machine that the cluster does not know counts as a copy in another rack.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from dios.firmament.descriptors import Level
 
 
 class Holdings(NamedTuple):
-    """How much of each task's input lies where; ``task`` indexes the vector that was asked about."""
+    """The bytes of each task's input by place; ``task`` columns hold indices into the requested tasks."""
 
     total: Ints
     """Bytes of input, shape (n,)."""
     machine_task: Ints
-    """Ascending; with ``machine`` one row for each pair of which the machine holds something."""
+    """Indices of tasks, ascending; one row for each pair of a task and a machine with some of its input."""
     machine: Ints
-    """Rows of machines."""
+    """Resource rows of the machines."""
     machine_bytes: Ints
     """Bytes of the task's input on that machine."""
     machine_rack_bytes: Ints
-    """Bytes of it in that machine's rack, the machine included."""
+    """Bytes of the task's input in that machine's rack, the machine included."""
     rack_task: Ints
-    """Ascending; with ``rack`` one row for each pair of which the rack holds something."""
+    """Indices of tasks, ascending; one row for each pair of a task and a rack with some of its input."""
     rack: Ints
     rack_bytes: Ints
     rack_least: Ints
-    """Bytes on that machine of the rack that holds the least of them, often 0."""
+    """Bytes on the machine of the rack with the least of the task's input, often 0."""
     outside: Flags
-    """Whether there is a rack with machines but with nothing of the task's input, shape (n,)."""
+    """True if a rack with machines holds nothing of the task's input, shape (n,)."""
 
 
 class _Copies(NamedTuple):
-    """One row for each known copy of each block."""
+    """The known copies of blocks, one row for each copy."""
 
     task: Ints
     block: Ints
@@ -52,7 +52,7 @@ class _Copies(NamedTuple):
 
 
 def holdings(state: ClusterState, tasks: Ints) -> Holdings:
-    """What is held where of the input of the tasks at these rows (any order, no row twice)."""
+    """Return the places of the input of the tasks at these rows (any order, no row twice)."""
     descriptors = [state.tasks.descriptors[int(row)] for row in tasks]
     blocks = [block for each in descriptors for block in each.blocks]
     owner = np.repeat(np.arange(len(tasks)), [len(each.blocks) for each in descriptors])
@@ -71,16 +71,16 @@ def holdings(state: ClusterState, tasks: Ints) -> Holdings:
 
 
 def _distinct(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """The different pairs, ascending; a block may name a machine twice."""
+    """Return the distinct pairs, ascending; a block may name a machine twice."""
     width = int(second.max(initial=0)) + 1
-    # Sorting is several times faster here than what np.unique does with hashes.
+    # Sorting is several times faster here than the hash table of np.unique.
     pairs = np.sort(first * width + second)
     pairs = pairs[np.diff(pairs, prepend=-1) != 0]
     return pairs // width, pairs % width
 
 
 def _summed(first: Ints, second: Ints, amount: Ints) -> tuple[Ints, Ints, Ints]:
-    """The different pairs, ascending, and the sum of the amounts of each."""
+    """Return the distinct pairs, ascending, and the sum of the amounts of each."""
     width = int(second.max(initial=0)) + 1
     pairs, which = np.unique(first * width + second, return_inverse=True)
     sums = np.zeros(len(pairs), np.int64)
@@ -91,7 +91,7 @@ def _summed(first: Ints, second: Ints, amount: Ints) -> tuple[Ints, Ints, Ints]:
 def _sums(state: ClusterState, total: Ints, copies: _Copies) -> Holdings:
     rack_of = state.resources.rack
     machine_task, machine, machine_bytes = _summed(copies.task, copies.machine, copies.size)
-    # A block with two copies in a rack is in that rack once.
+    # Two copies of a block in a rack count once for that rack.
     block, rack = _distinct(copies.block, rack_of[copies.machine])
     first_copy = np.searchsorted(copies.block, block)
     rack_task, racks, rack_bytes = _summed(copies.task[first_copy], rack, copies.size[first_copy])
@@ -118,15 +118,15 @@ def _sums(state: ClusterState, total: Ints, copies: _Copies) -> Holdings:
 
 
 def held_at(state: ClusterState, found: Holdings, machines: Ints) -> tuple[Ints, Ints]:
-    """Bytes of each task's input on one given machine, and in that machine's rack, itself included.
+    """Return the bytes of each task's input on one given machine and in that machine's rack.
 
     Args:
-        state: the cluster that ``found`` is about.
-        found: of n tasks.
-        machines: one row of a machine for each of them, shape (n,).
+        state: the cluster of ``found``.
+        found: the places of the input of n tasks.
+        machines: one row of a machine for each task, shape (n,).
 
     Returns:
-        Two vectors of bytes, shape (n,) each.
+        Two vectors of bytes, shape (n,) each. The bytes in the rack include those on the machine.
     """
     task = np.arange(len(machines))
     width = len(state.resources.alive)
@@ -137,7 +137,7 @@ def held_at(state: ClusterState, found: Holdings, machines: Ints) -> tuple[Ints,
 
 
 def _at(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """The values at the wanted keys, 0 where there is none; ``keys`` ascends."""
+    """Return the values at the wanted keys, 0 for missing keys; ``keys`` ascends."""
     if len(keys) == 0:
         return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -145,7 +145,7 @@ def _at(keys: Ints, values: Ints, wanted: Ints) -> Ints:
 
 
 def largest(task: Ints, amount: Ints, most: int) -> Flags:
-    """Which arcs are among the ``most`` largest of their task; of equal ones the first stay."""
+    """Return True for the ``most`` largest arcs of each task; among equal ones the first win."""
     order = np.lexsort((-amount, task))
     starts = np.searchsorted(task[order], task[order])
     chosen = np.zeros(len(task), np.bool_)
@@ -154,25 +154,25 @@ def largest(task: Ints, amount: Ints, most: int) -> Flags:
 
 
 class Mentions:
-    """Which tasks' data lies on which machine, so that a machine that comes or goes finds them.
+    """An index from machines to the tasks with data there, used when a machine joins or leaves.
 
-    Two columns that grow; what has gone is left in them until it is half of all.
+    The index consists of columns that only grow. Dead rows stay until they are more than half of all rows.
     """
 
     def __init__(self) -> None:
         self._task = np.zeros(64, np.int64)
         self._machine = np.zeros(64, np.int64)
-        self._birth = np.zeros(64, np.int64)
+        self._generation = np.zeros(64, np.int64)
         self._used = 0
-        self._gone = 0
-        self._births: dict[int, tuple[int, int]] = {}
+        self._dead = 0
+        self._generations: dict[int, tuple[int, int]] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._births)
+        return len(self._generations)
 
     def add(self, state: ClusterState, tasks: Ints) -> None:
-        """Note new tasks."""
+        """Add new tasks."""
         for row in tasks.tolist():
             named = {machine for each in state.tasks.descriptors[row].blocks for machine in each.machines}
             if not named:
@@ -180,30 +180,30 @@ class Mentions:
             self.remove(row)
             self._reserve(len(named))
             places = slice(self._used, self._used + len(named))
-            self._task[places], self._birth[places] = row, self._next
+            self._task[places], self._generation[places] = row, self._next
             self._machine[places] = sorted(named)
-            self._births[row] = (self._next, len(named))
+            self._generations[row] = (self._next, len(named))
             self._used, self._next = places.stop, self._next + 1
 
     def remove(self, task: int) -> None:
-        """Forget a task; one without data is no error."""
-        _, count = self._births.pop(task, (0, 0))
-        self._gone += count
-        if self._gone > 64 and 2 * self._gone > self._used:
-            keep = self._living(np.arange(self._used))
+        """Remove a task; a task without data is not an error."""
+        _, count = self._generations.pop(task, (0, 0))
+        self._dead += count
+        if self._dead > 64 and 2 * self._dead > self._used:
+            keep = self._live(np.arange(self._used))
             self._used = len(keep)
-            for column in (self._task, self._machine, self._birth):
+            for column in (self._task, self._machine, self._generation):
                 column[: self._used] = column[keep]
-            self._gone = 0
+            self._dead = 0
 
     def of(self, machines: list[int]) -> Ints:
-        """Rows of the tasks with data on any of these machines (identifiers), ascending."""
+        """Return the rows of the tasks with data on any of these machines (identifiers), ascending."""
         found = np.flatnonzero(np.isin(self._machine[: self._used], machines))
-        return np.unique(self._task[self._living(found)])
+        return np.unique(self._task[self._live(found)])
 
-    def _living(self, places: Ints) -> Ints:
-        births = zip(self._task[places].tolist(), self._birth[places].tolist(), strict=True)
-        alive = [self._births.get(task, (-1, 0))[0] == birth for task, birth in births]
+    def _live(self, places: Ints) -> Ints:
+        generations = zip(self._task[places].tolist(), self._generation[places].tolist(), strict=True)
+        alive = [self._generations.get(task, (-1, 0))[0] == generation for task, generation in generations]
         return places[np.array(alive, np.bool_)]
 
     def _reserve(self, more: int) -> None:
@@ -211,4 +211,4 @@ class Mentions:
             extra = np.zeros(max(more, len(self._task)), np.int64)
             self._task = np.concatenate([self._task, extra])
             self._machine = np.concatenate([self._machine, extra])
-            self._birth = np.concatenate([self._birth, extra])
+            self._generation = np.concatenate([self._generation, extra])

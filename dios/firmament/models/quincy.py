@@ -1,9 +1,9 @@
 """Quincy's policy (§7.1, Appendix C.3): data transfer against waiting against lost work.
 
-For: clusters whose tasks read large inputs from each other's disks.
-Not for: machines that differ, and tasks that disturb each other (``whare``, CoCo).
+Quincy suits clusters whose tasks read large inputs from each other's disks. For machines that differ and
+tasks that disturb each other see ``whare`` and ``coco``.
 
-Costs are in thousandths of a second of work lost, so that p* = theta of Table C.3 is 1,000 a second.
+Costs are thousandths of a second of lost work, so that p* = theta of Table C.3 is 1,000 per second.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ GIGABYTE = 10**9
 
 
 class QuincyModel(DataModel):
-    """All terms of Tables C.2 and C.3.
+    """The cost model with all terms of Tables C.2 and C.3.
 
     Args:
         psi: cost of moving 1 GB across a top-of-rack switch; 1,000 is 8 Gb/s.
-        xi: cost of moving 1 GB across the aggregation switch; not below ``psi``.
-        omega: cost of a second of waiting. A task waits for a better place as long as moving its data would
-            take when this equals ``theta``; above that, who waits displaces who runs ever again.
-        theta: cost of losing a second of work (1,000: as the table has it).
+        xi: cost of moving 1 GB across the aggregation switch; at least ``psi``.
+        omega: cost of a second of waiting. If it equals ``theta``, a task waits for a better place for at
+            most the time that moving its data would take. If it is larger, waiting tasks displace running
+            tasks again and again.
+        theta: cost of losing a second of work (1,000: as in the table).
         threshold: the share of the input that a machine or rack must hold for an arc of its own.
         machine_arcs: the most such arcs to machines for each task.
         rack_arcs: the most such arcs to racks for each task.
@@ -51,7 +52,10 @@ class QuincyModel(DataModel):
         super().__init__(threshold=threshold, machine_arcs=machine_arcs, rack_arcs=rack_arcs)
         not_negative(self.name, psi=psi, xi=xi, omega=omega, theta=theta)
         if xi < psi:
-            raise BadModelError(f"model quincy: xi is {xi}, below psi ({psi}); far is never nearer than near")
+            raise BadModelError(
+                f"model quincy: xi is {xi}, below psi ({psi}); "
+                "xi must be at least psi, because a longer way cannot cost less"
+            )
         self.psi = psi
         self.xi = xi
         self.omega = omega
@@ -60,11 +64,11 @@ class QuincyModel(DataModel):
         self._here_machine = np.zeros(0, np.int64)
 
     def moving(self, in_rack: Ints, across: Ints) -> Ints:
-        """The data term: psi * R + xi * X for bytes from the same rack and from others; any shape."""
+        """Return the data term psi * R + xi * X for bytes from the same rack and from others; any shape."""
         return whole((self.psi * in_rack.astype(np.float64) + self.xi * across.astype(np.float64)) / GIGABYTE)
 
     def data_costs(self, state: ClusterState, found: Holdings) -> DataCosts:
-        """Gamma for machines (not running there), rho for racks, alpha for anywhere."""
+        """Return gamma for machines (without running time), rho for racks, alpha for the whole cluster."""
         machine_total = found.total[found.machine_task]
         rack_total = found.total[found.rack_task]
         rho = self.moving(found.rack_bytes - found.rack_least, rack_total - found.rack_bytes)
@@ -76,16 +80,16 @@ class QuincyModel(DataModel):
         return DataCosts(gamma, rho, alpha)
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Omega for each second waited in all."""
+        """Return omega for each second of waiting, over all waits of the task."""
         return waiting_cost(state, tasks, self.omega)
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Gamma of a running task: d* - p*, the data term less all the time that it has run."""
+        """Return gamma of a running task: d* - p*, the data term less theta for each second of running."""
         lost = self.theta * state.tasks.running_time(tasks, state.now)
         return whole(np.maximum(self._data_here(state, tasks) - lost, -COST_MAX))
 
     def _data_here(self, state: ClusterState, tasks: Ints) -> Ints:
-        """d* of the machine where each task runs; worked out once for each placement."""
+        """Return d* of the machine where each task runs, computed once for each placement."""
         missing = len(state.tasks.alive) - len(self._here_cost)
         if missing > 0:
             self._here_cost = np.concatenate([self._here_cost, np.zeros(missing, np.int64)])
@@ -101,17 +105,17 @@ class QuincyModel(DataModel):
         return self._here_cost[tasks]
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
-        """Note where their data lies; their rows may have been others'."""
+        """Record the machines with the tasks' data. A row may have belonged to another task before."""
         super().add_tasks(state, tasks)
         self._forget(tasks)
 
     def remove_machine(self, state: ClusterState, machine: int) -> None:
-        """Its row may be another machine's soon."""
+        """Drop the cached costs at the machine, because another machine may soon have its row."""
         super().remove_machine(state, machine)
         self._here_machine[self._here_machine == machine] = ABSENT
 
     def changed_tasks(self, tasks: Ints) -> None:
-        """Their data term where they run is another one, too."""
+        """Drop the cached data terms of running tasks, too."""
         super().changed_tasks(tasks)
         self._forget(tasks)
 
@@ -119,7 +123,7 @@ class QuincyModel(DataModel):
         self._here_machine[tasks[tasks < len(self._here_machine)]] = ABSENT
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """The bytes and what they cost, and the discount where it runs."""
+        """Return the bytes, their cost, and the discount for the time that the task has run there."""
         text = self.explain_data(state, task, resource)
         here = int(state.tasks.machine[task])
         if here == ABSENT or here != state.resources.machine[resource]:
@@ -130,11 +134,11 @@ class QuincyModel(DataModel):
         return f"{text}, less {ran:.0f} s of work done: {cost}"
 
     def explain_data(self, state: ClusterState, task: int, resource: int) -> str:
-        """The data term at a resource in words."""
+        """Return the data term at a resource as text."""
         found = holdings(state, np.array([task]))
         total = int(found.total[0])
         if total == 0:
-            return "there is no input to move"
+            return "the task has no input to move"
         if state.resources.machine[resource] == ABSENT:
             costs = self.data_costs(state, found)
             at_rack = costs.rack[found.rack == resource]
@@ -144,7 +148,7 @@ class QuincyModel(DataModel):
         on_machine, in_rack = (int(each[0]) for each in held_at(state, found, machine))
         cost = int(self.moving(np.array(in_rack - on_machine), np.array(total - in_rack)))
         return (
-            f"of {gigabytes(total)} of input {gigabytes(on_machine)} are there, "
-            f"{gigabytes(in_rack - on_machine)} in its rack ({self.psi} a GB) "
-            f"and {gigabytes(total - in_rack)} elsewhere ({self.xi} a GB): {cost}"
+            f"of {gigabytes(total)} of input, {gigabytes(on_machine)} are on the machine, "
+            f"{gigabytes(in_rack - on_machine)} in its rack (cost {self.psi} per GB) "
+            f"and {gigabytes(total - in_rack)} elsewhere (cost {self.xi} per GB): {cost}"
         )

@@ -1,14 +1,14 @@
-"""The four policies of Whare-Map (§7.2): machine types, neighbours, or both, by scores that were measured.
+"""The four policies of Whare-Map (§7.2): measured costs by machine type, by neighbours, or by both.
 
-For: heterogeneous machines that are shared, and work that recurs. Not for: data and resource demands.
+Whare suits shared, heterogeneous clusters with recurring work. It ignores input data and resource demands.
 
-Costs are picoseconds per instruction (§7.2.2). The network is that of Figure 7.2: each task has one arc to
-its class TA_c, and that goes on to aggregators MA_m of machine types at Psi(c, m), to single machines at
-Xi(c, L_m, m), and to X at alpha. (alpha is the same for all tasks of a class, so one arc from TA_c does
-for the thesis' one from each task.)
+Costs are picoseconds per instruction (§7.2.2). The network is that of Figure 7.2. Each task has one arc to
+its class TA_c. Arcs lead from there to the aggregators MA_m of machine types at Psi(c, m), to single machines
+at Xi(c, L_m, m), and to X at alpha. (The thesis has an arc to X for each task. Alpha is the same for all tasks
+of a class, so one arc from TA_c replaces these.)
 
-What is not known is found out: where a class has never run on a type of machine, that type costs a little
-less than the best that is known, for at most ``trials`` of its tasks at a time.
+The policies explore unknown combinations. A type of machine on which a class never ran costs slightly less
+than the best known type, for at most ``trials`` tasks of the class at a time.
 """
 
 from __future__ import annotations
@@ -37,36 +37,37 @@ from dios.firmament.models.cost_terms import (
 from dios.firmament.models.protocol import ClassArcs, Options
 
 CLASSES_MAX = 256
-"""So many classes are scored, those with the most tasks: tables of machines and classes stay small."""
+"""The most classes with scores, those with the most tasks. This keeps the tables of machines and classes
+small."""
 
 RATIO = 1000.0
-"""The best score of a class of which only ratios are known."""
+"""The best score of a class without measurements in picoseconds; its ratios are scaled to this."""
 
 
 @dataclass
 class Scores:
-    """Tables over C scored classes, T types of machines, and C classes beside; NaN: not known."""
+    """Tables over C scored classes, T types of machines, and C classes of neighbours; NaN means unknown."""
 
     number: Ints
-    """Which row a class of ``ClusterState.equivalences`` has here; ABSENT: it has no profile."""
+    """The row of each class of ``ClusterState.equivalences`` in these tables, or ABSENT without a profile."""
     mean: Floats
-    """Psi(c, t), shape (C, T): among whomever."""
+    """Psi(c, t), shape (C, T): the score with any neighbours."""
     alone: Floats
-    """Shape (C, T)."""
+    """The score without neighbours, shape (C, T)."""
     harm: Floats
-    """What each class beside adds, shape (C, T, C); 0 where nothing is known."""
+    """The amount that each class of neighbours adds, shape (C, T, C); 0 where unknown."""
     known: Flags
-    """Where ``harm`` is known."""
+    """True where ``harm`` is known."""
     position: int = 0
-    """The knowledge base's, when this was made."""
+    """The position of the knowledge base when the tables were made."""
     made: float = 0.0
-    """The scheduler's time then."""
+    """The scheduler's time when the tables were made."""
     present: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The classes that there were then."""
+    """The classes with tasks when the tables were made."""
 
 
 def scores(state: ClusterState, base: KnowledgeBase | None, present: Ints) -> Scores:
-    """What the knowledge base says of classes, numbers of ``ClusterState.equivalences``."""
+    """Return the knowledge base's scores of the classes ``present`` (numbers of ``state.equivalences``)."""
     names = state.equivalences.names
     number = np.full(len(names), ABSENT, np.int64)
     types = state.machine_types.names
@@ -89,7 +90,7 @@ def scores(state: ClusterState, base: KnowledgeBase | None, present: Ints) -> Sc
 
 
 def _metric(base: KnowledgeBase | None, name: str, types: list[str]) -> Metric | None:
-    """The first of the metrics that is known on a type of machine here: all of a class is in that one."""
+    """Return the first metric known on any type of machine here, used for the whole class, or None."""
     profiles = [base.profile(name, each) for each in types] if base is not None else []
     found = {scored[0] for each in profiles if each is not None and (scored := each.score())}
     return next((metric for metric in SCORES if metric in found), None)
@@ -121,7 +122,7 @@ def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], t
 
 
 def without_types(made: Scores) -> Scores:
-    """What a policy knows that cannot tell types apart (Whare-C): the mean over the types."""
+    """Return the means over all types (Whare-C, which does not distinguish types)."""
     counts = np.maximum(np.count_nonzero(made.known, axis=1, keepdims=True), 1)
     harm = made.harm.sum(axis=1, keepdims=True) / counts
     known = made.known.any(axis=1, keepdims=True)
@@ -136,7 +137,7 @@ def without_types(made: Scores) -> Scores:
 
 
 def without_affinity(made: Scores) -> Scores:
-    """Interference by type, but all types equally good without it (Whare-Cs)."""
+    """Return scores with interference by type in which all types have equal scores alone (Whare-Cs)."""
     scale = _row_means(made.alone) / np.where(made.alone > 0, made.alone, 1.0)
     scale = np.where(np.isnan(scale), 1.0, scale)
     return Scores(
@@ -150,7 +151,7 @@ def without_affinity(made: Scores) -> Scores:
 
 
 def _row_means(table: Floats) -> Floats:
-    """The mean of what is known in each row, as a column; a scored class knows something."""
+    """Return the mean of the known values of each row, as a column. Each scored class has a known value."""
     known = ~np.isnan(table)
     sums: Floats = np.where(known, table, 0.0).sum(axis=1, keepdims=True)
     return sums / np.maximum(np.count_nonzero(known, axis=1, keepdims=True), 1)
@@ -158,26 +159,26 @@ def _row_means(table: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Who runs where and what that does, over M machines and C scored classes."""
+    """The running tasks of M machines and their effect on C scored classes."""
 
     machines: Ints
-    """Rows, shape (M,)."""
+    """Rows of the machines, shape (M,)."""
     place: Ints
-    """Which of ``machines`` a resource row is."""
+    """The index in ``machines`` of each resource row, or ABSENT."""
     types: Ints
-    """Numbers of their types, shape (M,)."""
+    """Numbers of the machines' types, shape (M,)."""
     counts: Ints
-    """Running tasks by class, shape (M, C)."""
+    """Running tasks by scored class, shape (M, C)."""
     all: Ints
     """Running tasks of any class, shape (M,)."""
     added: Floats
-    """What all that run there add to the score of each class, shape (M, C)."""
+    """The amount that the classes running there add to the score of each class, shape (M, C)."""
     informed: Floats
-    """Of how many of them that is known, shape (M, C)."""
+    """The number of these classes whose effect is known, shape (M, C)."""
 
 
 def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Neighbours:
-    """Count who runs where, and with ``effects`` add up what they do."""
+    """Count the running tasks of each machine and, with ``effects``, add up their effects."""
     machines = state.resources.at(Level.MACHINE)
     place = np.full(len(state.resources.alive), ABSENT, np.int64)
     place[machines] = np.arange(len(machines))
@@ -191,7 +192,7 @@ def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Ne
     types = state.resources.machine_type[machines]
     there = (counts > 0).astype(np.float64)
     added, informed = np.zeros(counts.shape), np.zeros(counts.shape)
-    # One product of matrices for each type: harm is a matter of the type, the class, and who is beside.
+    # One matrix product for each type, because harm depends on the type, the class and the neighbours.
     for kind in np.unique(types).tolist() if classes and effects else ():
         mine = types == kind
         added[mine] = there[mine] @ made.harm[:, kind, :].T
@@ -200,20 +201,20 @@ def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Ne
 
 
 def beside(made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int) -> Floats:
-    """Xi(c, L_m, c_m) of classes at machines; as ``KnowledgeBase.score_beside`` has it.
+    """Return Xi(c, L_m, c_m), the scores of classes at machines, as in ``KnowledgeBase.score_beside``.
 
     Args:
         made: the scores.
-        around: who runs where.
+        around: the running tasks.
         rows: rows of classes in ``made``, shape (n,).
         places: indices of machines in ``around``, shape (n,).
-        itself: how many of the tasks there are not beside but the very task that is asked about: 0 or 1.
+        itself: 1 if the task in question is itself among the running tasks there, else 0.
 
     Returns:
-        Scores, shape (n,); NaN where the class was never seen on that type of machine.
+        Scores, shape (n,); NaN where the class never ran on that type of machine.
     """
     types = around.types[places]
-    # Who is the only one of its class there does nothing to itself.
+    # A task that is the only one of its class there has no neighbour of that class.
     single = (around.counts[places, rows] == itself) & (itself > 0)
     added = around.added[places, rows] - np.where(single, made.harm[rows, types, rows], 0.0)
     informed = around.informed[places, rows] - (single & made.known[rows, types, rows])
@@ -230,36 +231,36 @@ MACHINES = 2
 
 
 class _View(NamedTuple):
-    """What a round looks at."""
+    """The data that a round reads."""
 
     scores: Scores
     around: Neighbours
     worst: Floats
     """Alpha by class of ``ClusterState.equivalences``."""
     average: Floats
-    """The lower bound of the cost of waiting, likewise."""
+    """The lower bound of the cost of waiting, by class of ``ClusterState.equivalences``."""
 
 
 class WhareModel(BaseModel):
-    """What the four have in common.
+    """The base of the four policies.
 
     Args:
         omega: cost of a second of waiting, in picoseconds per instruction.
-        theta: what each second that a task ran takes off the cost of staying.
-        unknown: the score of a class of which nothing is known.
-        trials: how many tasks of a class may try a type of machine at once that it never ran on.
+        theta: the amount by which each second of running reduces the cost of staying.
+        unknown: the score of a class without any measurement.
+        trials: the most tasks of a class that run at once on a type of machine that is new to the class.
         arcs: the most arcs from one class to single machines.
-        load: cost of a machine that is full against an empty one, on MA -> M (0: as in the thesis).
-        refresh: new scores are looked at after so many seconds.
+        load: cost of a full machine compared with an empty one, on arcs MA -> M (0: as in the thesis).
+        refresh: seconds before the scores are computed again.
 
     Raises:
         BadModelError: a value is out of range.
     """
 
     by_type = True
-    """Whether types of machines are told apart: arcs to MA_m."""
+    """True if the policy has arcs to the aggregators MA_m of machine types."""
     by_neighbours = True
-    """Whether neighbours matter: arcs to machines."""
+    """True if the policy considers neighbours and has arcs to single machines."""
 
     def __init__(
         self,
@@ -293,11 +294,11 @@ class WhareModel(BaseModel):
         self._seen: _View | None = None
 
     def policy(self, made: Scores) -> Scores:
-        """What of the scores this policy looks at."""
+        """Return the scores as this policy sees them."""
         return made
 
     def begin(self, state: ClusterState) -> None:
-        """Who runs where is counted again."""
+        """Drop the counts of the last round."""
         self._seen = None
 
     def _view(self, state: ClusterState) -> _View:
@@ -308,7 +309,7 @@ class WhareModel(BaseModel):
         return self._seen
 
     def _current(self, state: ClusterState) -> Scores:
-        """The scores, at most ``refresh`` seconds old."""
+        """Return the scores, at most ``refresh`` seconds old."""
         known = self._scores
         present, count = np.unique(state.tasks.equivalence[state.tasks.all()], return_counts=True)
         if (
@@ -326,13 +327,13 @@ class WhareModel(BaseModel):
         return known
 
     def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
-        """Alpha and the average score of each class (§7.2.2)."""
+        """Return alpha and the average score of each class (§7.2.2)."""
         worst = np.full(len(state.equivalences), float(self.unknown))
         average = worst.copy()
         scored = np.flatnonzero(made.number != ABSENT)
         if len(scored) == 0:
             return worst, average
-        # By row of the scores; a scored class is known on some type.
+        # These are rows of the scores. Each scored class has a value for at least one type.
         rows = made.number[scored]
         worst[scored] = np.nanmax(made.mean[rows], axis=1)
         average[scored] = np.nanmean(made.mean[rows], axis=1)
@@ -349,17 +350,17 @@ class WhareModel(BaseModel):
     # Tasks ------------------------------------------------------------------------------------------
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
-        """T -> TA_c, for nothing."""
+        """Return one arc from each task to its class TA_c, at cost 0."""
         classes = class_numbers(TASKS, state.tasks.equivalence[tasks])
         return Options(np.arange(len(tasks)), classes, np.zeros(len(tasks), np.int64))
 
     def task_to_unscheduled(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Omega a second, and never below the average score; one more, so that a tie means a place."""
+        """Return omega for each second, at least the average score, plus 1 so that a tie gives a place."""
         average = self._view(state).average[state.tasks.equivalence[tasks]]
         return whole(np.maximum(self.omega * state.tasks.waiting_time(tasks, state.now), average)) + 1
 
     def task_continuation(self, state: ClusterState, tasks: Ints) -> Ints:
-        """Gamma: the score where it runs, less a discount for all the time that it has run."""
+        """Return gamma: the score at the present machine, less theta for each second of running."""
         view = self._view(state)
         cost = np.full(len(tasks), float(self.unknown))
         rows = view.scores.number[state.tasks.equivalence[tasks]]
@@ -369,7 +370,7 @@ class WhareModel(BaseModel):
         return whole(cost - self.theta * state.tasks.running_time(tasks, state.now))
 
     def _here(self, view: _View, rows: Ints, places: Ints) -> Floats:
-        """The scores of running tasks where they are; the class's mean where that is not known."""
+        """Return the scores of running tasks at their machines, or the class's mean where unknown."""
         if self.by_neighbours:
             here = beside(view.scores, view.around, rows, places, 1)
         else:
@@ -381,7 +382,10 @@ class WhareModel(BaseModel):
     # Classes ----------------------------------------------------------------------------------------
 
     def class_to_classes(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """TA_c -> MA_m at Psi(c, m); what was never tried a little below the best, for few at a time."""
+        """Return the arcs TA_c -> MA_m at Psi(c, m).
+
+        A type that a class never tried costs slightly less than the best type, for few tasks at a time.
+        """
         view = self._view(state)
         members = class_members(classes[class_kinds(classes) == TASKS])
         if not self.by_type or len(members) == 0:
@@ -397,7 +401,7 @@ class WhareModel(BaseModel):
         return ClassArcs(source, target, whole(psi.ravel()), capacity.ravel())
 
     def _psi(self, view: _View, members: Ints, types: Ints) -> tuple[Floats, Flags]:
-        """Psi of classes by type of machine, and where it was measured; shape (classes, types)."""
+        """Return Psi of classes by type of machine, and True where it is measured; shape (classes, types)."""
         rows = view.scores.number[members]
         psi = np.full((len(members), len(types)), float(self.unknown))
         tried = np.zeros(psi.shape, np.bool_)
@@ -410,7 +414,7 @@ class WhareModel(BaseModel):
         return psi, tried
 
     def _running_by_type(self, state: ClusterState, members: Ints, types: Ints) -> Ints:
-        """How many tasks of each class run on each type, shape (classes, types)."""
+        """Return the number of running tasks of each class on each type, shape (classes, types)."""
         running = running_tasks(state)
         kind = state.resources.machine_type[state.tasks.machine[running]]
         equivalence = state.tasks.equivalence[running]
@@ -419,7 +423,7 @@ class WhareModel(BaseModel):
         return cells.reshape(-1, width)[np.ix_(members, types)].astype(np.int64)
 
     def class_to_resources(self, state: ClusterState, classes: Ints) -> ClassArcs:
-        """MA_m -> machines of the type; TA_c -> the best machines at Xi; TA_c -> X at alpha."""
+        """Return the arcs MA_m -> its machines, TA_c -> the best machines at Xi, and TA_c -> X at alpha."""
         view = self._view(state)
         kinds, members = class_kinds(classes), class_members(classes)
         tasks = members[kinds == TASKS]
@@ -447,7 +451,10 @@ class WhareModel(BaseModel):
         return ClassArcs(class_numbers(MACHINES, around.types[chosen]), machines, load, slots)
 
     def _of_neighbours(self, state: ClusterState, view: _View, number: int, wanted: int) -> ClassArcs:
-        """Arcs to the ``wanted`` best machines with room, one task each: Xi is about who is there now."""
+        """Return arcs to the ``wanted`` best machines with room, one task each.
+
+        Each arc takes one task, because Xi holds for the present neighbours only.
+        """
         row = int(view.scores.number[number])
         table, around = state.resources, view.around
         most = min(wanted, self.arcs)
@@ -463,11 +470,11 @@ class WhareModel(BaseModel):
         ones = np.ones(len(order), np.int64)
         return ClassArcs(source, machines[places[order]], whole(cost[order]), ones)
 
-    # For people -------------------------------------------------------------------------------------
+    # Explanations -----------------------------------------------------------------------------------
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
-        """The scores that the cost is made of."""
-        # The task may have come after the last round.
+        """Return the scores that form the cost."""
+        # The task may have arrived after the last round.
         self.begin(state)
         view = self._view(state)
         number = int(state.tasks.equivalence[task])
@@ -475,7 +482,7 @@ class WhareModel(BaseModel):
         row = int(view.scores.number[number])
         machine = int(state.resources.machine[resource])
         if row == ABSENT:
-            return f"nothing was measured of class {name!r} yet: every place costs {self.unknown}"
+            return f"class {name!r} has no measurements yet: every place costs {self.unknown}"
         if machine == ABSENT:
             return f"class {name!r} at its worst place: {view.worst[number]:.0f} ps per instruction"
         place = view.around.place[[machine]]
@@ -487,7 +494,7 @@ class WhareModel(BaseModel):
         if self.by_neighbours:
             others = int(view.around.all[place[0]]) - here
             among = float(beside(view.scores, view.around, np.array([row]), place, here)[0])
-            parts.append(f"{_score(among)} beside the {others} others that run there")
+            parts.append(f"{_score(among)} next to the {others} other tasks that run there")
         return f"class {name!r} in ps per instruction: {', '.join(parts)}"
 
 
@@ -496,7 +503,7 @@ def _score(value: float) -> str:
 
 
 class WhareM(WhareModel):
-    """Affinity to types of machines alone."""
+    """The policy by machine type alone."""
 
     name = "whare-m"
     summary = "types of machines, by measured instructions per second (section 7.2)"
@@ -504,31 +511,31 @@ class WhareM(WhareModel):
 
 
 class WhareC(WhareModel):
-    """Co-location alone; types of machines are not told apart."""
+    """The policy by neighbours alone. It does not distinguish types of machines."""
 
     name = "whare-c"
-    summary = "co-location interference, whatever the machine (section 7.2)"
+    summary = "co-location interference on any machine type (section 7.2)"
     by_type = False
 
     def policy(self, made: Scores) -> Scores:
-        """The mean over all types."""
+        """Return the mean over all types."""
         return without_types(made)
 
 
 class WhareCs(WhareModel):
-    """Co-location by type of machine, without preferring a type for itself."""
+    """The policy by neighbours on each type of machine, without a preference for a type itself."""
 
     name = "whare-cs"
     summary = "co-location interference by type of machine (section 7.2)"
     by_type = False
 
     def policy(self, made: Scores) -> Scores:
-        """All types are alike for a task that is alone."""
+        """Return scores that are equal on all types for a task without neighbours."""
         return without_affinity(made)
 
 
 class WhareMCs(WhareModel):
-    """Both: affinity to types, and co-location by type."""
+    """The policy by both machine type and neighbours."""
 
     name = "whare-mcs"
     summary = "types of machines and co-location interference together (section 7.2)"

@@ -142,9 +142,9 @@ def use(before: MachineReading, after: MachineReading) -> MachineUse:
     )
 
 
-def _load(told: str) -> tuple[float, float, float]:
+def _load(content: str) -> tuple[float, float, float]:
     try:
-        one, five, fifteen = (float(word) for word in told.split()[:3])
+        one, five, fifteen = (float(word) for word in content.split()[:3])
     except ValueError:
         return 0.0, 0.0, 0.0
     return one, five, fifteen
@@ -180,11 +180,11 @@ def _links(proc: Path) -> tuple[int, int]:
 def _pressures(folder: Path) -> dict[str, PressureStall]:
     found: dict[str, PressureStall] = {}
     for name in _RESOURCES:
-        told = procfs.text(folder / name)
-        if not told:
+        content = procfs.text(folder / name)
+        if not content:
             continue
         kinds: dict[str, dict[str, str]] = {}
-        for row in told.splitlines():
+        for row in content.splitlines():
             kind, *pairs = row.split()
             kinds[kind] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         some, full = kinds.get("some", {}), kinds.get("full", {})

@@ -38,10 +38,10 @@ def numbers(line: str, count: int) -> list[int]:
     return found if len(found) == count else [0] * count
 
 
-def rows(told: str, separator: str = ":") -> dict[str, int]:
+def rows(content: str, separator: str = ":") -> dict[str, int]:
     """Return the rows ``name: number`` of a text; other rows and units behind numbers are ignored."""
     found: dict[str, int] = {}
-    for row in told.splitlines():
+    for row in content.splitlines():
         name, _, value = row.partition(separator)
         words = value.split()
         if words and words[0].isdecimal():

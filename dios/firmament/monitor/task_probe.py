@@ -170,14 +170,14 @@ class TaskProbe:
         self._proc = Path(proc)
         self._group = Path(group) if group is not None else None
         self._known: dict[tuple[int, int], _Process] = {}
-        self._start_of: dict[int, int] = {}
-        self._found: set[int] = set()
+        self._start_times: dict[int, int] = {}
+        self._descendants: set[int] = set()
         """Processes found as children of others, and not given by the caller; they may have ended."""
         self._gone = _Counts()
         self._peak = 0
         self._missing: set[str] = set()
 
-    def look(self, now_ns: int, pids: Iterable[int] = (), *, proportional: bool = False) -> TaskReading:
+    def read(self, now_ns: int, pids: Iterable[int] = (), *, proportional: bool = False) -> TaskReading:
         """Read the task's present state.
 
         Args:
@@ -188,13 +188,13 @@ class TaskProbe:
                 for this, so it is skipped above ``PROFILE_PROPORTIONAL_BYTES_MAX`` of real memory.
         """
         self._missing = set()
-        ours = set(self._members())
-        followed, self._found = self._found, set()
-        told = {*pids, *ours, *followed}
-        self._start_of = {pid: start for pid, start in self._start_of.items() if pid in told}
+        members = set(self._members())
+        followed, self._descendants = self._descendants, set()
+        candidates = {*pids, *members, *followed}
+        self._start_times = {pid: start for pid, start in self._start_times.items() if pid in candidates}
         living: dict[int, _Process] = {}
         threads = 0
-        waiting = sorted(told, reverse=True)
+        waiting = sorted(candidates, reverse=True)
         while waiting:
             pid = waiting.pop()
             if pid in living:
@@ -203,16 +203,16 @@ class TaskProbe:
                 self._missing.add(_TOO_MANY)
                 # Keep its earlier counts: a later reading may include it again.
                 living |= {key[0]: process for key, process in self._known.items() if key[0] == pid}
-                self._found |= followed.intersection({pid})
+                self._descendants |= followed.intersection({pid})
                 continue
-            process = self._process(pid, member=pid in ours)
+            process = self._process(pid, member=pid in members)
             if process is None:
                 continue
             living[pid] = process
             threads += len(process.threads)
             found = process.children.difference(living)
-            self._found |= found | followed.intersection({pid})
-            ours |= found
+            self._descendants |= found | followed.intersection({pid})
+            members |= found
             waiting.extend(found)
         self._retire(living)
         return self._reading(now_ns, threads, proportional=proportional)
@@ -268,8 +268,8 @@ class TaskProbe:
         # A process in the group, or a child, belongs to the task. The number of a process that the caller
         # gave may have passed to an unrelated process, so its start time must match.
         if member:
-            self._start_of[pid] = start
-        elif self._start_of.setdefault(pid, start) != start:
+            self._start_times[pid] = start
+        elif self._start_times.setdefault(pid, start) != start:
             return None
         found = self._known.get((pid, start))
         if stat[0] in _ENDED:
@@ -280,7 +280,7 @@ class TaskProbe:
         ticks = int(stat[11]) + int(stat[12])
         found.own = _Counts(ticks * _TICK_NS, 0, 0, 0, int(stat[7]), int(stat[9]), read, written)
         found.virtual, found.resident = int(stat[20]), int(stat[21]) * _PAGE
-        self._look_at_threads(folder, found)
+        self._read_threads(folder, found)
         self._peak = max(self._peak, procfs.rows(procfs.text(folder / "status")).get("VmHWM", 0) * limits.KIB)
         return found
 
@@ -302,7 +302,7 @@ class TaskProbe:
         rows = procfs.rows(text)
         return rows.get("read_bytes", 0), rows.get("write_bytes", 0)
 
-    def _look_at_threads(self, folder: Path, process: _Process) -> None:
+    def _read_threads(self, folder: Path, process: _Process) -> None:
         tids = procfs.listed_numbers(folder / "task")
         if len(tids) > limits.PROFILE_THREADS_MAX:
             self._missing.add(_TOO_MANY)

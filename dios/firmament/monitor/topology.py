@@ -63,7 +63,7 @@ def read_topology(
     Raises:
         BadTopologyError: the system names no processor at all, or more than the limits allow.
     """
-    found = _Finder(Path(root), Path(proc), process)
+    found = _TopologyReader(Path(root), Path(proc), process)
     online = found.online()
     allowed = frozenset(found.allowed(online))
     model, clock = found.model()
@@ -89,7 +89,7 @@ def read_topology(
 
 
 @dataclass(slots=True)
-class _Finder:
+class _TopologyReader:
     """A reader of sysfs and procfs that records the missing parts."""
 
     root: Path
@@ -133,10 +133,10 @@ class _Finder:
 
     def model(self) -> tuple[str, int]:
         """Return the processor's name and its highest clock in kHz."""
-        told = procfs.text(self.proc / "cpuinfo")
+        content = procfs.text(self.proc / "cpuinfo")
         rows = [
             (key.strip(), value.strip())
-            for key, _, value in (row.partition(":") for row in told.splitlines())
+            for key, _, value in (row.partition(":") for row in content.splitlines())
         ]
         first = {key: value for key, value in reversed(rows) if value}
         model = first.get("model name") or first.get("cpu model") or first.get("cpu")
@@ -238,11 +238,11 @@ class _Finder:
             children[key] = []
             innermost.update(dict.fromkeys(key[2], key))
 
-        def made(key: tuple[Part, int, tuple[int, ...]]) -> Element:
+        def element_of(key: tuple[Part, int, tuple[int, ...]]) -> Element:
             inside = sorted(children[key], key=lambda child: child[2] or (limits.TOPOLOGY_CPUS_MAX,))
-            return Element(key[0], key[1], key[2], found[key], tuple(made(child) for child in inside))
+            return Element(key[0], key[1], key[2], found[key], tuple(element_of(child) for child in inside))
 
-        return made(keys[0])
+        return element_of(keys[0])
 
     # Memory, control groups, devices --------------------------------------------------------------------
 

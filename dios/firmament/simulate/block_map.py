@@ -32,7 +32,7 @@ _COPIES: Final = 3
 _MASK: Final = 2**64 - 1
 
 
-def mixed(value: int) -> int:
+def hash64(value: int) -> int:
     """Return a 64-bit hash in which each bit depends on all bits of the value (splitmix64's finish)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -54,7 +54,7 @@ class BlockMap:
     def __init__(self, machines: Sequence[MachineDescriptor], seed: int) -> None:
         if not machines:
             raise InvalidError("cannot place blocks: there are no machines. Give at least one")
-        self._seed = mixed(seed)
+        self._seed = hash64(seed)
         self._all = [machine.machine for machine in machines]
         self._racks: dict[str, list[int]] = {}
         for machine in machines:
@@ -64,14 +64,14 @@ class BlockMap:
 
     def copies(self, file: int, block: int) -> tuple[int, ...]:
         """Return the machines that hold a block: three on two racks, or fewer in a smaller cluster."""
-        key = mixed(self._seed ^ mixed((file << 20) ^ block))
+        key = hash64(self._seed ^ hash64((file << 20) ^ block))
         first = self._all[key % len(self._all)]
         others = [name for name in self._rack_names if name != self._rack_of[first]]
-        key = mixed(key)
+        key = hash64(key)
         if not others:
             return self._spread(self._racks[self._rack_of[first]], key, first)
         rack = self._racks[others[key % len(others)]]
-        return (first, *self._distinct(rack, mixed(key), _COPIES - 1))
+        return (first, *self._distinct(rack, hash64(key), _COPIES - 1))
 
     def input_of(self, file: int, size: int) -> tuple[Block, ...]:
         """Return the blocks of a file of ``size`` bytes; the last block may be short."""

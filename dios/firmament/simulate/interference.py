@@ -99,12 +99,12 @@ class Pace(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def alone(program: ProgramModel, machine: MachineModel) -> Pace:
+def pace_alone(program: ProgramModel, machine: MachineModel) -> Pace:
     """Return the pace of a program on an idle machine; on the best type it is the ideal of Figure 8.1."""
-    return together([program], machine)[0]
+    return paces_together([program], machine)[0]
 
 
-def together(programs: Sequence[ProgramModel], machine: MachineModel) -> list[Pace]:
+def paces_together(programs: Sequence[ProgramModel], machine: MachineModel) -> list[Pace]:
     """Return the pace of each program when all of them run on one machine, in the same order."""
     first = [_undisturbed(program, machine) for program in programs]
     hits = _hit_rates(programs, machine)
@@ -181,15 +181,15 @@ def _hit_rates(programs: Sequence[ProgramModel], machine: MachineModel) -> list[
     """
     sharing = [program for program in programs if program.traffic and program.working_set]
     cache = machine.cache * machine.sockets
-    alone_ones = [_hit_alone(program, machine) for program in programs]
+    hits_alone = [_hit_alone(program, machine) for program in programs]
     if sum(program.working_set for program in sharing) <= cache:
-        return alone_ones
+        return hits_alone
     traffic = sum(program.traffic for program in sharing)
     return [
         min(hit, cache * program.traffic / traffic / program.working_set)
         if program.traffic and program.working_set
         else 1.0
-        for program, hit in zip(programs, alone_ones, strict=True)
+        for program, hit in zip(programs, hits_alone, strict=True)
     ]
 
 
@@ -213,9 +213,9 @@ def _stretch(users: Sequence[tuple[float, float, float]], capacity: float) -> fl
     users = [user for user in users if user[2]]
 
     def asked(stretch: float) -> float:
-        return sum(amount / (elsewhere + there * stretch) for elsewhere, there, amount in users)
+        return sum(amount / (elsewhere + at_resource * stretch) for elsewhere, at_resource, amount in users)
 
-    low, high = 1.0, sum(amount / there for _, there, amount in users) / capacity
+    low, high = 1.0, sum(amount / at_resource for _, at_resource, amount in users) / capacity
     if high <= 1.0 or asked(low) <= capacity:
         return 1.0
     for _ in range(STRETCH_STEPS):

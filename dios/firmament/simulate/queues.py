@@ -69,8 +69,8 @@ class QueueScheduler:
         """Remove a task that ended or was withdrawn."""
         del now, report
         if self._waiting.pop(task, None) is None:
-            told, machine = self._running.pop(task)
-            self._take(told, machine, -1)
+            descriptor, machine = self._running.pop(task)
+            self._take(descriptor, machine, -1)
 
     def measured(self, task: int, usage: Resources) -> None:
         """Ignore a measurement: nothing here depends on it."""

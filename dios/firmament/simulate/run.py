@@ -118,7 +118,7 @@ class _RoundDue(NamedTuple):
     """An event: the scheduler decides."""
 
 
-class _RoundLands(NamedTuple):
+class _RoundTakesEffect(NamedTuple):
     """An event: a decision takes effect."""
 
     done: Round
@@ -132,7 +132,7 @@ class _LevelDue(NamedTuple):
     """An event: the utilisation is recorded."""
 
 
-_Due = HostDue | JobSubmission | _RoundDue | _RoundLands | _SampleDue | _LevelDue
+_Due = HostDue | JobSubmission | _RoundDue | _RoundTakesEffect | _SampleDue | _LevelDue
 
 
 class _Engine:
@@ -143,11 +143,11 @@ class _Engine:
     ) -> None:
         self._config = config
         self._progress = progress
-        self._agenda: SimulationEvents[_Due] = SimulationEvents()
-        self._world = World(self._agenda.put, keeps_work=config.keeps_work)
+        self._queue: SimulationEvents[_Due] = SimulationEvents()
+        self._world = World(self._queue.put, keeps_work=config.keeps_work)
         self._bridge = Bridge(config.scheduler, self._world)
         self._events = config.workload.events()
-        self._left_of_job: dict[int, int] = {}
+        self._open_tasks: dict[int, int] = {}
         self._digest = DeltaDigest()
         self._now = 0.0
         self._round_pending = False
@@ -160,22 +160,22 @@ class _Engine:
     def run(self) -> None:
         """Process events in order until the time is over or no events are left."""
         config = self._config
-        self._agenda.put(0.0, _LevelDue(), _LAST)
+        self._queue.put(0.0, _LevelDue(), _LAST)
         if config.sample_interval:
-            self._agenda.put(config.sample_interval, _SampleDue())
+            self._queue.put(config.sample_interval, _SampleDue())
         coming = next(self._events, None)
         while coming or self._follows or self._world.tasks or self._bridge.deciding:
             arrives = coming.time if coming else math.inf
-            due = self._agenda.next_time()
+            due = self._queue.next_time()
             if min(arrives, due) > config.seconds:
-                self._pass(config.seconds)
+                self._advance_time(config.seconds)
                 break
-            self._pass(min(arrives, due))
+            self._advance_time(min(arrives, due))
             if coming and arrives <= due:
-                self._happen(coming)
+                self._process_workload_event(coming)
                 coming = self._following(coming.time)
             else:
-                self._do(self._agenda.take()[1])
+                self._process_queued_event(self._queue.take()[1])
 
     def close(self, real_s: float) -> SimulationOutcome:
         """Complete and return the outcome."""
@@ -193,7 +193,7 @@ class _Engine:
             raise InvariantError(f"the workload's event at {coming.time} s comes after one at {time_s} s")
         return coming
 
-    def _pass(self, at: float) -> None:
+    def _advance_time(self, at: float) -> None:
         """Advance the time to ``at``."""
         span = at - self._now
         self.outcome.slot_seconds += span * self._world.slots
@@ -202,29 +202,29 @@ class _Engine:
 
     # Events -----------------------------------------------------------------------------------------
 
-    def _happen(self, event: Happening) -> None:
+    def _process_workload_event(self, event: Happening) -> None:
         """Process an event of the workload."""
         match event:
             case JobSubmission():
                 self._submit(event)
             case MachineUp():
                 self._world.machine_up(event.machine, event.model)
-                self._bridge.tell(event, self._now)
+                self._bridge.send(event, self._now)
             case MachineDown():
                 if self._world.has_machine(event.machine):
                     self._world.machine_down(event.machine, self._now)
-                    self._bridge.tell(event, self._now)
+                    self._bridge.send(event, self._now)
             case Withdrawal():
                 record = self._world.withdraw(event.task, self._now)
                 if record:
                     self._ended(record)
             case UsageSample():
                 if self._world.runs(event.task):
-                    self._bridge.tell(MeasuredTask(event.task, event.usage), self._now)
+                    self._bridge.send(MeasuredTask(event.task, event.usage), self._now)
         if self._bridge.changed:
             self._want_round()
 
-    def _do(self, item: _Due) -> None:
+    def _process_queued_event(self, item: _Due) -> None:
         """Process an event of the queue."""
         match item:
             case HostDue():
@@ -235,11 +235,11 @@ class _Engine:
                 self._submit(item)
             case _RoundDue():
                 self._round()
-            case _RoundLands():
-                self._land(item.done)
+            case _RoundTakesEffect():
+                self._apply_round(item.done)
             case _SampleDue():
                 self._sample()
-                self._agenda.put(self._now + (self._config.sample_interval or math.inf), _SampleDue())
+                self._queue.put(self._now + (self._config.sample_interval or math.inf), _SampleDue())
             case _LevelDue():
                 self._note_level()
                 self._next_level()
@@ -250,28 +250,28 @@ class _Engine:
         for task in event.tasks:
             self._world.submit(event.job, task, self._now)
         job = event.job.job
-        self._left_of_job[job] = self._left_of_job.get(job, 0) + len(event.tasks)
+        self._open_tasks[job] = self._open_tasks.get(job, 0) + len(event.tasks)
         self.outcome.submitted += len(event.tasks)
-        self._bridge.tell(event, self._now)
+        self._bridge.send(event, self._now)
 
     def _ended(self, record: TaskRecord) -> None:
         self.outcome.ended.append(record)
         if self._config.knowledge and record.instructions:
             self._config.knowledge.add(final_sample(record))
         report = None if math.isnan(record.placed) else record.report()
-        self._bridge.tell(FinishedTask(record.task, report), self._now)
-        self._left_of_job[record.job] -= 1
-        if not self._left_of_job[record.job]:
-            del self._left_of_job[record.job]
+        self._bridge.send(FinishedTask(record.task, report), self._now)
+        self._open_tasks[record.job] -= 1
+        if not self._open_tasks[record.job]:
+            del self._open_tasks[record.job]
             follows = self._config.workload.job_done(record.job, self._now)
             if follows:
                 self._follows += 1
-                self._agenda.put(max(follows.time, self._now), follows)
+                self._queue.put(max(follows.time, self._now), follows)
 
     def _sample(self) -> None:
         knowledge = self._config.knowledge
         for seen in self._world.measure():
-            self._bridge.tell(MeasuredTask(seen.record.task, seen.usage), self._now)
+            self._bridge.send(MeasuredTask(seen.record.task, seen.usage), self._now)
             if knowledge:
                 knowledge.add(running_sample(seen, self._now))
 
@@ -283,7 +283,7 @@ class _Engine:
         )
 
     def _next_level(self) -> None:
-        self._agenda.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)
+        self._queue.put(self._now + self._config.seconds / limits.SIMULATED_LEVELS_MAX, _LevelDue(), _LAST)
 
     # Rounds -------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class _Engine:
         at = math.ceil(self._now / interval) * interval if interval else self._now
         if at < self._now or (self.outcome.rounds and at <= self._last_round):
             at = self._now + (interval or 0.0)
-        self._agenda.put(at, _RoundDue(), _LAST)
+        self._queue.put(at, _RoundDue(), _LAST)
 
     def _round(self) -> None:
         self._last_round = self._now
@@ -304,14 +304,14 @@ class _Engine:
         self.outcome.model = done.model
         takes = self._config.decision_s + (done.total_s if self._config.measured else 0.0)
         if takes:
-            self._agenda.put(self._now + takes, _RoundLands(done), _LAST)
+            self._queue.put(self._now + takes, _RoundTakesEffect(done), _LAST)
         else:
-            self._land(done)
+            self._apply_round(done)
 
-    def _land(self, done: Round) -> None:
-        self._bridge.carry_out(done.deltas, self._now)
+    def _apply_round(self, done: Round) -> None:
+        self._bridge.apply_deltas(done.deltas, self._now)
         self._round_pending = False
-        self._keep(done)
+        self._record_round(done)
         if self._config.checked:
             check(self._config.scheduler, self._world)
         if self._bridge.changed:
@@ -320,7 +320,7 @@ class _Engine:
             # Costs change with time alone, so another round is due even without new messages.
             self._round_pending = True
             later = max(self._now, self._last_round + (self._config.round_interval or PAUSE_S))
-            self._agenda.put(later, _RoundDue(), _LAST)
+            self._queue.put(later, _RoundDue(), _LAST)
         if self._progress:
             world = self._world
             self._progress(
@@ -333,7 +333,7 @@ class _Engine:
                 )
             )
 
-    def _keep(self, done: Round) -> None:
+    def _record_round(self, done: Round) -> None:
         outcome = self.outcome
         line = line_of(done)
         outcome.rounds.append(line)

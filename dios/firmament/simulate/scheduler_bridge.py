@@ -73,26 +73,26 @@ class Bridge:
     def __init__(self, scheduler: Scheduler, world: World) -> None:
         self._scheduler = scheduler
         self._world = world
-        self._waiting: list[Message] = []
+        self._undelivered: list[Message] = []
         self.deciding = False
         """True while a round is computed."""
         self.changed = False
         """True if the scheduler has received a message since its last decision."""
 
-    def tell(self, message: Message, now: float) -> None:
+    def send(self, message: Message, now: float) -> None:
         """Deliver a message now, or after the present round."""
         if self.deciding:
-            self._waiting.append(message)
+            self._undelivered.append(message)
         else:
             self._deliver(message, now)
 
     def decide(self, now: float) -> Round:
-        """Let the scheduler decide; messages are queued until ``carry_out``."""
+        """Let the scheduler decide; messages are queued until ``apply_deltas``."""
         self.changed = False
         self.deciding = True
         return self._scheduler.round(now)
 
-    def carry_out(self, deltas: Sequence[Delta], now: float) -> None:
+    def apply_deltas(self, deltas: Sequence[Delta], now: float) -> None:
         """Apply a round's deltas to the world, then deliver the queued messages.
 
         Stops come before starts, because a task may start in a slot that another one leaves. A delta about a
@@ -100,13 +100,13 @@ class Bridge:
         """
         for delta in deltas:
             if delta.change is not Change.PLACE and self._world.stop(delta.task, now):
-                self._world.note(delta.task, migrated=delta.change is Change.MIGRATE)
+                self._world.count_stop(delta.task, migrated=delta.change is Change.MIGRATE)
         for delta in deltas:
             if delta.change is not Change.PREEMPT:
                 self._world.start(delta.task, delta.target, now)
         self.deciding = False
-        told, self._waiting = self._waiting, []
-        for message in told:
+        messages, self._undelivered = self._undelivered, []
+        for message in messages:
             self._deliver(message, now)
 
     def _deliver(self, message: Message, now: float) -> None:

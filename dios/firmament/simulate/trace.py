@@ -36,7 +36,7 @@ from typing import Final
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Block, JobDescriptor, Kind, Resources, TaskDescriptor
-from dios.firmament.simulate.block_map import BlockMap, file_size, mixed
+from dios.firmament.simulate.block_map import BlockMap, file_size, hash64
 from dios.firmament.simulate.events import (
     Happening,
     JobSubmission,
@@ -105,7 +105,7 @@ class TraceChoice:
 
 
 @dataclass(slots=True)
-class _Life:
+class _TaskHistory:
     """One task from its submission to its end, as the trace has it."""
 
     task: int
@@ -130,7 +130,7 @@ class TraceWorkload:
     def __init__(self, choice: TraceChoice) -> None:
         self._choice = choice
         self._until_us = WINDOW_US + int(choice.seconds * 1e6)
-        self._lives: dict[tuple[int, int], list[_Life]] = {}
+        self._lives: dict[tuple[int, int], list[_TaskHistory]] = {}
         self._tasks = 0
         self._job_share = choice.scale
         self._blocks: BlockMap | None = None
@@ -163,7 +163,7 @@ class TraceWorkload:
         inner = inner_tree(MACHINE_TYPES["C"]) if self._choice.topology else ()
         events: list[MachineUp | MachineDown] = []
         for row in rows:
-            if mixed(row.machine) > share:
+            if hash64(row.machine) > share:
                 continue
             at = _seconds(row.time)
             if row.event is MachineEvent.REMOVE and row.machine in there:
@@ -172,7 +172,7 @@ class TraceWorkload:
             elif row.event is not MachineEvent.REMOVE and row.machine not in there:
                 there.add(row.machine)
                 rack = racks.setdefault(row.machine, len(racks) // RACK_MACHINES)
-                told = google_machine(
+                descriptor = google_machine(
                     row.machine,
                     row.cpus or 0.0,
                     row.memory or 0.0,
@@ -180,7 +180,7 @@ class TraceWorkload:
                     inner=inner,
                     platform=row.platform[:8],
                 )
-                events.append(MachineUp(at, told))
+                events.append(MachineUp(at, descriptor))
             else:
                 self.passed_over[f"machine {row.event.name}"] += 1
         if not events:
@@ -195,7 +195,7 @@ class TraceWorkload:
         wanted = self._choice.machines
         if wanted is None:
             return int(self._choice.scale * (_HASHES - 1))
-        hashes = sorted(mixed(machine) for machine in set(first))
+        hashes = sorted(hash64(machine) for machine in set(first))
         if wanted > len(hashes):
             raise TraceError(
                 f"{self._choice.directory}: cannot simulate {wanted} machines, because the trace begins with "
@@ -210,11 +210,11 @@ class TraceWorkload:
         """Read the rows of all tasks, then return submissions and withdrawals in order of time."""
         share = int(self._job_share * (_HASHES - 1))
         for row in task_rows(self._choice.directory, self._until_us):
-            if mixed(row.job ^ _HASHES - 1) <= share:
+            if hash64(row.job ^ _HASHES - 1) <= share:
                 self._note(row)
         lives = sorted((life for each in self._lives.values() for life in each), key=lambda life: life.task)
         jobs = _jobs(lives)
-        together: dict[tuple[float, int], list[_Life]] = {}
+        together: dict[tuple[float, int], list[_TaskHistory]] = {}
         for life in lives:
             together.setdefault((life.submitted, life.row.job), []).append(life)
         events: list[JobSubmission | Withdrawal] = [
@@ -246,30 +246,30 @@ class TraceWorkload:
         life.latest = at
         _apply(life, row.event, at)
 
-    def _begin(self, row: TraceTaskRow, at: float) -> _Life:
+    def _begin(self, row: TraceTaskRow, at: float) -> _TaskHistory:
         if self._tasks >= limits.TRACE_TASKS_MAX:
             raise TraceError(
                 f"{self._choice.directory}: more than {limits.TRACE_TASKS_MAX} tasks; simulate "
                 "fewer --hours, or a part with --machines or --scale"
             )
         self._tasks += 1
-        return _Life(self._tasks - 1, row, at, at)
+        return _TaskHistory(self._tasks - 1, row, at, at)
 
-    def _task(self, life: _Life) -> SimulatedTask:
+    def _task(self, life: _TaskHistory) -> SimulatedTask:
         row = life.row
         blocks: tuple[Block, ...] = ()
         if self._blocks and row.priority < PRODUCTION:
             # One file for each job and index. Its size is random, but the same in every simulation.
-            file = mixed(mixed(row.job) ^ row.number)
+            file = hash64(hash64(row.job) ^ row.number)
             blocks = self._blocks.input_of(file, file_size((file % 2**32 + 0.5) / 2**32))
-        told = TaskDescriptor(
+        descriptor = TaskDescriptor(
             task=life.task,
             demand=_resources(row.cpus, row.memory),
             priority=row.priority,
             blocks=blocks,
             expected_runtime=life.work if math.isfinite(life.work) else None,
         )
-        return SimulatedTask(told, life.work, completes=life.completes)
+        return SimulatedTask(descriptor, life.work, completes=life.completes)
 
     def _usages(self) -> Iterator[UsageSample]:
         """Yield measurements at the times of their ends; the rows are in order of their beginnings."""
@@ -304,7 +304,7 @@ def _resources(cpus: float | None, memory: float | None) -> Resources:
     return Resources((cpus or 0.0) * GOOGLE_CPUS, (memory or 0.0) * GOOGLE_MEMORY)
 
 
-def _apply(life: _Life, event: TaskEvent, at: float) -> None:
+def _apply(life: _TaskHistory, event: TaskEvent, at: float) -> None:
     """Apply the event of a row to a task."""
     match event:
         case TaskEvent.SUBMIT | TaskEvent.UPDATE_PENDING:
@@ -324,7 +324,7 @@ def _apply(life: _Life, event: TaskEvent, at: float) -> None:
                 life.work = at - life.scheduled
 
 
-def _jobs(lives: list[_Life]) -> dict[int, JobDescriptor]:
+def _jobs(lives: list[_TaskHistory]) -> dict[int, JobDescriptor]:
     """Return the descriptor of each job, derived from the rows of its tasks."""
     spread = {life.row.job for life in lives if life.row.spread}
     jobs: dict[int, JobDescriptor] = {}

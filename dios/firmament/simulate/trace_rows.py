@@ -143,7 +143,7 @@ class _Line:
         self._columns = columns
         self._fields = fields
 
-    def wrong(self, name: str, why: str) -> TraceError:
+    def error(self, name: str, why: str) -> TraceError:
         """Return an error about a field."""
         value = self._fields[self._columns.index(name)]
         return TraceError(f"{self._place}, field {name!r}: {value!r} {why}")
@@ -152,17 +152,17 @@ class _Line:
         """Return a field's text."""
         return self._fields[self._columns.index(name)]
 
-    def whole(self, name: str, most: int = AFTER) -> int:
+    def integer(self, name: str, most: int = AFTER) -> int:
         """Return a mandatory integer field from 0 to ``most``."""
         text = self.text(name)
         if not text:
-            raise self.wrong(name, "is empty; it must be an integer")
+            raise self.error(name, "is empty; it must be an integer")
         try:
             value = int(text)
         except ValueError:
-            raise self.wrong(name, "is not an integer") from None
+            raise self.error(name, "is not an integer") from None
         if not 0 <= value <= most:
-            raise self.wrong(name, f"is not in 0 .. {most}")
+            raise self.error(name, f"is not in 0 .. {most}")
         return value
 
     def share(self, name: str, most: float) -> float | None:
@@ -173,9 +173,9 @@ class _Line:
         try:
             value = float(text)
         except ValueError:
-            raise self.wrong(name, "is not a number") from None
+            raise self.error(name, "is not a number") from None
         if not (math.isfinite(value) and 0 <= value <= most):
-            raise self.wrong(name, f"is not in 0 .. {most:g}")
+            raise self.error(name, f"is not in 0 .. {most:g}")
         return value
 
 
@@ -187,9 +187,9 @@ def machine_rows(directory: Path, until_us: int) -> Iterator[MachineRow]:
     """
     for line in _lines(directory, "machine_events", MACHINE_COLUMNS, until_us):
         yield MachineRow(
-            line.whole("time"),
-            line.whole("machine ID"),
-            MachineEvent(line.whole("event type", max(MachineEvent))),
+            line.integer("time"),
+            line.integer("machine ID"),
+            MachineEvent(line.integer("event type", max(MachineEvent))),
             line.text("platform ID"),
             line.share("CPUs", 1),
             line.share("memory", 1),
@@ -200,12 +200,12 @@ def task_rows(directory: Path, until_us: int) -> Iterator[TraceTaskRow]:
     """Yield the rows of task_events up to a time; errors as in ``machine_rows``."""
     for line in _lines(directory, "task_events", TASK_COLUMNS, until_us):
         yield TraceTaskRow(
-            line.whole("time"),
-            line.whole("job ID"),
-            line.whole("task index"),
-            TaskEvent(line.whole("event type", max(TaskEvent))),
+            line.integer("time"),
+            line.integer("job ID"),
+            line.integer("task index"),
+            TaskEvent(line.integer("event type", max(TaskEvent))),
             line.text("user"),
-            line.whole("priority", 11),
+            line.integer("priority", 11),
             line.share("CPU request", 1),
             line.share("memory request", 1),
             _flag(line, "different machines restriction"),
@@ -218,10 +218,10 @@ def usage_rows(directory: Path, until_us: int) -> Iterator[UsageRow]:
         return
     for line in _lines(directory, "task_usage", USAGE_COLUMNS, until_us, SAMPLED):
         yield UsageRow(
-            line.whole("start time"),
-            line.whole("end time"),
-            line.whole("job ID"),
-            line.whole("task index"),
+            line.integer("start time"),
+            line.integer("end time"),
+            line.integer("job ID"),
+            line.integer("task index"),
             # Measured values may exceed the capacity that the trace gives for the largest machine.
             line.share("CPU rate", limits.TRACE_USAGE_MAX),
             line.share("canonical memory usage", limits.TRACE_USAGE_MAX),
@@ -231,7 +231,7 @@ def usage_rows(directory: Path, until_us: int) -> Iterator[UsageRow]:
 def _flag(line: _Line, name: str) -> bool:
     text = line.text(name).lower()
     if text not in {"", "0", "1", "true", "false"}:
-        raise line.wrong(name, "is not true or false")
+        raise line.error(name, "is not true or false")
     return text in {"1", "true"}
 
 
@@ -255,7 +255,7 @@ def _lines(
         place = f"{table}/{part.name}"
         early = late = 0
         for line in _file_lines(part, place, columns, optional):
-            if line.whole(columns[0]) <= until_us:
+            if line.integer(columns[0]) <= until_us:
                 early += 1
                 yield line
             else:
@@ -271,7 +271,7 @@ def _file_lines(path: Path, place: str, columns: tuple[str, ...], optional: str 
         with _opened(path) as file:
             for number, fields in enumerate(csv.reader(file, strict=True), start=1):
                 if len(fields) != len(columns) and not (optional and len(fields) == len(columns) + 1):
-                    raise TraceError(f"{place} line {number}: {_miscounted(fields, columns)}")
+                    raise TraceError(f"{place} line {number}: {_column_count_error(fields, columns)}")
                 yield _Line(f"{place} line {number}", columns, fields)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(
@@ -287,7 +287,7 @@ def _opened(path: Path) -> TextIO:
     return path.open(encoding="utf-8", newline="")
 
 
-def _miscounted(fields: list[str], columns: tuple[str, ...]) -> str:
-    told = f"{len(fields)} columns instead of {len(columns)}"
+def _column_count_error(fields: list[str], columns: tuple[str, ...]) -> str:
+    count = f"{len(fields)} columns instead of {len(columns)}"
     missing = columns[len(fields) :]
-    return f"{told}; {', '.join(map(repr, missing))} is missing" if missing else told
+    return f"{count}; {', '.join(map(repr, missing))} is missing" if missing else count

@@ -17,7 +17,14 @@ from typing import NamedTuple
 from dios.errors import InvariantError
 from dios.firmament.descriptors import FinalReport, JobDescriptor, MachineDescriptor, Resources
 from dios.firmament.simulate.events import SimulatedTask
-from dios.firmament.simulate.interference import MachineModel, Pace, ProgramModel, alone, together, usage
+from dios.firmament.simulate.interference import (
+    MachineModel,
+    Pace,
+    ProgramModel,
+    pace_alone,
+    paces_together,
+    usage,
+)
 from dios.firmament.simulate.machines import MACHINE_TYPES
 
 PLAIN = Pace(1.0, 1.0, 0.0)
@@ -212,15 +219,15 @@ class World:
 
     def submit(self, job: JobDescriptor, task: SimulatedTask, now: float) -> None:
         """Add a waiting task."""
-        told = task.descriptor
-        if told.task in self._tasks:
-            raise InvariantError(f"task {told.task} was submitted twice")
-        self._tasks[told.task] = (
+        descriptor = task.descriptor
+        if descriptor.task in self._tasks:
+            raise InvariantError(f"task {descriptor.task} was submitted twice")
+        self._tasks[descriptor.task] = (
             task,
             TaskRecord(
-                task=told.task,
+                task=descriptor.task,
                 job=job.job,
-                name=task.program.name if task.program else told.equivalence or job.name,
+                name=task.program.name if task.program else descriptor.equivalence or job.name,
                 service=bool(job.kind),
                 work=task.work,
                 submitted=now,
@@ -238,7 +245,7 @@ class World:
         host, known = self._hosts.get(machine), self._tasks.get(task)
         if host is None or known is None:
             return False
-        told, record = known
+        simulated, record = known
         if task in host.runs or self._where(record) is not None:
             raise InvariantError(f"task {task} was started twice")
         if len(host.runs) >= host.descriptor.slots:
@@ -251,7 +258,7 @@ class World:
         record.placements += 1
         record.running = True
         record.cpu_seconds = record.instructions = record.cycles = record.misses = 0.0
-        host.runs[task] = _Run(told, record, self._left.pop(task, told.work), now)
+        host.runs[task] = _Run(simulated, record, self._left.pop(task, simulated.work), now)
         self.running += 1
         self._pace(host, now, task)
         return True
@@ -266,7 +273,7 @@ class World:
         self._pace(host, now, None)
         return True
 
-    def note(self, task: int, *, migrated: bool) -> None:
+    def count_stop(self, task: int, *, migrated: bool) -> None:
         """Count a stop as a migration or a preemption."""
         _, record = self._tasks[task]
         record.migrations += migrated
@@ -326,7 +333,9 @@ class World:
     def _ideal(self, task: SimulatedTask) -> float:
         if not task.program:
             return task.work
-        there = [alone(task.program, MACHINE_TYPES[name]).stretch for name, n in self._models.items() if n]
+        there = [
+            pace_alone(task.program, MACHINE_TYPES[name]).stretch for name, n in self._models.items() if n
+        ]
         return task.work * min(there, default=math.nan)
 
     def _where(self, record: TaskRecord) -> _Host | None:
@@ -384,7 +393,7 @@ class World:
     def _interfere(self, host: _Host, model: MachineModel, now: float) -> None:
         with_program = [run for run in host.runs.values() if run.task.program]
         programs = [run.task.program for run in with_program if run.task.program]
-        paces = dict(zip(map(id, with_program), together(programs, model), strict=True))
+        paces = dict(zip(map(id, with_program), paces_together(programs, model), strict=True))
         for run in host.runs.values():
             self._advance(run, host, now)
             run.pace = paces.get(id(run), PLAIN)

@@ -80,7 +80,7 @@ def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError 
     match body:
         case dcp.Forward() | dcp.Start() | dcp.Delegate():
             return refusal(journal, body.call)
-        case dcp.Offer() | dcp.Plant() | dcp.Keep():
+        case dcp.Offer() | dcp.CreateReplica() | dcp.KeepOutput():
             return refusal(journal, _SOMETHING_NEW)
         case dcp.Resolve():
             return refusal(journal, _A_LOOKUP)

@@ -62,12 +62,12 @@ class PeerEffects:
         """Close the connection with a node and do not reconnect."""
         self._links.hang_up(effect.node, effect.reason, revoked=effect.revoked)
 
-    def open_deputy(self, effect: fx.OpenDeputy) -> None:
+    def open_deputy(self, effect: fx.OpenRemoteTask) -> None:
         """Register a remote task: answers to it are sent to its node from now on."""
         self._owners.add(effect.task, effect.principal)
         self._outbox.open_remote(effect.task, RemoteTaskRoute(effect.task, effect.node, self._links))
 
-    def close_deputy(self, effect: fx.CloseDeputy) -> None:
+    def close_deputy(self, effect: fx.CloseRemoteTask) -> None:
         """Forget a remote task."""
         self._owners.remove(effect.task)
         self._outbox.close_remote(effect.task)
@@ -92,8 +92,8 @@ class PeerEffects:
             fx.Send: send,
             fx.AnswerReceived: received,
             fx.AnswerAttachAway: attach_away,
-            fx.OpenDeputy: self.open_deputy,
-            fx.CloseDeputy: self.close_deputy,
+            fx.OpenRemoteTask: self.open_deputy,
+            fx.CloseRemoteTask: self.close_deputy,
             fx.Contact: self.contact,
             fx.HangUp: self.hang_up,
         }
@@ -136,7 +136,7 @@ class PeerEffects:
         if effect.mode is Mode.WRITE:
             self._written_remotely.add((effect.object, effect.mode))
         self._between.keep(node, effect.seq, effect.mode, end, self._taker(effect.task))
-        self._links.send(node, dcp.Reply(effect.seq, Attached(ring_bytes)))
+        self._links.send(node, dcp.PeerReply(effect.seq, Attached(ring_bytes)))
 
     def _taker(self, task: TaskId) -> AttachedTask:
         return AttachedTask(task, self._owners.of(task))
@@ -182,12 +182,12 @@ class PeerEffects:
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
         """Replace an answer by ``failure``, because its step failed; other messages are dropped."""
-        if isinstance(effect.message, dcp.Reply):
-            self._links.send(effect.node, dcp.Reply(effect.message.number, failure))
+        if isinstance(effect.message, dcp.PeerReply):
+            self._links.send(effect.node, dcp.PeerReply(effect.message.number, failure))
 
 
 def _asked_by(message: dcp.Message) -> TaskId:
     """Return the task on whose behalf a message is sent, or 0."""
-    if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward | dcp.Plant):
+    if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward | dcp.CreateReplica):
         return message.body.caller.task
     return TaskId(0)

@@ -80,9 +80,9 @@ class HeldRequests:
             queue = self._queues[key] = deque()
             self._nursery.start_soon(self._take_later, node, key, principal, name="hold requests")
         if any(held.asked.number == asked.number for held in queue):
-            session.send_message(dcp.Reply(asked.number, dcp.Working()))
+            session.send_message(dcp.PeerReply(asked.number, dcp.Working()))
         elif len(self) >= limits.HELD_REQUESTS_MAX:
-            session.send_message(dcp.Reply(asked.number, _TOO_MANY))
+            session.send_message(dcp.PeerReply(asked.number, _TOO_MANY))
         else:
             queue.append(_HeldRequest(asked, inline))
         return True

@@ -109,14 +109,14 @@ class PeerSession:
 
         A repeated request or answer whose bytes are still being transferred is not sent twice.
         """
-        if not isinstance(message, dcp.Ask | dcp.Reply):
+        if not isinstance(message, dcp.Ask | dcp.PeerReply):
             self._transfer(task, Transfer(encode_frame(message)[4:], pieces, done))
             return
         key = (type(message), message.number)
         if key in self._under_way:
             done()
-            if isinstance(message, dcp.Reply):
-                self.send_message(dcp.Reply(message.number, dcp.Working()))
+            if isinstance(message, dcp.PeerReply):
+                self.send_message(dcp.PeerReply(message.number, dcp.Working()))
             else:
                 self._report_under_way(message.number)
             return
@@ -183,7 +183,7 @@ class PeerSession:
     def _report_working(self, number: int) -> None:
         """Answer that a request is in progress whose bytes are being received, before the core gets it."""
         if not self.closed:
-            self.send_message(dcp.Reply(number, dcp.Working()))
+            self.send_message(dcp.PeerReply(number, dcp.Working()))
 
     def _start_incoming(self, receiver: DataReceiver, body: bytes, size: int) -> IncomingTransfer:
         """Return the counter for the bytes of a transfer. Runs in the thread of ``receiver``."""
@@ -192,7 +192,7 @@ class PeerSession:
         except ProtocolError:
             message = None  # the message is refused when the transfer is complete
         whose, tell = _UNKNOWN, _nothing
-        if isinstance(message, dcp.Reply):
+        if isinstance(message, dcp.PeerReply):
             whose = self._askers.get(message.number, _UNKNOWN)
             tell = partial(self._report_under_way, message.number)
         elif isinstance(message, dcp.Ask):
@@ -225,7 +225,7 @@ class PeerSession:
 
 def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:
     """Return the principal and the task on whose behalf a node makes a request."""
-    if isinstance(body, dcp.Keep):
+    if isinstance(body, dcp.KeepOutput):
         return body.principal, _NOBODY
     caller: dcp.Caller | None = getattr(body, "caller", None)
     return _UNKNOWN if caller is None else (caller.principal, caller.task)

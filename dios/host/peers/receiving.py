@@ -119,7 +119,7 @@ class MessageReader:
     ) -> None:
         failure = self._parts.driver.receive(node, session.epoch, message, attached)
         if failure is not None and isinstance(message, dcp.Ask):
-            session.send_message(dcp.Reply(message.number, failure))
+            session.send_message(dcp.PeerReply(message.number, failure))
 
     def _take_held(self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None) -> None:
         try:

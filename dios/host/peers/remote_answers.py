@@ -62,7 +62,7 @@ class RemoteTaskRoute:
         if not isinstance(result, Welcome):
             # Answers without object bytes are not counted as traffic of the task.
             task = self.task if isinstance(result, Buffer | Results) else _NOBODY
-            self._links.send(self.node, dcp.Reply(seq, result), attached, task)
+            self._links.send(self.node, dcp.PeerReply(seq, result), attached, task)
 
     def _send_beside(
         self, seq: int, result: Buffer | Results, pieces: tuple[FileRange, ...], fds: Sequence[int]
@@ -76,7 +76,7 @@ class RemoteTaskRoute:
             copies = copies_of(fds)
             own = tuple(piece._replace(fd=copies[fds.index(piece.fd)]) for piece in pieces)
             self._links.send_bulk(
-                self.node, self.task, dcp.Reply(seq, result), own, lambda: close_all(copies)
+                self.node, self.task, dcp.PeerReply(seq, result), own, lambda: close_all(copies)
             )
 
 

@@ -110,9 +110,9 @@ class ClusterHost(SimHost):
             case effects.Send():
                 attached = b"" if effect.source is None else self.contents.taken(effect.source)
                 self._outputs.send(effect.node, effect.message, attached)
-            case effects.OpenDeputy():
+            case effects.OpenRemoteTask():
                 self._remote_tasks[effect.task] = effect.node
-            case effects.CloseDeputy():
+            case effects.CloseRemoteTask():
                 self._remote_tasks.pop(effect.task, None)
             case effects.AnswerVector():
                 self._vector(effect)
@@ -143,8 +143,8 @@ class ClusterHost(SimHost):
     ) -> None:
         for effect in after:
             if isinstance(effect, effects.Send):
-                if isinstance(effect.message, dcp.Reply):
-                    self._outputs.send(effect.node, dcp.Reply(effect.message.number, failure), b"")
+                if isinstance(effect.message, dcp.PeerReply):
+                    self._outputs.send(effect.node, dcp.PeerReply(effect.message.number, failure), b"")
             else:
                 super()._run_failed([effect], failure, content_lost=content_lost)
 
@@ -183,7 +183,7 @@ class ClusterHost(SimHost):
                 for result, data in zip(sent.results, contents, strict=True)
                 if isinstance(result, messages.Buffer) and result.data is None
             )
-            self._outputs.send(node, dcp.Reply(effect.seq, sent), attached)
+            self._outputs.send(node, dcp.PeerReply(effect.seq, sent), attached)
 
     def _answered(self, task: TaskId, seq: int, result: messages.AnyResult, data: bytes | None) -> None:
         if self._parts is not None:
@@ -195,7 +195,7 @@ class ClusterHost(SimHost):
         elif not isinstance(result, messages.Welcome):
             sent = _for_transport(cast("messages.PlainResult", result), data)
             inside = not isinstance(sent, messages.Buffer) or sent.data is not None
-            self._outputs.send(node, dcp.Reply(seq, sent), b"" if inside else data or b"")
+            self._outputs.send(node, dcp.PeerReply(seq, sent), b"" if inside else data or b"")
 
     """Return the result as it is sent to another node: few bytes inside it, many bytes attached."""
 

@@ -1,4 +1,4 @@
 """Anonymous shared memory.
 
-``memfd`` creates, seals and copies memory; ``pool`` re-uses memory that only the node writes.
+``memfd`` creates, seals and copies memory; ``pool`` reuses memory that only the node writes.
 """

@@ -41,10 +41,10 @@ class Scene:
         """As its own node would say."""
         return dcp.Caller(who.task, OWNER, "0" * 12, Brand.LEGACY)
 
-    def held(self, **changed: object) -> dcp.Held:
+    def held(self, **changed: object) -> dcp.HeldReference:
         """A reference to an object of the liar's."""
         told = self.theirs.reference
-        return dcp.Held(self.liar.node, replace(told, ref=RefId(4711), **changed))
+        return dcp.HeldReference(self.liar.node, replace(told, ref=RefId(4711), **changed))
 
     def forward(self, call: messages.AnyCall, who: Citizen | None = None) -> dcp.Forward:
         """The call of a task, the liar's session when nothing else is said."""
@@ -57,9 +57,9 @@ class Scene:
         )
         return replace(body, **changed)
 
-    def plant(self, **changed: object) -> dcp.Plant:
+    def plant(self, **changed: object) -> dcp.CreateReplica:
         """A copy of nothing."""
-        body = dcp.Plant(
+        body = dcp.CreateReplica(
             self.caller(self.other), NAME, (), OWNER, ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 0
         )
         return replace(body, **changed)
@@ -80,9 +80,9 @@ NOT_FORWARDED = (
 )
 
 
-def sharing(scene: Scene) -> dcp.Sharing:
+def sharing(scene: Scene) -> dcp.SharedReference:
     """The liar's own reference, to be handed on."""
-    return dcp.Sharing(RefId(scene.of_liar.ref), int(Permission.READ))
+    return dcp.SharedReference(RefId(scene.of_liar.ref), int(Permission.READ))
 
 
 NONSENSE: dict[str, Make] = {
@@ -117,14 +117,14 @@ NONSENSE: dict[str, Make] = {
         scene.caller(scene.far),
         scene.liar.node,
     ),
-    "give what another has": lambda scene: dcp.Give(
+    "give what another has": lambda scene: dcp.ReferenceGiven(
         scene.me.task, "", replace(scene.held(), node=scene.third.node)
     ),
-    "give what is here": lambda scene: dcp.Give(
+    "give what is here": lambda scene: dcp.ReferenceGiven(
         scene.me.task, "", scene.held(object=scene.mine.reference.object)
     ),
-    "give a reference that is here": lambda scene: dcp.Give(
-        scene.me.task, "", dcp.Held(scene.liar.node, replace(scene.to_theirs))
+    "give a reference that is here": lambda scene: dcp.ReferenceGiven(
+        scene.me.task, "", dcp.HeldReference(scene.liar.node, replace(scene.to_theirs))
     ),
     "start with the id of a task": lambda scene: scene.start(child=scene.me.task),
     "start with the id of another node's task": lambda scene: scene.start(child=scene.far.task),
@@ -138,13 +138,13 @@ NONSENSE: dict[str, Make] = {
     "plant for a third node's task, said to be of the liar": lambda scene: scene.plant(
         caller=scene.caller(scene.far)
     ),
-    "claim for a task of here": lambda scene: dcp.Claim(
-        1, (dcp.Holding(scene.caller(scene.me), 0, 2**63 - 1, ()),)
+    "claim for a task of here": lambda scene: dcp.ReconcileReferences(
+        1, (dcp.HeldReferences(scene.caller(scene.me), 0, 2**63 - 1, ()),)
     ),
-    "claim for a third node's task": lambda scene: dcp.Claim(
-        1, (dcp.Holding(scene.caller(scene.far), 0, 2**63 - 1, ()),)
+    "claim for a third node's task": lambda scene: dcp.ReconcileReferences(
+        1, (dcp.HeldReferences(scene.caller(scene.far), 0, 2**63 - 1, ()),)
     ),
-    "keep what did not come": lambda _: dcp.Keep(OWNER, NAME, NAME, 5),
+    "keep what did not come": lambda _: dcp.KeepOutput(OWNER, NAME, NAME, 5),
     **{
         f"{type(call).__name__} forwarded": lambda scene, call=call: scene.forward(call)  # type: ignore[misc]
         for call in NOT_FORWARDED
@@ -174,10 +174,10 @@ def test_a_request_that_makes_no_sense(what: str) -> None:
 
 ANSWERS: dict[str, Callable[[Scene], dcp.Answer]] = {
     "done": lambda _: messages.Done(),
-    "unknown": lambda _: dcp.Unknown((), ()),
+    "unknown": lambda _: dcp.UnknownReferences((), ()),
     "offered": lambda scene: dcp.Offered((scene.held().reference,)),
     "found": lambda scene: dcp.Found((scene.held().reference,)),
-    "planted": lambda scene: dcp.Planted(scene.held()),
+    "planted": lambda scene: dcp.ReplicaCreated(scene.held()),
     "created": lambda scene: messages.Created(NAME, scene.held().reference),
     "created what is here": lambda scene: messages.Created(
         NAME, scene.held(object=scene.mine.reference.object).reference
@@ -188,8 +188,10 @@ ANSWERS: dict[str, Callable[[Scene], dcp.Answer]] = {
     "found what is here": lambda scene: dcp.Found(
         (scene.held(object=scene.mine.reference.object).reference,)
     ),
-    "planted what is here": lambda scene: dcp.Planted(scene.held(object=scene.mine.reference.object)),
-    "planted here, which is not": lambda scene: dcp.Planted(replace(scene.held(), node=scene.victim.node)),
+    "planted what is here": lambda scene: dcp.ReplicaCreated(scene.held(object=scene.mine.reference.object)),
+    "planted here, which is not": lambda scene: dcp.ReplicaCreated(
+        replace(scene.held(), node=scene.victim.node)
+    ),
     "created with a known id": lambda scene: messages.Created(NAME, scene.to_theirs),
     "results": lambda _: messages.Results(()),
     "a buffer": lambda _: messages.Buffer(5, 10, 0, 0, data=b"0123456789"),
@@ -238,7 +240,7 @@ def test_an_answer_that_makes_no_sense(asking: str, said: str) -> None:
             cluster.wire.remove(parcel)
             # A ProtocolError ends the connection; in any case the node is started anew.
             with contextlib.suppress(ProtocolError):
-                scene.hear(dcp.Reply(parcel.message.number, answer))
+                scene.hear(dcp.PeerReply(parcel.message.number, answer))
     scene.cluster.cut = {frozenset({scene.victim.node, scene.liar.node})}
     anew = events.PeerUp(cluster.now, scene.liar.node, scene.liar.epoch + 1, "n2", "r1", "10.0.0.2:7117")
     scene.victim.step(anew)

@@ -16,7 +16,7 @@ from dios.ids import NodeId
 from dios.wire import dcp, messages
 
 FEW = 64
-BODY = dcp.Gone(())
+BODY = dcp.TasksEnded(())
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_waits_for_long_pins_no_answers(two: Two, waiting: int) -> None:
     for _ in range(4 * FEW):
         assert two.me.read(two.ref) == b"content"
         assert len(mine.asked) == waiting
-        assert len(theirs.answers) <= waiting + waiting // limits.DCP_WAITING_TOLD + 1
+        assert len(theirs.answers) <= waiting + waiting // limits.DCP_OPEN_NUMBERS_PER_REQUEST + 1
 
 
 def test_what_waited_for_long_is_answered(two: Two) -> None:
@@ -64,7 +64,7 @@ def test_what_waited_for_long_is_answered(two: Two) -> None:
     seq = two.me.send(messages.Select((job,)))
     for _ in range(3 * FEW):
         two.me.read(two.ref)
-    two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Reply)
+    two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.PeerReply)
     two.cluster.end(running)
     two.cluster.drop = lambda parcel: False  # noqa: ARG005 - the first answer was lost, the next one is not
     assert isinstance(two.cluster.wait(two.me, seq), messages.Selected)
@@ -160,12 +160,12 @@ def test_nothing_is_named_without_need(two: Two) -> None:
 
 
 def test_long_lists_are_told_now_and_then() -> None:
-    """A request names about DCP_WAITING_TOLD numbers on average, however many requests wait."""
+    """A request names about DCP_OPEN_NUMBERS_PER_REQUEST numbers on average, however many requests wait."""
     peer = Peer(NodeId(1))
     peer.next_number = 2 * limits.DCP_REQUESTS_MAX + 1
     peer.asked = {number: question(peer, number) for number in range(1, peer.next_number, 2)}
     told = [len(peer.numbers_to_name()) for _ in range(1_000)]
-    assert 0 < sum(told) / len(told) <= limits.DCP_WAITING_TOLD
+    assert 0 < sum(told) / len(told) <= limits.DCP_OPEN_NUMBERS_PER_REQUEST
     assert max(told) == limits.DCP_REQUESTS_MAX
 
 
@@ -201,6 +201,6 @@ def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
     last = asker.next_number
     asker.next_number += 1
     asker.asked[last] = question(asker, last)
-    for _ in range(len(asker.asked) // limits.DCP_WAITING_TOLD + 1):
+    for _ in range(len(asker.asked) // limits.DCP_OPEN_NUMBERS_PER_REQUEST + 1):
         known.learn(dcp.Ask(last, next(iter(asker.asked)), BODY, asker.numbers_to_name()))
     assert [number for number in range(1, asker.next_number) if not known.has(number)] == list(asker.asked)

@@ -27,8 +27,8 @@ class Town:
 
     def _listen(self, parcel: Parcel) -> bool:
         message = parcel.message
-        if isinstance(message, dcp.Reply | dcp.Ask) and not isinstance(
-            getattr(message, "body", None), dcp.Release | dcp.Gone
+        if isinstance(message, dcp.PeerReply | dcp.Ask) and not isinstance(
+            getattr(message, "body", None), dcp.Release | dcp.TasksEnded
         ):
             self.said.append(parcel)
         return parcel.to in self.deaf
@@ -112,7 +112,7 @@ def test_a_silent_node_makes_it_incomplete(town: Town) -> None:
     made = town.two.create(data=b"there")
     town.deaf = {3}
     seq = town.one.send(messages.Lookup(made.name or b""))
-    found = town.cluster.wait(town.one, seq, limits.LOOKUP_PATIENCE_MS + 600)
+    found = town.cluster.wait(town.one, seq, limits.LOOKUP_TIMEOUT_MS + 600)
     assert isinstance(found, messages.References)
     assert [one.node for one in found.references] == ["n2"]
     assert found.incomplete
@@ -186,7 +186,7 @@ def messages_of(town: Town, who: Citizen, name: bytes, group: int = 0) -> list[t
         if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Resolve):
             names = tuple(len(one) for one in message.body.names)
             found.append((parcel.to, names, message.body.limit, message.body.caller))
-        elif isinstance(message, dcp.Reply):
+        elif isinstance(message, dcp.PeerReply):
             found.append((parcel.sender, message.result))
     return found
 

@@ -16,8 +16,9 @@ from dios.wire import dcp, messages
 from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission
 
 BODIES = (
-    dcp.Forward, dcp.Resolve, dcp.Offer, dcp.Delegate, dcp.Give, dcp.Start, dcp.Plant,
-    dcp.Release, dcp.Gone, dcp.Tell, dcp.Claim, dcp.Disband, dcp.Rows, dcp.Keep,
+    dcp.Forward, dcp.Resolve, dcp.Offer, dcp.Delegate, dcp.ReferenceGiven, dcp.Start, dcp.CreateReplica,
+    dcp.Release, dcp.TasksEnded, dcp.DeliverEvent, dcp.ReconcileReferences, dcp.Disband, dcp.Rows,
+    dcp.KeepOutput,
 )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def test_a_lost_answer_is_given_again(undisturbed: Story, kind: type) -> None:
         message = parcel.message
         if isinstance(message, dcp.Ask) and isinstance(message.body, kind):
             kinds.setdefault((parcel.to, parcel.sender, message.number), 0)
-        if not isinstance(message, dcp.Reply):
+        if not isinstance(message, dcp.PeerReply):
             return False
         key = (parcel.sender, parcel.to, message.number)
         if key in kinds:
@@ -250,7 +251,7 @@ def test_an_answer_to_what_was_never_asked(two: Two) -> None:
     mine, _ = two.books()
     with pytest.raises(ProtocolError, match="never made"):
         two.here.take(
-            Parcel(two.there.node, two.here.node, 1, dcp.Reply(mine.next_number, messages.Done()), b"")
+            Parcel(two.there.node, two.here.node, 1, dcp.PeerReply(mine.next_number, messages.Done()), b"")
         )
     assert two.cluster.snapshot() == before
 
@@ -258,7 +259,7 @@ def test_an_answer_to_what_was_never_asked(two: Two) -> None:
 def test_silence_ends_in_an_error(two: Two) -> None:
     """Who gets no answer gets EHOSTUNREACH within the patience, though the connection stands."""
     two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Ask)
-    answer = two.cluster.wait(two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_PATIENCE_MS + 2_500)
+    answer = two.cluster.wait(two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_TIMEOUT_MS + 2_500)
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EHOSTUNREACH
 
@@ -268,7 +269,7 @@ def test_who_works_on_it_is_waited_for(two: Two) -> None:
     job = two.keeper.run()
     (found,) = two.me.lookup(job.welcome.name)
     seq = two.me.send(messages.Select((found.ref,)))
-    two.cluster.advance(3 * limits.DCP_PATIENCE_MS, 200)
+    two.cluster.advance(3 * limits.DCP_TIMEOUT_MS, 200)
     assert two.me.answer(seq) is None
     two.cluster.end(job)
     assert two.me.answer(seq) == messages.Selected(0)
@@ -276,7 +277,7 @@ def test_who_works_on_it_is_waited_for(two: Two) -> None:
 
 def test_a_repeat_reads_what_the_first_one_read(two: Two) -> None:
     """Where the answer was lost and the object written since, the caller is told to ask again."""
-    two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Reply)
+    two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.PeerReply)
     seq = two.me.send(messages.ReadOnce(two.ref))
     two.cluster.settle()
     two.keeper.ask(messages.Committed, messages.WriteOnce(two.ref_there, b"other"))

@@ -156,7 +156,7 @@ def test_a_released_reference_counts_no_more(how: str) -> None:
     friends.receiver.node.step(events.Disconnected(friends.cluster.now, friends.receiver.task))
     friends.cluster.settle()
     assert friends.holders() == 0
-    friends.cluster.advance(limits.CLAIM_MS + limits.CLAIM_YOUNG_MS + 100, 1_000)
+    friends.cluster.advance(limits.RECONCILE_PERIOD_MS + limits.RECONCILE_YOUNG_MS + 100, 1_000)
     assert friends.nothing_between()
 
 
@@ -199,7 +199,7 @@ def test_a_node_that_returns_too_late_has_lost_them() -> None:
     told = friends.delegate()
     held = friends.holders()
     dead(friends)
-    friends.cluster.advance(limits.GRACE_MS + 1_000, 500)
+    friends.cluster.advance(limits.REMOTE_TASK_GRACE_MS + 1_000, 500)
     assert friends.holders() == held - 1
     friends.cluster.heal()
     friends.cluster.advance(1_000, 100)
@@ -266,7 +266,7 @@ def test_both_sides_come_to_agree(side: str) -> None:
     """Whichever side knows of a reference alone, it is dropped there when the nodes compare."""
     friends = Friends(0, 1, 2)
     told = friends.delegate()
-    friends.cluster.advance(limits.CLAIM_YOUNG_MS + 100, 1_000)
+    friends.cluster.advance(limits.RECONCILE_YOUNG_MS + 100, 1_000)
     state = (friends.receiver.node if side == "home" else friends.home).core.state
     table = (state.tasks if side == "home" else state.remote_tasks)[friends.receiver.task].table
     friends.cluster.drop = lambda parcel: True  # noqa: ARG005 - all is lost
@@ -281,7 +281,7 @@ def test_both_sides_come_to_agree(side: str) -> None:
         assert book is not None
         book.peer(other.node).asked.clear()  # nobody says it again
     friends.cluster.drop = lambda parcel: False  # noqa: ARG005 - nothing is
-    friends.cluster.advance(limits.CLAIM_MS + 1_000, 500)
+    friends.cluster.advance(limits.RECONCILE_PERIOD_MS + 1_000, 500)
     assert friends.holders() == 2  # the keeper's and the giver's
     assert gone(friends.receiver, told.ref)
     friends.cluster.check()
@@ -322,6 +322,6 @@ def test_nothing_is_left_for_tasks_of_a_node_that_was_dead_already() -> None:
     refused = cluster.call(session, messages.Copy(made.reference.ref, answer.references[0].ref))
     assert isinstance(refused, messages.Failure)
     assert refused.code == Code.EHOSTUNREACH
-    cluster.advance(limits.GRACE_MS + 1_000, grain=250)
+    cluster.advance(limits.REMOTE_TASK_GRACE_MS + 1_000, grain=250)
     assert here.core.state.cluster is not None
     assert not here.core.state.cluster.peers[far.node].remote_tasks

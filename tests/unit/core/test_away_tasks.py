@@ -115,7 +115,7 @@ def test_a_run_that_is_refused_over_there_takes_everything_back(
     assert failure.code == Code.EDQUOT
     assert [one[0] for one in shop.counts()] == [one[0] for one in before]
     # An empty deputy of a task that never was goes when the nodes compare.
-    shop.cluster.advance(limits.CLAIM_MS + limits.CLAIM_YOUNG_MS + 1_000, 1_000)
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + limits.RECONCILE_YOUNG_MS + 1_000, 1_000)
     assert shop.counts() == before
 
 
@@ -145,7 +145,7 @@ def test_its_end_is_told_once_with_its_cause(shop: Workshop) -> None:
     assert event.object == reference.object
     assert (event.status.cause, event.status.node, event.status.label) == (Cause.MEMORY, "n3", "job")
     assert shop.parent.read(reference.ref)
-    shop.cluster.advance(limits.CLAIM_MS + 100, 1_000)
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + 100, 1_000)
     assert not shop.nodes[0].core.state.tasks[shop.parent.task].events
 
 
@@ -222,7 +222,7 @@ def test_a_lost_child_is_told_once_and_ended(shop: Workshop) -> None:
     shop.cluster.advance(1_000, 100)
     assert job.node.core.state.tasks[job.task].cause is Cause.KILLED
     shop.cluster.end(job, Cause.SIGNAL)
-    shop.cluster.advance(limits.CLAIM_MS + 100, 1_000)
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + 100, 1_000)
     assert not shop.nodes[0].core.state.tasks[shop.parent.task].events
 
 

@@ -96,9 +96,9 @@ def test_who_stops_attending_is_waited_for_no_longer_than_its_lease(yard: Yard) 
     """A scheduler that is gone holds a run up until its lease is over; then the run is placed without it."""
     yard.board()
     seq = yard.submit()
-    yard.cluster.advance(limits.BOARD_LEASE_MS // 2)
+    yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
     assert not yard.cluster.spawned
-    yard.cluster.advance(limits.BOARD_LEASE_MS)
+    yard.cluster.advance(limits.QUEUE_LEASE_MS)
     yard.started(seq)
     assert yard.board().waiting == ()
 
@@ -108,11 +108,11 @@ def test_an_attended_run_waits_on_over_the_first_lease(yard: Yard) -> None:
     yard.board()
     seq = yard.submit()
     for _ in range(7):
-        yard.cluster.advance(limits.BOARD_LEASE_MS // 2)
+        yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
         assert len(yard.board().waiting) == 1
     (row,) = yard.board().waiting
     assert yard.caller.answer(seq) is None
-    assert row.waited_ms >= 3 * limits.BOARD_LEASE_MS
+    assert row.waited_ms >= 3 * limits.QUEUE_LEASE_MS
 
 
 def test_what_is_set_aside_needs_a_scheduler(yard: Yard) -> None:
@@ -245,7 +245,7 @@ def test_long_questions_wait_only_as_far_as_there_is_room(yard: Yard) -> None:
     """All that wait are bounded together; one more is refused, and the others are still answered."""
     yard.board()
     long = messages.AskScheduler(bytes(limits.SCHEDULER_QUESTION_BYTES_MAX))
-    many = limits.BOARD_QUESTION_BYTES_MAX // limits.SCHEDULER_QUESTION_BYTES_MAX
+    many = limits.SCHEDULER_QUESTIONS_BYTES_MAX // limits.SCHEDULER_QUESTION_BYTES_MAX
     waiting = [yard.caller.send(long) for _ in range(many)]
     yard.cluster.settle()
     assert yard.caller.refused(messages.AskScheduler(b"?")) == Code.EDQUOT
@@ -258,7 +258,7 @@ def test_a_question_that_nobody_answers_ends(yard: Yard) -> None:
     """The asker is told when the answer takes too long."""
     yard.board()
     seq = yard.caller.send(messages.AskScheduler(b"why?"))
-    yard.cluster.advance(limits.SCHEDULER_PATIENCE_MS + 100, 100)
+    yard.cluster.advance(limits.SCHEDULER_TIMEOUT_MS + 100, 100)
     answer = yard.caller.answer(seq)
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EHOSTUNREACH
@@ -291,7 +291,7 @@ def test_what_waits_is_in_the_list_of_tasks(yard: Yard) -> None:
 def test_reports_stand_on_the_board(yard: Yard) -> None:
     """What a node's own coordinator reports is there for whoever schedules, the newest few, numbered."""
     own = yard.cluster.session(yard.nodes[0])
-    for number in range(limits.BOARD_REPORTS_KEPT + 2):
+    for number in range(limits.SCHEDULER_REPORTS_KEPT + 2):
         own.ask(messages.Done, messages.Report(b"%d" % number))
     reports = yard.board().reports
     assert [number for number, _ in reports] == [3, 4, 5, 6]
@@ -304,7 +304,7 @@ def test_a_node_says_whether_it_has_a_coordinator(yard: Yard) -> None:
     own = yard.cluster.session(yard.nodes[0])
     own.ask(messages.QueueRows, messages.ReadQueue(own=True))
     assert yard.board().coordinated
-    yard.cluster.advance(limits.BOARD_LEASE_MS + 100, 100)
+    yard.cluster.advance(limits.QUEUE_LEASE_MS + 100, 100)
     assert not yard.board().coordinated
 
 
@@ -371,7 +371,7 @@ def test_waiting_long_is_no_news(yard: Yard) -> None:
         yard.submit()
     before = yard.board()
     for _ in range(5):
-        yard.cluster.advance(limits.BOARD_LEASE_MS // 2)
+        yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
         yard.board()
     after = yard.board()
     assert after.version == before.version

@@ -207,7 +207,7 @@ def test_no_moment_is_left_behind() -> None:
             if isinstance(getattr(one, "result", None), messages.References)
         )
         core.step(events.Called(1, owner.task, seq + 1, messages.Delete(made.ref, int(Flag.HANDLE_ONLY))))
-        assert len(table._moments) <= limits.STALE_MOMENTS_MAX + 2
+        assert len(table._moments) <= limits.STALE_TIMERS_MAX + 2
     assert table.next() is None
     waits = core.state.pending
     for _ in range(5_000):
@@ -215,7 +215,7 @@ def test_no_moment_is_left_behind() -> None:
         wait = messages.Select((owner.welcome.console.ref,), timeout_ns=10**15)
         core.step(events.Called(1, owner.task, seq, wait))
         core.step(events.Called(1, owner.task, seq + 1, messages.Cancel(seq)))
-        assert len(waits._deadlines) <= limits.STALE_MOMENTS_MAX + 2
+        assert len(waits._deadlines) <= limits.STALE_TIMERS_MAX + 2
     assert waits.next_deadline() is None
 
 

@@ -13,14 +13,14 @@ from dios.core.membership.dissemination import Spreading
 from dios.core.membership.swim import Decision, Membership
 from dios.ids import NodeId
 from dios.wire import gossip
-from dios.wire.gossip import Ack, GossipMessage, Load, Member, News, Ping, PingRequest, Table
+from dios.wire.gossip import Ack, GossipMessage, Load, MemberRow, News, Ping, PingRequest, Table
 from dios.wire.types import NodeStatus
 
 A, B, C, D = NodeId(1), NodeId(2), NodeId(3), NodeId(4)
 NOW = 10**12
 MS = 1_000_000
-PING, ACK = limits.GOSSIP_PING_MS * MS, limits.GOSSIP_ACK_MS * MS
-SUSPECTED, CUT_OFF = limits.GOSSIP_SUSPECTED_MS * MS, limits.GOSSIP_CUT_OFF_MS * MS
+PING, ACK = limits.GOSSIP_PERIOD_MS * MS, limits.GOSSIP_ACK_TIMEOUT_MS * MS
+SUSPECTED, CUT_OFF = limits.GOSSIP_SUSPICION_MS * MS, limits.GOSSIP_BROKEN_SUSPICION_MS * MS
 ALIVE, SUSPECT, DEAD, LEFT = NodeStatus.ALIVE, NodeStatus.SUSPECT, NodeStatus.DEAD, NodeStatus.LEFT
 
 
@@ -29,9 +29,9 @@ def entropy(seed: int) -> Callable[[int], bytes]:
     return Random(seed).randbytes  # noqa: S311 - a test repeats itself
 
 
-def row(node: NodeId, status: NodeStatus = ALIVE, incarnation: int = 0) -> Member:
+def row(node: NodeId, status: NodeStatus = ALIVE, incarnation: int = 0) -> MemberRow:
     """A row of a node."""
-    return Member(node, f"n{node}", "r", f"host{node}:1", 1, incarnation, status)
+    return MemberRow(node, f"n{node}", "r", f"host{node}:1", 1, incarnation, status)
 
 
 def view(*others: NodeId) -> Membership:
@@ -89,7 +89,7 @@ def test_everybody_is_asked_once_before_anybody_is_asked_again(size: int) -> Non
     while len(asked) < 20 * len(others):
         decision = membership.tick(now)
         pinged = [node for node, message in decision.send if isinstance(message, Ping)]
-        assert len(set(pinged)) == limits.GOSSIP_PINGS
+        assert len(set(pinged)) == limits.GOSSIP_PINGS_PER_PERIOD
         asked += pinged
         for node in others:
             membership.heard(now, node)
@@ -360,7 +360,7 @@ def test_the_dead_are_asked_now_and_then() -> None:
     tick_until(membership, NOW + 4 * SUSPECTED)
     found = tick_until(membership, NOW + 64 * SUSPECTED)
     pings = sum(isinstance(m, Ping) for _, d in found for m in to(d, B))
-    assert pings == 60_000 // limits.GOSSIP_DEAD_PING_MS
+    assert pings == 60_000 // limits.GOSSIP_DEAD_PERIOD_MS
 
 
 def test_a_node_that_was_frozen_itself_gives_the_others_a_fresh_chance() -> None:
@@ -404,7 +404,7 @@ def test_news_rides_on_a_bounded_number_of_messages() -> None:
             membership.heard(now, node)
         now += PING
     known = range(1, len(others) + 1)
-    assert sent == limits.GOSSIP_SENDS * sum(count.bit_length() for count in known)
+    assert sent == limits.GOSSIP_RETRANSMIT_FACTOR * sum(count.bit_length() for count in known)
 
 
 def test_tables_are_exchanged_now_and_then() -> None:

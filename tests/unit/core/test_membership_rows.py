@@ -12,7 +12,7 @@ from dios import limits
 from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
 from dios.wire import gossip
-from dios.wire.gossip import Load, Member, News
+from dios.wire.gossip import Load, MemberRow, News
 from dios.wire.types import NodeStatus
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
@@ -26,9 +26,9 @@ def entropy(seed: int) -> Callable[[int], bytes]:
     return Random(seed).randbytes  # noqa: S311 - a test repeats itself
 
 
-def row(node: NodeId, epoch: int = 1, incarnation: int = 0, status: NodeStatus = ALIVE) -> Member:
+def row(node: NodeId, epoch: int = 1, incarnation: int = 0, status: NodeStatus = ALIVE) -> MemberRow:
     """A row of a node."""
-    return Member(node, f"n{node}", "r", f"host{node}:1", epoch, incarnation, status)
+    return MemberRow(node, f"n{node}", "r", f"host{node}:1", epoch, incarnation, status)
 
 
 def view() -> Membership:
@@ -36,7 +36,7 @@ def view() -> Membership:
     return Membership(row(A), entropy(1))
 
 
-def tell(membership: Membership, *rows: Member, sender: NodeId = C, now: int = NOW) -> Decision:
+def tell(membership: Membership, *rows: MemberRow, sender: NodeId = C, now: int = NOW) -> Decision:
     """C, which is alive, tells rows."""
     return membership.received(now, sender, News(row(sender), rows))
 
@@ -100,9 +100,9 @@ def test_a_suspect_that_was_not_heard_is_dead_by_the_word_of_another() -> None:
     """After half a second of suspicion here, another's word is believed at once; before it is not."""
     membership = view()
     tell(membership, row(B), row(B, status=SUSPECT))
-    early = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_CUT_OFF_MS * MS - 1)
+    early = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_BROKEN_SUSPICION_MS * MS - 1)
     assert statuses(early, B) == []
-    late = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_CUT_OFF_MS * MS)
+    late = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_BROKEN_SUSPICION_MS * MS)
     assert statuses(late, B) == [(SUSPECT, DEAD)]
 
 
@@ -111,7 +111,7 @@ def test_a_suspect_that_was_heard_is_not_dead_by_the_word_of_another() -> None:
     membership = view()
     tell(membership, row(B), row(B, status=SUSPECT))
     membership.heard(NOW + MS, B)
-    decision = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_CUT_OFF_MS * MS)
+    decision = tell(membership, row(B, status=DEAD), now=NOW + limits.GOSSIP_BROKEN_SUSPICION_MS * MS)
     assert statuses(decision, B) == []
 
 
@@ -149,7 +149,7 @@ def test_an_old_message_of_an_earlier_life_changes_nothing() -> None:
         replace(row(A), version=9, draining=True),
     ],
 )
-def test_what_was_never_said_of_oneself_is_denied_at_once(lie: Member) -> None:
+def test_what_was_never_said_of_oneself_is_denied_at_once(lie: MemberRow) -> None:
     """A false row about this node is answered with a newer one, which wins wherever the lie was believed."""
     membership, other = view(), Membership(row(C), entropy(2))
     other.connected(NOW, row(A))

@@ -8,24 +8,24 @@ from msgspec.structs import replace
 
 from dios.core.model.placement import LeastLoaded
 from dios.ids import NodeId
-from dios.wire.gossip import Load, Member
+from dios.wire.gossip import Load, MemberRow
 from dios.wire.messages import Limits
 from dios.wire.types import NodeStatus
 
 GIB = 1 << 30
-OWN = Member(NodeId(1), "m", load=Load(0, 4, 8 * GIB))
-EARLIER = Member(NodeId(3), "a", load=Load(0, 4, 8 * GIB))
-LATER = Member(NodeId(2), "z", load=Load(0, 4, 8 * GIB))
+OWN = MemberRow(NodeId(1), "m", load=Load(0, 4, 8 * GIB))
+EARLIER = MemberRow(NodeId(3), "a", load=Load(0, 4, 8 * GIB))
+LATER = MemberRow(NodeId(2), "z", load=Load(0, 4, 8 * GIB))
 
 
-def choose(own: Member, *candidates: Member, asked: Limits | None = None) -> str:
+def choose(own: MemberRow, *candidates: MemberRow, asked: Limits | None = None) -> str:
     """The name of the node chosen, which must not hang on the order of candidates."""
     chosen = {LeastLoaded().choose(order, own, asked or Limits()).name for order in permutations(candidates)}
     assert len(chosen) == 1
     return chosen.pop()
 
 
-def busy(member: Member, tasks: int, cpus: int = 4) -> Member:
+def busy(member: MemberRow, tasks: int, cpus: int = 4) -> MemberRow:
     """The node with this much to do."""
     return replace(member, load=replace(member.load, tasks=tasks, cpus=cpus))
 
@@ -79,4 +79,4 @@ def test_where_the_memory_is_the_task_goes() -> None:
 
 def test_a_node_that_told_no_processors_counts_as_having_one() -> None:
     """A row without a load is no division by zero."""
-    assert choose(busy(OWN, 2), Member(NodeId(9), "new")) == "new"
+    assert choose(busy(OWN, 2), MemberRow(NodeId(9), "new")) == "new"

@@ -72,7 +72,7 @@ class Readers:
         assert made.adopt(size)
         there.blob(made)
         for task, principal in principals.items():
-            there.do(fx.OpenDeputy(TaskId(task), here.node, principal))
+            there.do(fx.OpenRemoteTask(TaskId(task), here.node, principal))
         there.when_received(self._answer)
         here.when_received(self._take)
 
@@ -91,7 +91,7 @@ class Readers:
         return [fx.AnswerRead(asked.body.caller.task, asked.number, buffer, BLOB, 0, self.size)]
 
     def _take(self, event: Received) -> list[fx.Effect]:
-        if isinstance(event.message, dcp.Reply) and isinstance(event.message.result, Buffer):
+        if isinstance(event.message, dcp.PeerReply) and isinstance(event.message.result, Buffer):
             assert event.attached in (0, self.size), "inside the message, or beside it"
             self.came.append(event.message.number)
         return []

@@ -100,7 +100,7 @@ async def test_bytes_travel_beside_an_answer(tmp_path: Path, size: int, *, writa
 
 def answer_requests(host: PeerHost, asker: PeerHost, size: int, *, writable: bool) -> None:
     """Answer every request with the object's content, as to a deputy."""
-    host.do(fx.OpenDeputy(DEPUTY, asker.node, "uid:1"))
+    host.do(fx.OpenRemoteTask(DEPUTY, asker.node, "uid:1"))
 
     def answer(event: Received) -> list[fx.Effect]:
         assert isinstance(event.message, dcp.Ask)
@@ -116,7 +116,7 @@ def hand_out(host: PeerHost, size: int, *, writable: bool) -> None:
     """Hand what comes as an answer to the host's own task."""
 
     def answer(event: Received) -> list[fx.Effect]:
-        assert isinstance(event.message, dcp.Reply)
+        assert isinstance(event.message, dcp.PeerReply)
         result = event.message.result
         assert isinstance(result, Buffer)
         if result.data is not None:

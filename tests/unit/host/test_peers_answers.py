@@ -47,10 +47,10 @@ async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
         first, second = b"1" * LARGE, b"2" * LARGE
         other.blob(sealed(first))
         other.blob(sealed(second), OTHER_BLOB)
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
 
         def hand_out(event: Received) -> list[fx.Effect]:
-            assert isinstance(event.message, dcp.Reply)
+            assert isinstance(event.message, dcp.PeerReply)
             results = event.message.result
             assert isinstance(results, Results)
             parts: list[fx.Answer | fx.AnswerReceived] = []
@@ -84,7 +84,7 @@ async def test_memory_that_writers_change_is_sent_again(tmp_path: Path) -> None:
         await connected(one, other)
         raw = ContentMemory.own(LARGE)
         other.blob(raw)
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
         other.do(read(1, BLOB, LARGE, buffer=9))
         raw.fill(0, b"changed", 0, 7)
         other.do(read(2, BLOB, LARGE, buffer=9, reuse=True))
@@ -96,7 +96,7 @@ async def test_the_same_version_is_not_sent_again(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
         other.blob(sealed(bytes(LARGE)))
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
         other.do(read(1, BLOB, LARGE, buffer=9), read(2, BLOB, LARGE, buffer=9, reuse=True))
         events = {event.message: event.attached for event in await replies(one, 2)}
         assert sorted(events.values()) == [0, LARGE]
@@ -107,9 +107,9 @@ async def test_an_answer_under_way_is_not_sent_again(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
         other.blob(sealed(bytes(LARGE)))
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"), read(1, BLOB, LARGE), read(1, BLOB, LARGE))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, LARGE), read(1, BLOB, LARGE))
         events = await replies(one, 2)
-        assert [event.message for event in events if not event.attached] == [dcp.Reply(1, dcp.Working())]
+        assert [event.message for event in events if not event.attached] == [dcp.PeerReply(1, dcp.Working())]
         assert [event.attached for event in events if event.attached] == [LARGE]
         other.do(read(1, BLOB, LARGE))
         assert len(await replies(one, 3)) == 3
@@ -119,7 +119,7 @@ async def test_blank_buffers_bring_no_bytes(tmp_path: Path) -> None:
     """A buffer to write that nothing was filled into needs no bytes sent: it is zero at the task's node."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
         size = 64 * limits.MIB
         other.do(fx.AnswerWrite(DEPUTY, 1, Buffer(9, size, 0, 0), BLOB, 0, size, blank=True))
         (event,) = await replies(one, 1)
@@ -151,9 +151,9 @@ async def test_an_answer_over_what_is_taken_in(tmp_path: Path) -> None:
         await connected(one, other)
         size = limits.DCP_RECEIVING_BYTES_MAX + 1
         other.blob(ContentMemory.shadow(size))
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"), read(1, BLOB, size))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, size))
         (event,) = await replies(one, 1)
-        assert isinstance(event.message, dcp.Reply)
+        assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.EFBIG
         assert "in parts" in event.message.result.message
@@ -163,9 +163,9 @@ async def test_a_deputy_that_is_over_is_not_answered(tmp_path: Path) -> None:
     """After CloseDeputy nothing is sent in its name, and nobody is remembered for it."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
         assert other.host.owners.of(DEPUTY) == "uid:1"
-        other.do(fx.CloseDeputy(DEPUTY), fx.Answer(DEPUTY, 1, Done(1)))
+        other.do(fx.CloseRemoteTask(DEPUTY), fx.Answer(DEPUTY, 1, Done(1)))
         other.do(fx.Send(one.node, dcp.Gossip(b"after")))
         (event,) = await replies(one, 1)
         assert event.message == dcp.Gossip(b"after")
@@ -182,7 +182,7 @@ async def test_what_could_not_be_stored_is_not_told_of(tmp_path: Path) -> None:
             [put(1)],
             [
                 fx.Send(one.node, dcp.Ask(1, 1, dcp.Forward(CALLER, ReadOnce(1)))),
-                fx.Send(one.node, dcp.Reply(3, Done(1))),
+                fx.Send(one.node, dcp.PeerReply(3, Done(1))),
             ],
             Ticket(1),
             Ticket(1),
@@ -191,7 +191,7 @@ async def test_what_could_not_be_stored_is_not_told_of(tmp_path: Path) -> None:
         other.core.outcomes.append(outcome)
         other.host.driver.call(TASK, 1, ReadOnce(1))
         (event,) = await replies(one, 1)
-        assert isinstance(event.message, dcp.Reply)
+        assert isinstance(event.message, dcp.PeerReply)
         assert event.message.number == 3
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.ENOSPC
@@ -204,10 +204,10 @@ async def test_many_transfers_take_turns(tmp_path: Path) -> None:
         other.blob(sealed(bytes(LARGE)))
         greedy, modest = TaskId(100), TaskId(101)
         for task in (greedy, modest):
-            other.do(fx.OpenDeputy(task, one.node, f"uid:{task}"))
+            other.do(fx.OpenRemoteTask(task, one.node, f"uid:{task}"))
         answers = [fx.AnswerRead(greedy, seq, Buffer(0, LARGE, 1, 1), BLOB, 0, LARGE) for seq in range(300)]
         other.do(*answers, fx.AnswerRead(modest, 1_000, Buffer(0, LARGE, 1, 1), BLOB, 0, LARGE))
         events = await replies(one, 301)
-        numbers = [event.message.number for event in events if isinstance(event.message, dcp.Reply)]
+        numbers = [event.message.number for event in events if isinstance(event.message, dcp.PeerReply)]
         assert sorted(numbers) == [*range(300), 1_000]
         assert numbers.index(1_000) < 10

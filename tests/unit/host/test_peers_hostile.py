@@ -201,7 +201,7 @@ async def test_what_the_core_refuses_costs_the_connection(tmp_path: Path) -> Non
             return []
 
         target.when_received(refuse)  # type: ignore[arg-type] # no effects
-        line.send_nowait(encode_frame(dcp.Reply(99, Done())))
+        line.send_nowait(encode_frame(dcp.PeerReply(99, Done())))
         await villain.is_cut(line)
         await until(lambda: target.core.seen(PeerDown), "it is down")
         assert target.host.driver.sound

@@ -189,7 +189,7 @@ async def test_a_message_too_long_for_a_frame_arrives(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
         part = Buffer(0, limits.INLINE_BYTES_MAX, 1, 1, data=bytes(limits.INLINE_BYTES_MAX))
-        reply = dcp.Reply(1, Results((part,) * 60))
+        reply = dcp.PeerReply(1, Results((part,) * 60))
         one.do(fx.Send(other.node, reply))
         (event,) = await until(lambda: other.core.seen(Received), "it arrived")
         assert event.message == reply
@@ -202,7 +202,9 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before, threads = open_descriptors(), threading.active_count()
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        one.links.send(other.node, dcp.Reply(1, Results((Buffer(0, 9, 1, 1, data=bytes(1_000_000)),) * 2)))
+        one.links.send(
+            other.node, dcp.PeerReply(1, Results((Buffer(0, 9, 1, 1, data=bytes(1_000_000)),) * 2))
+        )
         await until(other.messages, "it arrived")
     await until(lambda: threading.active_count() <= threads + 1, "threads have ended")
     assert open_descriptors() <= before + 1

@@ -211,7 +211,7 @@ async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) ->
         other.host._audit.pressure = BacklogLevel.SOME
         one.ask(other, dcp.Forward(CALLER, Create(ObjectType.SHMEM_BLOB)))
         (event,) = await until(lambda: one.core.seen(Received), "it is answered")
-        assert isinstance(event.message, dcp.Reply)
+        assert isinstance(event.message, dcp.PeerReply)
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.ENOSPC
         one.ask(other, dcp.Forward(CALLER, Lookup(bytes(32))))

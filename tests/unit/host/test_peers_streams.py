@@ -39,7 +39,7 @@ def between(host: PeerHost) -> RemoteStreams:
 
 async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd, RingEnd]:
     """The end of a task of ``one``, and the opposite one, of a stream that ``other`` has."""
-    other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+    other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
     other.when_received(lambda event: [fx.AnswerAttach(DEPUTY, number_of(event), STREAM, mode, RING_BYTES)])
     one.when_received(
         lambda event: [fx.AnswerAttachAway(TASK, 1, STREAM, mode, RING_BYTES, other.node, number_of(event))]
@@ -53,7 +53,7 @@ async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd,
 
 def number_of(event: Received) -> int:
     """The number of the request that a message is, or answers."""
-    assert isinstance(event.message, dcp.Ask | dcp.Reply)
+    assert isinstance(event.message, dcp.Ask | dcp.PeerReply)
     return event.message.number
 
 
@@ -125,7 +125,7 @@ async def test_an_end_that_nobody_connects_for_is_closed(tmp_path: Path) -> None
     """What was taken for a task of another node is closed when that node goes."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        other.do(fx.OpenDeputy(DEPUTY, one.node, "uid:1"))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
         other.do(fx.AnswerAttach(DEPUTY, 5, STREAM, Mode.READ, RING_BYTES))
         with other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES) as writer:
             assert len(between(other)) == 1

@@ -65,7 +65,7 @@ class Readers:
         self._asked: dict[int, TaskId] = {}
         filled(there)
         for task, principal in PRINCIPALS.items():
-            there.do(fx.OpenDeputy(task, here.node, principal))
+            there.do(fx.OpenRemoteTask(task, here.node, principal))
         there.when_received(self._answer)
         here.when_received(self._take)
 
@@ -83,7 +83,7 @@ class Readers:
         return [fx.AnswerRead(asked.body.caller.task, asked.number, buffer, BLOB, 0, SIZE)]
 
     def _take(self, event: Received) -> list[fx.Effect]:
-        if isinstance(event.message, dcp.Reply) and isinstance(event.message.result, Buffer):
+        if isinstance(event.message, dcp.PeerReply) and isinstance(event.message.result, Buffer):
             assert event.attached == SIZE
             self.came.append(self._asked[event.message.number])
         return []
@@ -184,7 +184,7 @@ async def test_a_request_on_its_way_is_worked_on(tmp_path: Path) -> None:
         body, source = dcp.Forward(caller(DEPUTY), ReadOnce(1)), fx.WriteSource(content_of=BLOB, length=SIZE)
         here.ask(there, body, source)
         await until(here.messages, "it is told")
-        assert here.messages()[0] == dcp.Reply(1, dcp.Working())
+        assert here.messages()[0] == dcp.PeerReply(1, dcp.Working())
         here.ask(there, body, source)
         assert [event.number for event in here.core.seen(UnderWay)] == [1]
         assert not there.messages()
@@ -234,7 +234,7 @@ async def test_who_is_in_debt_stores_nothing_from_afar(tmp_path: Path, call: Pla
         await until(lambda: len(seen(there)) == 3, "the others' came")
         assert seen(there) == [(DEPUTY, Stat), (NEIGHBOUR, type(call)), (MORE, Stat)]
         await until(here.messages, "it is told")
-        assert here.messages() == [dcp.Reply(2, dcp.Working())]
+        assert here.messages() == [dcp.PeerReply(2, dcp.Working())]
         there.core.events.clear()
         there.do(fx.SetRates((), 60_000))
         await until(lambda: len(seen(there)) == 2, "the rest comes")
@@ -250,7 +250,7 @@ async def test_what_is_put_aside_is_bounded_and_goes_with_its_node(tmp_path: Pat
         for number in range(1, limits.HELD_REQUESTS_MAX + 2):
             here.do(fx.Send(there.node, dcp.Ask(number, 1, dcp.Forward(caller(DEPUTY), WriteOnce(1, b"x")))))
         (refused,) = await until(here.messages, "one is refused")
-        assert isinstance(refused, dcp.Reply)
+        assert isinstance(refused, dcp.PeerReply)
         assert refused.number == limits.HELD_REQUESTS_MAX + 1
         assert isinstance(refused.result, Failure)
         assert refused.result.code == Code.EAGAIN

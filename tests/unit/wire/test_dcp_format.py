@@ -30,10 +30,10 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = tuple(
 MESSAGES: tuple[type[msgspec.Struct], ...] = (*described.members(dcp.Message), dcp_frames.Revoked)
 PARTS: tuple[type[msgspec.Struct], ...] = (
     dcp.Caller,
-    dcp.Held,
+    dcp.HeldReference,
     dcp.GroupName,
-    dcp.Sharing,
-    dcp.Holding,
+    dcp.SharedReference,
+    dcp.HeldReferences,
     dcp_frames.Envelope,
     dcp_frames.Channel,
 )
@@ -44,7 +44,7 @@ def message_with(inside: object) -> dcp.Message | dcp_frames.Revoked:
     if isinstance(inside, REQUESTS):
         return dcp.Ask(7, 3, inside)  # type: ignore[arg-type] # one of REQUESTS
     if isinstance(inside, ANSWERS):
-        return dcp.Reply(7, inside)  # type: ignore[arg-type] # one of ANSWERS
+        return dcp.PeerReply(7, inside)  # type: ignore[arg-type] # one of ANSWERS
     assert isinstance(inside, MESSAGES)
     return inside  # type: ignore[return-value] # one of MESSAGES
 
@@ -106,7 +106,7 @@ def test_a_request_of_an_earlier_release_is_one(kind: type[msgspec.Struct]) -> N
 def test_a_later_release_may_add_fields() -> None:
     """Fields behind those that this release knows are left out, in messages and in their parts."""
     body = msgpack.packb([[41, 7, [1, 5, "more"], "more"], None, "more"])
-    assert dcp_frames.decode_frame(body)[0] == dcp.Reply(7, Done(5))
+    assert dcp_frames.decode_frame(body)[0] == dcp.PeerReply(7, Done(5))
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,10 +9,10 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
 from dios.wire import gossip
-from dios.wire.gossip import Ack, GossipMessage, Load, Member, News, Ping, PingRequest, Table
+from dios.wire.gossip import Ack, GossipMessage, Load, MemberRow, News, Ping, PingRequest, Table
 from dios.wire.types import NodeStatus
 
-ROW = Member(
+ROW = MemberRow(
     NodeId(7), "n1", "r1", "h:1", 3, 2, NodeStatus.SUSPECT, draining=True, load=Load(1, 4, 9), version=5
 )
 BYTES = "9a07a26e31a27231a3683a31030201c39301040905"
@@ -34,9 +34,9 @@ def test_the_bytes_of_a_message_are_frozen(message: GossipMessage, text: str) ->
 
 def test_a_row_may_be_short_and_may_be_long() -> None:
     """Fields that are missing at the end have defaults, and more fields than are known are left out."""
-    assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(Member(NodeId(7), "n1"))
+    assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(MemberRow(NodeId(7), "n1"))
     longer = msgspec.msgpack.encode([63, [7, "n1", "", "", 0, 0, 0, False, [], 0, "new"], [], [], "new"])
-    assert gossip.decode(longer) == News(Member(NodeId(7), "n1"))
+    assert gossip.decode(longer) == News(MemberRow(NodeId(7), "n1"))
 
 
 def plain(**changes: object) -> list[object]:
@@ -70,7 +70,7 @@ def plain(**changes: object) -> list[object]:
 )
 def test_a_row_out_of_bounds_is_no_message(row: object) -> None:
     """Whatever a field cannot be ends the connection of who sent it, with a sentence."""
-    assert gossip.decode(msgspec.msgpack.encode([63, plain()])) == News(Member(NodeId(7), "n1", epoch=1))
+    assert gossip.decode(msgspec.msgpack.encode([63, plain()])) == News(MemberRow(NodeId(7), "n1", epoch=1))
     for body in ([63, row], [63, plain(), [row]]):
         with pytest.raises(ProtocolError, match="malformed gossip"):
             gossip.decode(msgspec.msgpack.encode(body))
@@ -102,7 +102,9 @@ def test_the_largest_table_fits_its_frame() -> None:
     top = 2**63 - 1
     name = "n" * limits.NODE_NAME_BYTES_MAX
     address = "h" * limits.NODE_ADDRESS_CHARS_MAX
-    row = Member(NodeId(top), name, name, address, top, top, NodeStatus.LEFT, True, Load(top, top, top), top)
+    row = MemberRow(
+        NodeId(top), name, name, address, top, top, NodeStatus.LEFT, True, Load(top, top, top), top
+    )
     forgotten = (NodeId(top),) * limits.NODES_FORGOTTEN_MAX
     table = Table(row, (row,) * limits.NODES_MAX, forgotten)
     assert len(gossip.encode(table)) < limits.FRAME_BYTES_MAX
