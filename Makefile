@@ -110,10 +110,10 @@ test-all: setup ## Run the tests, and the long ones besides: repeated experiment
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
-	@PYTHONPATH=.:tests/support $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
 
 docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
 
 fmt: setup ## Format the code and repair what the linter can repair.
 	$(BIN)/ruff format .
@@ -147,23 +147,23 @@ soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills
 
 fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
-		PYTHONPATH=.:tests/support $(FUZZ_VENV)/bin/python -m tests.fuzz.coverage_guided --seconds $(SECONDS); \
+		PYTHONPATH=.:tests/support/programs $(FUZZ_VENV)/bin/python -m tests.fuzz.coverage_guided --seconds $(SECONDS); \
 	fi
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(LIMITS),--limits "$(LIMITS)")
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES)
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(LIMITS),--limits "$(LIMITS)")
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES)
 
 fuzz-nodes: setup ## Tell LIES (1000000) to cores in the name of a node with a certificate (SEED=N repeats a play).
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES) $(if $(SEED),--seed $(SEED))
 	HOSTILE_FRAMES=$(FRAMES_OF_NODES) $(BIN)/python -m pytest --quiet tests/security/test_hostile_node_wire.py
 
 fuzz-frames: setup ## Send FRAMES (1000000) bad packets through network functions (SEED=N repeats a run, REPORT=file.md).
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.packets_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.packets_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.run --replay "$(FINDING)"
 
 crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and see that it keeps its word.
-	@PYTHONPATH=.:tests/support $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
 	@$(BIN)/python -m benchmarks.deniability

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 import trio.testing
-from ring_ends import LIMIT_S, RING, Ends
 
 from dios import limits
 from dios.errors import (
@@ -25,6 +24,7 @@ from dios.transport.rings import waiting_trio
 from dios.transport.rings.layout import CLOSED, CONTROL_BYTES, COUNT
 from dios.transport.rings.waiting import RingDescriptors, RingReader, create_ring, is_ready, wait_any
 from dios.wire.types import Mode
+from tests.support.host.ring_ends import LIMIT_S, RING, Ends
 
 
 @pytest.fixture

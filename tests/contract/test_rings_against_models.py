@@ -10,11 +10,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ring_ends import LIMIT_S, RING, Ends
 
 from dios.errors import (
     TooLargeError,
 )
+from tests.support.host.ring_ends import LIMIT_S, RING, Ends
 
 
 class MessagesAgainstAQueue(RuleBasedStateMachine):

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from store_records import content, extent, put, record
 
 from dios import limits
 from dios.core.events import ObjectRecord
@@ -21,6 +20,7 @@ from dios.store.lmdb_store import LmdbStore
 from dios.store.memory_store import MemoryStore
 from dios.store.protocol import Drop, FilePayload, InlineContent, InlinePayload, Put, Store
 from dios.wire.types import Buffering, Deletion, ObjectType
+from tests.support.store.records import content, extent, put, record
 
 SMALL = b"a small value"
 LARGE = bytes(range(256)) * 1024

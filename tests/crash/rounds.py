@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
-from running_node import RunningNode, exists, wait_until
 
 from dios.host.audit.reader import verify
 from dios.node.daemon import DaemonProcess, command
 from tests.crash.verdict import AuditWatch, BrokenError, must, on_the_disk, only_ours, through_the_node
 from tests.crash.writer import Client, Journal
+from tests.support.node.running_node import RunningNode, exists, wait_until
 
 CLIENTS: Final = 4
 ACKNOWLEDGED_MAX: Final = 90

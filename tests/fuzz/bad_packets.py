@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from spray_frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made
+from tests.support.sprayer.frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made
 
 OUTSIDE4 = ("198.51.100.1", "198.51.100.2")
 OUTSIDE6 = ("2001:db8:5::1",)

@@ -16,8 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import Final, Self
 
-from running_node import RunningNode, exists, running_node
-
 from dios.client.program import Program, encode_program
 from dios.host.audit.reader import verify
 from dios.wire.types import Cause
@@ -25,6 +23,7 @@ from tests.fuzz.attack import STRANGER_UID, Attacker, Gang, Told, acting
 from tests.fuzz.neighbour import Janitor, Neighbour
 from tests.fuzz.story import Story
 from tests.fuzz.watch import Figures, LogReader, figures, settled
+from tests.support.node.running_node import RunningNode, exists, running_node
 
 HERE: Final = Path(__file__).parent
 SHIPPED: Final = ("known", "frames", "bending")

@@ -12,7 +12,6 @@ from random import Random
 from typing import Final, TypeAlias
 
 import msgspec
-from core_harness import OWNER, Entropy
 
 from dios.core import effects, events
 from dios.core.effects import Outcome
@@ -27,6 +26,7 @@ from dios.wire.types import Cause
 from tests.fuzz.bending import Bent
 from tests.fuzz.frames import Frames
 from tests.fuzz.known import Known
+from tests.support.core.harness import OWNER, Entropy
 
 STRANGER: Final = Principal("uid:2000")
 SEATS: Final = 3

@@ -13,12 +13,12 @@ from typing import Final, cast
 
 import msgspec
 from msgspec import inspect
-from wire_described import members
 
 from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import dcp, gossip
 from dios.wire.codec import decode_message, encode_message
+from tests.support.wire.descriptions import members
 
 ATTEMPTS: Final = 40
 NESTED_MAX: Final = 4

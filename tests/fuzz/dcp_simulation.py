@@ -12,8 +12,6 @@ from random import Random
 from typing import Final, NamedTuple
 
 from blake3 import blake3
-from core_harness import OWNER, Entropy
-from core_snapshot import snapshot
 
 from dios import limits
 from dios.core import effects, events
@@ -27,6 +25,8 @@ from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 from dios.wire.types import Cause, Mode, ObjectType
 from tests.fuzz.dcp import Liar, Pools
+from tests.support.core.harness import OWNER, Entropy
+from tests.support.core.snapshot import snapshot
 
 MS: Final = 1_000_000
 SECRET: Final = blake3(b"fuzzed").digest()

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from node_process import RawClient, create, pattern, read, write
-
 from dios.errors import Code, DiosError
 from dios.transport.unix.client import close_all
 from dios.wire import messages
 from dios.wire.codec import decode_status
 from dios.wire.messages import Buffer, Created, Failure, References
 from dios.wire.types import Cause, Flag, NameKind, ObjectType
+from tests.support.node.raw_client import RawClient, create, pattern, read, write
 
 RUN_S: Final = 30.0
 LARGE: Final = 300_000

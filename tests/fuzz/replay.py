@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from running_node import RunningNode, exists
-
 from dios.errors import DiosError
 from tests.fuzz.attack import acting, connect
 from tests.fuzz.neighbour import Neighbour
 from tests.fuzz.story import Entry, Translation
 from tests.fuzz.watch import LogReader
+from tests.support.node.running_node import RunningNode, exists
 
 ANSWER_S: Final = 1.0
 RECEIVE_BYTES: Final = 262_144

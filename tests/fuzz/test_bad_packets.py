@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from lab_spaces import NotHereError
-from nf_lab import FunctionLab
 
 from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
 from tests.fuzz.bad_packets import frames, seeds
 from tests.fuzz.packet_checks import FUNCTIONS, through_a_file, through_memory, write
+from tests.support.lab.function_machines import FunctionLab
+from tests.support.lab.namespaces import NotHereError
 
 SEED = 8
 FRAMES = 20_000

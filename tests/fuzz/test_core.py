@@ -9,7 +9,6 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wire_described import CALLS, messages_of
 
 from dios.core.model.invariants import check
 from dios.errors import ProtocolError
@@ -19,6 +18,7 @@ from tests.fuzz.bending import Bent
 from tests.fuzz.core_harness import CoreHarness, RandomInputs
 from tests.fuzz.frames import Frames, framed
 from tests.fuzz.known import Known
+from tests.support.wire.descriptions import CALLS, messages_of
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*"))
 LONG_SEEDS = 40

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Node
 
 from dios.core import effects
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import ObjectType, Persistence
+from tests.support.core.harness import Node
 
 
 @pytest.mark.parametrize("write_first", [True, False])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node_process import RawClient
 
 from dios.sim.node.replay import replay as replay_core
 from dios.wire import messages
@@ -15,6 +14,7 @@ from dios.wire.types import ObjectType
 from tests.fuzz.campaign import Campaign, Finding, can_be_another, fuzzed_node
 from tests.fuzz.replay import replay
 from tests.fuzz.story import Entry, Story, Translation, read_story
+from tests.support.node.raw_client import RawClient
 
 SEED = 20_260
 FRAMES = 50_000

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from ring_ends import RING, Ends
-from store_records import record
 
 from dios import limits
 from dios.client.program import Program, decode_program
@@ -41,6 +39,8 @@ from dios.transport.rings.layout import COMMITS, COUNT, STATE
 from dios.wire.nametext import fingerprint, format_name, parse_name
 from dios.wire.page import PublicAttributes, read_slot
 from dios.wire.types import Mode
+from tests.support.host.ring_ends import RING, Ends
+from tests.support.store.records import record
 
 WORD = st.one_of(
     st.integers(0, 2**64 - 1), st.integers(0, 3 * RING), st.sampled_from([0, 1, 2**32, 2**63, 2**64 - 1])

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from running_node import RunningNode
+from tests.support.node.running_node import RunningNode
 
 BAD: Final = re.compile(
     r"^Traceback|Exception ignored|\w+Warning:|^\S+ (error|critical) |never awaited|^Fatal Python"

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from person import DEADLINE_SECONDS, Person
 
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import parse_name
+from tests.support.node.command_user import DEADLINE_SECONDS, Person
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from person import DEADLINE_SECONDS, Person
+
+from tests.support.node.command_user import DEADLINE_SECONDS, Person
 
 ME = f"uid:{os.geteuid()}"
 FAILS = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from person import Person
+from tests.support.node.command_user import Person
 
 DEADLINE_SECONDS = 30
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
 from dios import limits, syscalls
 from dios.client.sync.node import Console, Node, Reference, Stream, Task
 from dios.wire import messages
+from tests.support.node.running_node import RunningNode, running_node
 
 BIG = 4 * limits.MIB
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from running_node import RunningNode, running_node
 
 import dios
 from dios import limits
 from dios.client.trio.node import AsyncNode, AsyncReference
+from tests.support.node.running_node import RunningNode, running_node
 
 
 @pytest.fixture(scope="module")

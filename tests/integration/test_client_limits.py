@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
 from dios.client.sync.node import Node
+from tests.support.node.running_node import RunningNode, running_node
 
 ME = f"uid:{os.geteuid()}"
 WAITS = b"""

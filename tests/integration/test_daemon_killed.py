@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from running_node import exists, running_node, wait_until
-
 import dios
 from dios.sim.node.replay import replay
+from tests.support.node.running_node import exists, running_node, wait_until
 
 
 def test_killed_daemon_leaves_no_process(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from person import Person
 
 from dios import limits
 from dios.host.sandbox.mechanisms import Mechanism, probe
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
+from tests.support.node.command_user import Person
 
 
 @pytest.fixture(scope="module")

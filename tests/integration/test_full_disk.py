@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from person import Person
-from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios import limits
 from dios.errors import DamagedError, NoSpaceError
 from dios.host.audit.reader import read, verify
 from dios.store.check import hold_directory, read_index, verify_contents
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 DISK_BYTES = 24 * limits.MIB
 SMALL, MEDIUM, LARGE = b"s" * 300, b"m" * 12_000, b"l" * 300_000

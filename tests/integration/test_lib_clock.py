@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import lib_functions as functions
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
 from dios.lib.aio import AsyncLamportClock
 from dios.lib.channels import channel
 from dios.lib.clock import LamportClock, Stamp
 from dios.lib.spawn import Spawner
+from tests.support.node.running_node import RunningNode, running_node
 
 SECONDS_MAX = 60
 

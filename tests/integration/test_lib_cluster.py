@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 import lib_functions as functions
 import pytest
-from lib_server import web_server
-from running_node import exists, wait_until
 
 import dios
 from dios.lib.channels import channel
@@ -20,6 +18,8 @@ from dios.lib.pickers import spread
 from dios.lib.spawn import Spawner
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
+from tests.support.client.web_server import web_server
+from tests.support.node.running_node import exists, wait_until
 
 SECONDS_MAX = 60
 NAMES = ("n1", "n2", "n3")

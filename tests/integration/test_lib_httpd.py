@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lib_server import SECONDS_MAX, web_server
-from running_node import RunningNode, running_node, wait_until
 
 import dios
+from tests.support.client.web_server import SECONDS_MAX, web_server
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 pytestmark = pytest.mark.skipif(
     find_spec("h11") is None, reason="h11 is not installed: pip install dios[examples]"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import lib_functions as functions
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
 from dios.lib.channels import decode
 from dios.lib.keyvalue import Plan, create_store, open_store
 from dios.lib.spawn import Spawner
+from tests.support.node.running_node import RunningNode, running_node
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "keyvalue.py"
 SECONDS_MAX = 60

@@ -7,7 +7,6 @@ from typing import cast
 import lib_functions as functions
 import pytest
 import trio
-from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios.client.session import Answer, Operation
@@ -18,6 +17,7 @@ from dios.lib.mutex import Guarded, LockLostError, Mutex, MutexOps
 from dios.lib.retrying import insist
 from dios.lib.spawn import Spawner
 from dios.wire.messages import AnyCall
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 SECONDS_MAX = 60
 LONG = 3600.0

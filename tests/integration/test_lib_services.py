@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios.lib.services import Followed, Service, create_service, open_service
 from dios.wire.nametext import format_name
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 PATIENCE_S = 20
 

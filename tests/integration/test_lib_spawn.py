@@ -7,11 +7,11 @@ from pathlib import Path
 
 import lib_functions as functions
 import pytest
-from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios.lib.channels import channel, select
 from dios.lib.spawn import Spawner, SpawnFailedError, narrowed
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SECONDS_MAX = 60

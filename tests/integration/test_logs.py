@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
+from tests.support.node.running_node import RunningNode, running_node
 
 PATIENCE_S = 20
 WRITERS = 4

@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, exists, running_node, wait_until
 
 import dios
 from dios.lib import mapreduce
 from dios.lib.mapreduce import JobProgress, Role
+from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LINES = [" ".join(f"w{(row * row + column) % 101}" for column in range(8)) for row in range(400)]

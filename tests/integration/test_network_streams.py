@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node, wait_until
 
 import dios
 from dios import limits
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 PATIENCE_S = 20
 MANY = 3_000_000

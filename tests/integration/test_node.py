@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_process import LARGE, NodeProcess, RawClient, create, pattern, read, write
 
 from dios import limits
 from dios.errors import ClosedError, Code
@@ -19,6 +18,7 @@ from dios.wire.codec import PROTOCOL_VERSION, decode_status
 from dios.wire.messages import Buffer, Committed, Created, Failure, References
 from dios.wire.page import read_slot
 from dios.wire.types import Cause, Flag, Mode, NameKind, ObjectType, Permission
+from tests.support.node.raw_client import LARGE, NodeProcess, RawClient, create, pattern, read, write
 
 
 @pytest.fixture(scope="module")

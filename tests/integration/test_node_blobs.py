@@ -7,7 +7,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from node_process import (
+
+from dios import limits
+from dios.errors import Code
+from dios.wire import messages
+from dios.wire.messages import Buffer, Committed, Created, Failure, Mapping, References
+from dios.wire.page import read_slot
+from dios.wire.types import AcquireIov, Buffering, Flag, ObjectType, Persistence, Semantics
+from tests.support.node.raw_client import (
     LARGE,
     NodeProcess,
     RawClient,
@@ -17,13 +24,6 @@ from node_process import (
     read,
     write,
 )
-
-from dios import limits
-from dios.errors import Code
-from dios.wire import messages
-from dios.wire.messages import Buffer, Committed, Created, Failure, Mapping, References
-from dios.wire.page import read_slot
-from dios.wire.types import AcquireIov, Buffering, Flag, ObjectType, Persistence, Semantics
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 import pytest
-from person import Person
-from running_node import running_node, wait_until
 
 import dios
 from dios.host.audit.reader import verify
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import running_node, wait_until
 
 SIZES = (10, 5_000, 200_000)
 RECORDS = 10  # one for the session, three for the groups, six for the objects

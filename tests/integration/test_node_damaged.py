@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node_process import LARGE, NodeProcess, RawClient, create, pattern, read, write
 
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.messages import Created, Failure, References
 from dios.wire.types import ObjectType
+from tests.support.node.raw_client import LARGE, NodeProcess, RawClient, create, pattern, read, write
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "gone"])

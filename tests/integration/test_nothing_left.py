@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node, wait_until
 
 import dios
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 POOL = 4
 TASKS = 1_000

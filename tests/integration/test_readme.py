@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from person import Person
+
+from tests.support.node.command_user import Person
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 

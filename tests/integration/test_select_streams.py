@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from running_node import running_node
-
 import dios
+from tests.support.node.running_node import running_node
 
 ROUNDS = 30
 

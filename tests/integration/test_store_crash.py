@@ -16,7 +16,7 @@ from dios.ids import ObjectId
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import InlineContent
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 ROUNDS = 20
 OBJECTS = 12
 LINES_MAX = 60
@@ -26,7 +26,7 @@ WRITER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from store_records import put
+from tests.support.store.records import put
 from dios.ids import ObjectId
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Drop

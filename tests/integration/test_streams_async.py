@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from running_node import running_node
 
 import dios
+from tests.support.node.running_node import running_node
 
 PATIENCE_S = 20
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, running_node
+
+from tests.support.node.running_node import RunningNode, running_node
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streams.md").read_text()
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

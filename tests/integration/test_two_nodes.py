@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from running_node import exists, wait_until
 
 import dios
 from dios import limits
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
+from tests.support.node.running_node import exists, wait_until
 
 SIZES = (
     0,

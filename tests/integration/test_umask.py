@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from running_node import running_node
-
 from dios.client.sync.node import connect
+from tests.support.node.running_node import running_node
 
 
 def test_a_strict_umask_hides_nothing_from_tasks(tmp_path: Path) -> None:

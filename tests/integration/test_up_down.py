@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from person import DEADLINE_SECONDS, Person
-from running_node import exists, wait_until
+
+from tests.support.node.command_user import DEADLINE_SECONDS, Person
+from tests.support.node.running_node import exists, wait_until
 
 NAMES = ["n1", "n2", "n3"]
 

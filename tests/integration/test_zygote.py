@@ -22,7 +22,7 @@ from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 
-SUPPORT = str(Path(__file__).resolve().parents[1] / "support")
+SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ENTRY = "hostile_entry:main"
 TRIVIAL = "hostile_entry:trivial"
 WAIT_S_MAX = 30

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_echo import EchoProgram
-from lab_rig import Lab
-from lab_spaces import NotHereError
+
+from tests.support.lab.echo import EchoProgram
+from tests.support.lab.machines import Lab
+from tests.support.lab.namespaces import NotHereError
 
 HERE = Path(__file__).parent
 

@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from lab_daemons import DaemonProgram, clusters_are_here, wait_agreement
-from lab_rig import Lab, Machine
-from lab_spaces import NotHereError
 
 import dios
 from benchmarks.report import now
@@ -33,6 +30,9 @@ from dios.client.trio.node import AsyncNode, AsyncTask
 from dios.wire.messages import Guarantee
 from dios.wire.types import Traffic
 from tests.lab.rates import CAPACITY, GREEDY, GREEDY_BYTES, GREEDY_CONNECTIONS, LINK_MBIT, reader, shape
+from tests.support.lab.daemons import DaemonProgram, clusters_are_here, wait_agreement
+from tests.support.lab.machines import Lab, Machine
+from tests.support.lab.namespaces import NotHereError
 
 RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "guarantees.md"
 ME: Final = f"uid:{os.geteuid()}"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lab_daemons import PORT, DaemonProgram, clusters_are_here, seen_by
-from lab_rig import Lab, Machine
-from lab_spaces import NotHereError
+from tests.support.lab.daemons import PORT, DaemonProgram, clusters_are_here, seen_by
+from tests.support.lab.machines import Lab, Machine
+from tests.support.lab.namespaces import NotHereError
 
 COUNT: Final = 3
 HELP: Final = """\

@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from lab_daemons import DaemonProgram, clusters_are_here, wait_agreement
-from lab_rig import Lab, Machine
-from lab_spaces import NotHereError, killed_with_parent, run
-from running_node import wait_until
 
 import dios
 from benchmarks.report import now
 from dios.client.trio.node import AsyncNode
 from dios.wire.messages import Rate
 from dios.wire.types import Traffic
+from tests.support.lab.daemons import DaemonProgram, clusters_are_here, wait_agreement
+from tests.support.lab.machines import Lab, Machine
+from tests.support.lab.namespaces import NotHereError, killed_with_parent, run
+from tests.support.node.running_node import wait_until
 
 RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "rates.md"
-READER: Final = Path(__file__).resolve().parents[1] / "support" / "lab_reader.py"
+READER: Final = Path(__file__).resolve().parents[1] / "support" / "programs" / "lab_reader.py"
 GREEDY, MODEST = 4001, 4002
 """Users of the machine; nobody need know them."""
 LINK_MBIT: Final = 80

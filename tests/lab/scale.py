@@ -21,7 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lab_daemons import (
+import dios
+from benchmarks.measure import pss_kib, tree_pss_mb
+from benchmarks.report import now
+from benchmarks.soak.verdict import GROWTH_SHARE, slope
+from tests.support.lab.daemons import (
     ANSWER_SECONDS,
     PORT,
     DaemonProgram,
@@ -30,13 +34,8 @@ from lab_daemons import (
     wait_agreement,
     within,
 )
-from lab_rig import Lab
-from lab_spaces import NotHereError
-
-import dios
-from benchmarks.measure import pss_kib, tree_pss_mb
-from benchmarks.report import now
-from benchmarks.soak.verdict import GROWTH_SHARE, slope
+from tests.support.lab.machines import Lab
+from tests.support.lab.namespaces import NotHereError
 
 RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "lab.md"
 BATCH: Final = 100

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from lab_daemons import DaemonProgram, clusters_are_here, logs, person, wait_agreement
-from lab_ledger import LARGE, Answer, Ledger
-from lab_rig import Lab, Machine, faketime
-from lab_spaces import NotHereError
+
+from tests.support.lab.daemons import DaemonProgram, clusters_are_here, logs, person, wait_agreement
+from tests.support.lab.machines import Lab, Machine, faketime
+from tests.support.lab.namespaces import NotHereError
+from tests.support.lab.promises import LARGE, Answer, Ledger
 
 DISK_BYTES: Final = 96 << 20
 DELAY_MS: Final = 200

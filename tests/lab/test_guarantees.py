@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from lab_spaces import NotHereError
 
 from tests.lab import guarantees, rates
+from tests.support.lab.namespaces import NotHereError
 
 
 @pytest.mark.timeout(300)

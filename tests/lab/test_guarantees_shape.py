@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_daemons import DaemonProgram
-from lab_rig import Lab, Machine
-from lab_spaces import NotHereError
 
 from dios.host.network.shaping import HANDLE, RECORD
+from tests.support.lab.daemons import DaemonProgram
+from tests.support.lab.machines import Lab, Machine
+from tests.support.lab.namespaces import NotHereError
 
 RATE = 10_000_000
 BITS = "84800Kbit"

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from lab_spaces import NotHereError
 
 from tests.lab import rates
+from tests.support.lab.namespaces import NotHereError
 
 
 @pytest.mark.timeout(500)

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab_echo import EchoProgram, asked, reaches
-from lab_rig import Lab, faketime
-from lab_spaces import MachineNamespaces, NotHereError
-from running_node import exists, wait_until
+
+from tests.support.lab.echo import EchoProgram, asked, reaches
+from tests.support.lab.machines import Lab, faketime
+from tests.support.lab.namespaces import MachineNamespaces, NotHereError
+from tests.support.node.running_node import exists, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DELAY_MS = 30
@@ -20,8 +21,8 @@ OFFSET_S = 3600
 STRANDED = """
 import sys
 from pathlib import Path
-from lab_echo import EchoProgram
-from lab_rig import Lab
+from tests.support.lab.echo import EchoProgram
+from tests.support.lab.machines import Lab
 lab = Lab(Path(sys.argv[1]), EchoProgram())
 lab.start()
 lab.delay(1)
@@ -198,7 +199,7 @@ def test_nothing_is_left_of_a_lab_that_was_ended(tmp_path: Path, number: signal.
     except NotHereError as error:
         pytest.skip(str(error))
     before = kept_namespaces()
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "programs")])
     with subprocess.Popen(
         [sys.executable, "-c", STRANDED, str(tmp_path)],
         stdin=subprocess.PIPE,

@@ -15,14 +15,14 @@ from typing import Final
 
 import pytest
 import trio
-from lab_spaces import killed_with_parent
-from running_node import RunningNode, running_node
 
 import dios
 from dios.wire.messages import Rate
 from dios.wire.types import Traffic
+from tests.support.lab.namespaces import killed_with_parent
+from tests.support.node.running_node import RunningNode, running_node
 
-WRITER: Final = Path(__file__).resolve().parents[1] / "support" / "lab_writer.py"
+WRITER: Final = Path(__file__).resolve().parents[1] / "support" / "programs" / "lab_writer.py"
 GREEDY, MODEST = 4001, 4002
 SECONDS: Final = 6
 RATE: Final = 4_000_000

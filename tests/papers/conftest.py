@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Node
+
+from tests.support.core.harness import Node
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Client, Node
 
 from dios.core import effects
 from dios.core.model.records import Buffer
@@ -21,6 +20,7 @@ from dios.wire.types import (
     Persistence,
     Semantics,
 )
+from tests.support.core.harness import Client, Node
 
 
 class Blobs:

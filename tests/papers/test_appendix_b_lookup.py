@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Node
 from msgspec import structs
 
 from dios import limits
@@ -13,6 +12,7 @@ from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Permission, Persistence
+from tests.support.core.harness import Node
 
 
 def told(node: Node, task: int) -> list[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import OWNER, Client, Node
 
 from dios import limits
 from dios.core import effects, events
@@ -22,6 +21,7 @@ from dios.wire.types import (
     Permission,
     TaskState,
 )
+from tests.support.core.harness import OWNER, Client, Node
 
 
 @pytest.fixture

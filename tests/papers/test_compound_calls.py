@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Client, Node
 
 from dios.core import effects, events
 from dios.errors import Code
@@ -18,6 +17,7 @@ from dios.wire.types import (
     ObjectType,
     Semantics,
 )
+from tests.support.core.harness import Client, Node
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_vector_taking_over_a_buffer(client: Client, ref: int) -> None:
 
 def test_vector_of_refusals_changes_nothing(node: Node, client: Client, ref: int) -> None:
     """A vector whose every call is refused leaves all as it was."""
-    from core_snapshot import snapshot
+    from tests.support.core.snapshot import snapshot
 
     before = snapshot(node.core.state)
     calls = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from core_harness import Client, Node
-from core_snapshot import snapshot
 
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import AcquireIov, Buffering, Flag, Mode, ObjectType, Semantics
+from tests.support.core.harness import Client, Node
+from tests.support.core.snapshot import snapshot
 
 STEPS = ("commit", "re-acquire", "release", "commit and release")
 LENGTH = 4

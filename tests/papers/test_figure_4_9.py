@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 import pytest
-from cluster_harness import Citizen, Cluster
 from msgspec import Struct
 
 from dios.core.model.names import deterministic_name
@@ -29,6 +28,7 @@ from dios.wire.types import (
     Semantics,
     TaskState,
 )
+from tests.support.core.cluster import Citizen, Cluster
 
 CALLS: Final = (
     "create", "lookup", "delete", "run", "copy", "pause", "select",

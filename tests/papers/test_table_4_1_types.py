@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Client, Node
 
 from dios.core import effects, events
 from dios.errors import Code
@@ -18,6 +17,7 @@ from dios.wire.types import (
     Persistence,
     Proximity,
 )
+from tests.support.core.harness import Client, Node
 
 COUNTED, IMMEDIATE = Deletion.REFERENCE_COUNTED, Deletion.IMMEDIATE
 VOLATILE, DURABLE = Persistence.VOLATILE, Persistence.DURABLE

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from core_harness import Client, Node
 
 from dios.core import events
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.types import NameKind, ObjectType
+from tests.support.core.harness import Client, Node
 
 
 class Scene:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from core_harness import Node
 
 from dios import limits
 from dios.core import effects, events
@@ -21,6 +20,7 @@ from dios.wire.types import (
     Proximity,
     Semantics,
 )
+from tests.support.core.harness import Node
 
 ALL = int(Permission.ALL)
 

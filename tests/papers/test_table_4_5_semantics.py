@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from core_harness import Client, Node
 
 from dios.core import events
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import Buffering, Mode, ObjectType, Semantics
+from tests.support.core.harness import Client, Node
 
 EXCL, MRSW, SRMW, ANY = Semantics
 READ, WRITE = Mode

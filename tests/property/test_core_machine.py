@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from core_rules import CoreMachine
-from core_walk import walk
 from hypothesis import HealthCheck, settings
+
+from tests.support.core.machine_rules import CoreMachine
+from tests.support.core.random_walk import walk
 
 CoreMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("DIOS_PROPERTY_EXAMPLES", "60")),

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 
 
 def digest_under(hash_seed: str, walk: int) -> str:
     """The digest of a walk's outcomes in a fresh interpreter."""
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{SUPPORT.parents[1]}:{SUPPORT}"}
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{SUPPORT.parents[2]}:{SUPPORT}"}
     return subprocess.run(
         [sys.executable, str(SUPPORT / "core_story.py"), str(walk), "300"],
         env=environment,
-        cwd=SUPPORT.parents[1],
+        cwd=SUPPORT.parents[2],
         capture_output=True,
         check=True,
         text=True,

@@ -10,8 +10,6 @@ from random import Random
 import pytest
 import trio
 from blake3 import blake3
-from core_harness import OWNER, Entropy
-from host_rig import WAIT_S, NoTasks
 
 from dios import limits
 from dios.core.events import Recovered, SessionOpened
@@ -26,6 +24,8 @@ from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION, decode_reply
 from dios.wire.messages import AnyCall, AnyResult, Mapping, PlainCall
 from dios.wire.types import AcquireIov, CommitIov, Flag, ObjectType, Persistence
+from tests.support.core.harness import OWNER, Entropy
+from tests.support.host.harness import WAIT_S, NoTasks
 
 TASK = TaskId(77)
 CALLS = 250

@@ -13,7 +13,6 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from store_records import content, extent, record
 
 from dios import limits
 from dios.core.events import ObjectRecord
@@ -22,6 +21,7 @@ from dios.ids import ObjectId
 from dios.store.environment import structure_problems
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Change, Drop, ExtentContent, FilePayload, InlinePayload, Put
+from tests.support.store.records import content, extent, record
 
 NUMBERS = st.integers(0, 5)
 SIZES = st.sampled_from(

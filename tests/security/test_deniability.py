@@ -17,13 +17,7 @@ from typing import NamedTuple
 
 import pytest
 import trio
-from capability_stage import SECRET, Stage, open_stage
-from capability_trace import Line, lines_of
-from core_harness import OWNER, Client, Entropy, Node
-from core_snapshot import snapshot
-from host_rig import GatedStore, NoTasks, RecordingChannel
 from msgspec import structs
-from node_process import RawClient
 
 from dios.core import effects, events
 from dios.core.machine import Core
@@ -35,6 +29,12 @@ from dios.node.settings import load
 from dios.wire import messages
 from dios.wire.codec import encode_reply, encode_request
 from dios.wire.types import NameKind, ObjectType, Persistence
+from tests.support.core.harness import OWNER, Client, Entropy, Node
+from tests.support.core.snapshot import snapshot
+from tests.support.host.harness import GatedStore, NoTasks, RecordingChannel
+from tests.support.node.raw_client import RawClient
+from tests.support.security.hostile_pair import SECRET, Stage, open_stage
+from tests.support.security.line_trace import Line, lines_of
 
 ABSENT = bytes(range(32))
 STRANGER = Principal("uid:7")

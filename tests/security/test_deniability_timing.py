@@ -10,11 +10,11 @@ import random
 from pathlib import Path
 
 import pytest
-from running_node import running_node
 
 import dios
 from benchmarks.deniability import BLOCK, as_expected, by_kind, compare, compare_all, measure, prepare
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from tests.support.node.running_node import running_node
 
 TRIES = 1_500
 ROUNDS = 8

@@ -10,14 +10,14 @@ import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
-from capability_calls import by_buffer
 from capability_memory import address_of, attempt
-from capability_stage import SECRET, GoneError, Puppet, Stage, open_stage
 
 from dios import limits
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, NameKind, ObjectType, Permission
+from tests.support.security.every_call import by_buffer
+from tests.support.security.hostile_pair import SECRET, GoneError, Puppet, Stage, open_stage
 
 READ, WRITE = int(Permission.READ), int(Permission.WRITE)
 LARGE = 256 * limits.KIB

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 import dios
+from tests.support.security.escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 LARGE = 3 << 20
 

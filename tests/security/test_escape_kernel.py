@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 import dios
+from tests.support.security.escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 MACHINERY = (
     row("load_program", "SIGSYS", "loading a program into the kernel ends the task"),

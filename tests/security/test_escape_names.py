@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
-from capability_calls import ALL, own_program
-from capability_stage import SECRET, Puppet, Stage, open_stage
 
 from dios import limits
 from dios.core.model.names import deterministic_name, internal_name
@@ -21,6 +19,8 @@ from dios.ids import Name
 from dios.wire import messages
 from dios.wire.codec import decode_event, encode_request
 from dios.wire.types import Flag, Mode, NameKind, ObjectType, Permission, Resource, Scope
+from tests.support.security.every_call import ALL, own_program
+from tests.support.security.hostile_pair import SECRET, Puppet, Stage, open_stage
 
 READ = int(Permission.READ)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from escape import Attempt, Cage, check_plainly, name_of, open_cage, row
-from running_node import wait_until
 
 import dios
+from tests.support.node.running_node import wait_until
+from tests.support.security.escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 FAMILIES = (
     row("every_family_of_streams", "EPERM", "no stream of any of the kernel's families is opened", "did"),

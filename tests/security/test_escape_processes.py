@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from escape import Attempt, Cage, check_plainly, name_of, open_cage, row
+
+from tests.support.security.escape import Attempt, Cage, check_plainly, name_of, open_cage, row
 
 PROGRAMS = (
     row("execute_shell", "EPERM", "no shell"),

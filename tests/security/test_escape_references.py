@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
-from capability_calls import ALL, BY_REFERENCE, own_program
 from capability_memory import address_of, attempt
-from capability_stage import SECRET, Puppet, Stage, anonymous, open_stage, status_of
 
 from dios import limits
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Persistence
+from tests.support.security.every_call import ALL, BY_REFERENCE, own_program
+from tests.support.security.hostile_pair import SECRET, Puppet, Stage, anonymous, open_stage, status_of
 
 READ, WRITE, EXECUTE = int(Permission.READ), int(Permission.WRITE), int(Permission.EXECUTE)
 DELEGATE, DELETE = int(Permission.DELEGATE), int(Permission.DELETE)

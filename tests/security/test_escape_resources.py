@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from escape import Cage, Neighbour, open_cage
 
 import dios
 from dios import limits
+from tests.support.security.escape import Cage, Neighbour, open_cage
 
 SMALL = limits.TASK_MEMORY_BYTES_MIN
 TASKS = 24

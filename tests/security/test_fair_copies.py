@@ -1,7 +1,7 @@
 """Who keeps copying large objects keeps nobody else waiting, and holes cost nothing.
 
 Not for: how much memory anybody may fill (limits of accounts), or the turns by themselves
-(``tests/unit/host/test_turns.py``).
+(``tests/unit/host/loop/test_fair_queue.py``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from node_process import NodeProcess, RawClient, create, pattern, read, write
 
 from dios import limits
 from dios.transport.memory.memfd import close_all
 from dios.wire import messages
 from dios.wire.types import Buffering, Flag, NameKind, ObjectType
+from tests.support.node.raw_client import NodeProcess, RawClient, create, pattern, read, write
 
 EIGHT = 8 * limits.MIB
 ROUNDS = 5

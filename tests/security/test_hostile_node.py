@@ -1,14 +1,12 @@
 """A node with a valid certificate that turned hostile: what it still cannot do to another.
 
-Not for: malformed bytes (``tests/unit/host/test_peers_hostile.py``), or messages that make no sense
-(``tests/unit/core/test_away_hostile.py``). Here it speaks rightly, and asks for what is not its own.
+Not for: malformed bytes (``tests/unit/host/peers/test_peers_hostile.py``), or messages that make no sense
+(``tests/unit/core/remote/test_remote_hostile.py``). Here it speaks rightly, and asks for what is not its own.
 """
 
 from __future__ import annotations
 
 import pytest
-from cluster_harness import MS, Citizen, Cluster, Parcel
-from core_harness import OWNER
 from msgspec.structs import replace
 
 from dios import limits
@@ -28,6 +26,8 @@ from dios.wire.types import (
     Permission,
     TaskState,
 )
+from tests.support.core.cluster import MS, Citizen, Cluster, Parcel
+from tests.support.core.harness import OWNER
 
 FAR = NodeId(4_711)
 READ = int(Permission.READ)

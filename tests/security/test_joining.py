@@ -8,7 +8,6 @@ from typing import NamedTuple
 import msgspec
 import pytest
 import trio
-from cluster_rig import listening, make_cluster
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,6 +22,7 @@ from dios.transport.identity.identity import Identity, bare_context, known_of, l
 from dios.transport.identity.joining import admit, context_of, join
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import Listener, connect, dial
+from tests.support.peers.connections import listening, make_cluster
 
 
 def request(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey, name: str = "n9") -> bytes:

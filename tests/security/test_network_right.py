@@ -6,9 +6,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from running_node import running_node, wait_until
 
 import dios
+from tests.support.node.running_node import running_node, wait_until
 
 PATIENCE_S = 30
 

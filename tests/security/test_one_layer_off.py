@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import pytest
 import trio
-from confined import mechanisms_or_skip, passes_as_nobody
-from escape import Witness
 
 from dios import limits
 from dios.host.process.task_process import TaskProcess
@@ -27,8 +25,10 @@ from dios.host.sandbox import landlock, linux_calls
 from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
+from tests.support.node.confinement import mechanisms_or_skip, passes_as_nobody
+from tests.support.security.escape import Witness
 
-SUPPORT = str(Path(__file__).resolve().parents[1] / "support")
+SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ANSWER_S_MAX = 20
 FIXED_SIGNALS_ABI = 6
 NOTHING = "nothing"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from capability_stage import Puppet, Stage, open_stage
 
 from dios import limits
 from dios.client.sync.node import Reference
 from dios.wire import messages
 from dios.wire.types import Buffering, NameKind, ObjectType
+from tests.support.security.hostile_pair import Puppet, Stage, open_stage
 
 LARGE = 3 * limits.INLINE_BYTES_MAX
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running_node import RunningNode, exists, running_node, wait_until
 
 import dios
 from dios import limits
 from dios.client.sync.node import Node, Task, connect
 from dios.host.audit.reader import AuditReader
+from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 FRIEND = 65_533
 STRANGER = 65_532

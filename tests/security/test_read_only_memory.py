@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from running_node import RunningNode, running_node
 
 import dios
 from dios.wire.types import Buffering, ObjectType
+from tests.support.node.running_node import RunningNode, running_node
 
 SIZE = 200_000
 

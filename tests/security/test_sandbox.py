@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from confined import NOBODY, mechanisms_or_skip, passes_as_nobody
 
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import open_zygote
@@ -19,8 +18,9 @@ from dios.host.sandbox import policy
 from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
+from tests.support.node.confinement import NOBODY, mechanisms_or_skip, passes_as_nobody
 
-SUPPORT = str(Path(__file__).resolve().parents[1] / "support")
+SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ANSWER_S_MAX = 20
 AS_ORDINARY_USER = "DIOS_TEST_AS_ORDINARY_USER"
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-from gossip_chaos import heal_everything, stable, times_of_death, unlucky
-from gossip_world import GossipWorld
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support" / "programs"))
 
 from dios.sim.event_queue import S
 from dios.wire.types import NodeStatus
+from tests.support.core.membership_faults import heal_everything, stable, times_of_death, unlucky
+from tests.support.core.membership_world import GossipWorld
 
 
 def say(line: str) -> None:

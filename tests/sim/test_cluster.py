@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import broken_cores as broken
 import pytest
 
 from dios.sim.cluster.network import DeliveryPolicy
 from dios.sim.cluster.world import simulate_cluster
 from dios.sim.event_queue import S
 from dios.sim.node.checker import BrokenPromiseError
+from tests.support.core import broken_cores as broken
 
 SHORT_NS = 5 * S
 SEEDS_TO_FIND = 60

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from random import Random
 
-import broken_stores as broken
 import pytest
 
 from dios.sim.disk.device import Device
@@ -16,6 +15,7 @@ from dios.sim.disk.model_store import ModelStore
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.systematic import FaultCase, systematic
 from dios.sim.node.world import INLINE_BYTES, OpenStore, simulate
+from tests.support.store import broken_stores as broken
 
 STEPS = 100
 SEEDS_TO_FIND = 200

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from gossip_chaos import heal_everything, stable, times_of_death, unlucky
-from gossip_world import GossipWorld
 
 from dios.ids import NodeId
 from dios.sim.event_queue import S
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, MemberRow
 from dios.wire.types import NodeStatus
+from tests.support.core.membership_faults import heal_everything, stable, times_of_death, unlucky
+from tests.support.core.membership_world import GossipWorld
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
+SUPPORT = Path(__file__).resolve().parents[1] / "support" / "programs"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -189,11 +189,11 @@ def test_a_liar_does_no_lasting_harm(seed: int) -> None:
 
 def test_the_same_seed_gives_the_same_run_under_every_hash_seed() -> None:
     """Nothing hangs on the order of a set: two processes with other hash seeds see the same changes."""
-    program = "from gossip_chaos import unlucky; print(unlucky(6, 3).seen)"
+    program = "from tests.support.core.membership_faults import unlucky; print(unlucky(6, 3).seen)"
     runs = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{SUPPORT}:{SUPPORT.parents[1]}"},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{SUPPORT}:{SUPPORT.parents[2]}"},
             capture_output=True,
             check=True,
         ).stdout

@@ -7,7 +7,6 @@ import os
 import re
 
 import pytest
-from fake_node import reference
 
 from dios import limits
 from dios.client.session import Answer, Operation, Session, expect_buffer, split, undoing, vector
@@ -16,6 +15,7 @@ from dios.wire import messages
 from dios.wire.codec import decode_request, encode_reply
 from dios.wire.messages import AnyCall, Mapping, PlainCall
 from dios.wire.types import Flag, Mode, ObjectType
+from tests.support.client.fake_node import reference
 
 
 def fds(count: int) -> list[int]:

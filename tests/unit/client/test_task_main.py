@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from fake_node import FakeNode, reference, welcome
 
 from dios.client.program import Program, decode_program, encode_program
 from dios.errors import InvalidError, NotExecutableError
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Brand
+from tests.support.client.fake_node import FakeNode, reference, welcome
 
 ENTRY = """
 import os, socket, sys

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cluster_site import Site
-from core_harness import Node
+
+from tests.support.core.harness import Node
+from tests.support.core.local_or_remote import Site
 
 
 @pytest.fixture

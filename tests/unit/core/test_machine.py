@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from core_harness import OWNER, Client, Node
-
 from dios.core import effects, events
 from dios.core.model.names import special_name
 from dios.errors import Code
@@ -23,6 +21,7 @@ from dios.wire.types import (
     Semantics,
     TaskState,
 )
+from tests.support.core.harness import OWNER, Client, Node
 
 
 def test_session_gets_its_home_group(node: Node) -> None:

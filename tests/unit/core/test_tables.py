@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from cluster_site import Site
-from core_harness import Client, Node
 
 from dios.core.calls.tables import TABLE_ROWS_MAX
 from dios.errors import Code
@@ -14,6 +12,8 @@ from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Flag, ObjectType
+from tests.support.core.harness import Client, Node
+from tests.support.core.local_or_remote import Site
 
 TABLES = ("node", "objects", "tasks", "references", "waiting", "requests", "peers", "accounts")
 

@@ -6,11 +6,11 @@ from functools import partial
 from random import Random
 
 import pytest
-from lib_places import Crashed, Interleaved, MemoryPlaces, World
 
 from dios.errors import DamagedError, InvalidError, UnreachableError
 from dios.lib.keyvalue import KeyValueStore
 from dios.lib.replicated_index import Index, IndexEntry, decode, encode
+from tests.support.client.key_value_places import Crashed, Interleaved, MemoryPlaces, World
 
 SEEDS = range(200)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
-from store_records import content, put, record
 
 from dios.core.events import ObjectRecord
 from dios.errors import DiosError, InvalidError
@@ -23,6 +22,7 @@ from dios.store.protocol import Put
 from dios.store.repair import repair
 from dios.store.schema import ObjectRow
 from dios.wire.types import Deletion, ObjectType
+from tests.support.store.records import content, put, record
 
 GROUP = Name(b"g" * 32)
 LARGE = bytes(range(256)) * 256

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from store_records import descriptors
 
 from dios.errors import DiosError
 from dios.store.directory import lock_directory, make_directory
 from dios.store.lmdb_store import LmdbStore
+from tests.support.store.records import descriptors
 
 HOLD = """
 import sys

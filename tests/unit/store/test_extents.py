@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from store_records import descriptors
 
 from dios import limits
 from dios.errors import InvalidError
 from dios.store import extents as module
 from dios.store.extents import Extents
 from dios.store.protocol import FilePayload, InlinePayload
+from tests.support.store.records import descriptors
 
 DATA = os.urandom(3 * limits.MIB + 17)
 

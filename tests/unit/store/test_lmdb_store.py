@@ -8,7 +8,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from store_records import content, descriptors, extent, put, record
 
 from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, NotSupportedError
@@ -18,6 +17,7 @@ from dios.store.environment import structure_problems
 from dios.store.extents import digest_of_file
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Drop, FilePayload, Put
+from tests.support.store.records import content, descriptors, extent, put, record
 
 SMALL = b"a small value"
 LARGE = bytes(range(256)) * 1024

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from blake3 import blake3
-from store_records import record
 
 from dios.core.events import ObjectRecord
 from dios.errors import DamagedError, NotSupportedError
@@ -11,6 +10,7 @@ from dios.store import schema
 from dios.store.schema import ContentKind, ObjectRow, Payload
 from dios.wire.messages import Bound
 from dios.wire.types import Buffering, Deletion, ObjectType, Resource
+from tests.support.store.records import record
 
 VECTOR_ROW = ObjectRow(
     ObjectRecord(

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_records import content, put
 
 from dios.errors import DamagedError
 from dios.store.lmdb_store import LmdbStore
+from tests.support.store.records import content, put
 
 LARGE, OTHER = b"large" * 20_000, b"other" * 20_000
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped] # the package has no types
 import msgspec
 import pytest
-import wire_described as described
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import codec, messages
 from dios.wire.types import ObjectType
+from tests.support.wire import descriptions as described
 
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("vectors.json").read_text())
 OLDER: dict[str, str] = json.loads(Path(__file__).with_name("vectors_older.json").read_text())

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped] # the package has no types
 import msgspec
 import pytest
-import wire_described as described
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from dios.ids import NodeId
 from dios.wire import dcp, dcp_frames
 from dios.wire.codec import DCP_VERSION
 from dios.wire.messages import Done
+from tests.support.wire import descriptions as described
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dcp.md").read_text()
 VECTORS: dict[str, str] = json.loads(Path(__file__).with_name("dcp_vectors.json").read_text())

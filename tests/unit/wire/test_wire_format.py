@@ -2,10 +2,10 @@ import enum
 from pathlib import Path
 
 import msgspec
-import wire_described as described
 
 from dios import errors
 from dios.wire import codec, types
+from tests.support.wire import descriptions as described
 
 PAGE = (Path(__file__).parents[3] / "docs" / "wire-format.md").read_text()
 

@@ -6,9 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from apart import lines_of
 
 from dios.host.sandbox import landlock
+from tests.support.node.subprocess_lines import lines_of
 
 CONFINED = """
 import errno, os, socket, sys

@@ -3,10 +3,10 @@ from __future__ import annotations
 import resource
 
 import pytest
-from apart import lines_of
 
 from dios import limits
 from dios.host.sandbox import limits_of_task
+from tests.support.node.subprocess_lines import lines_of
 
 APPLIED = """
 import resource, sys

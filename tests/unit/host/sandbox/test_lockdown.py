@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from apart import lines_of
-
 from dios.host.sandbox import lockdown
+from tests.support.node.subprocess_lines import lines_of
 
 PLACED = """
 import fcntl, os, socket

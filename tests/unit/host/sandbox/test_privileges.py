@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from apart import lines_of
 
 from dios.host.sandbox import linux_calls, privileges
+from tests.support.node.subprocess_lines import lines_of
 
 STATUS = """
 import sys

@@ -1,0 +1,252 @@
+"""A cluster of three nodes on this machine whose runs are scheduled, as a person sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import wait_until
+from tests.support.node.scheduled_cluster import CPUS, LOADED_S, NODES, Site
+
+# The first test waits for the cluster.
+pytestmark = pytest.mark.timeout(LOADED_S + 100)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three nodes in two racks, scheduled."""
+    someone = Person(tmp_path_factory.mktemp("home"))
+    del someone.environment["DIOS_COORDINATOR"]
+    someone.types("dios up --nodes 3 --racks 2 --pool-size 1")
+    try:
+        found = Site(someone)
+        wait_until(found.is_whole, "one coordinator attends to all nodes and has read them", LOADED_S)
+        someone.types("dios group create analytics")
+        yield found
+    finally:
+        someone.types("dios down")
+
+
+@pytest.fixture(autouse=True)
+def _cleared(site: Site) -> Iterator[None]:
+    yield
+    site.clear()
+
+
+def test_one_coordinator_schedules_for_all(site: Site) -> None:
+    """`dios sched status` names it, what it attends to, and what each node has."""
+    told = site.ask("dios sched status")
+    assert told["attends"] == NODES
+    nodes = told["nodes"]
+    assert isinstance(nodes, list)
+    assert [(row["node"], row["cpus"], row["coordinator"]) for row in nodes] == [
+        (name, CPUS, True) for name in NODES
+    ]
+    assert told["model"] == "spread"
+    assert told["problems"] == []
+
+
+def test_runs_are_spread_and_nobody_is_overfull(site: Site) -> None:
+    """Runs that set whole processors aside fill every node, no node more than it has; the next one waits."""
+    runs = [site.person.starts(f"dios run long.py --cpus {CPUS} --label big") for _ in range(4)]
+    try:
+        rows = site.until("big", "waiting", 1)
+        assert sorted(str(row["node"]) for row in rows if row["state"] == "running") == NODES
+        (waits,) = [row for row in rows if row["state"] == "waiting"]
+        why = site.person.types(f"dios explain {waits['fingerprint']}").stdout
+        assert "waits" in why
+        assert "not enough free" in why
+        ended = next(row for row in rows if row["state"] == "running")
+        site.person.types(f"dios kill {ended['fingerprint']}")
+        wait_until(lambda: len(site.until("big", "running", 3)) == 3, "the one that waited runs", 60)
+    finally:
+        for run in runs:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60)
+
+
+def test_a_constraint_says_where(site: Site) -> None:
+    """A run with a label's value goes to the node that has it, and `dios explain` says that it is there."""
+    site.person.types("dios run long.py --detach --constraint node=n2 --label there")
+    (row,) = site.until("there", "running")
+    assert row["node"] == "n2"
+    assert "on n2" in site.person.types("dios explain there").stdout
+
+
+def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
+    """A run that fits nowhere waits, and the explanation counts what is missing, on how many nodes."""
+    run = site.person.starts("dios run short.py --constraint gpu=yes --label picky")
+    try:
+        site.until("picky", "waiting")
+        assert "3 of 3 machines: lack gpu=yes" in site.person.types("dios explain picky").stdout
+        told = site.ask("dios explain picky")
+        assert told["phase"] == "waiting"
+        assert run.stderr is not None
+        assert "waits for its place" in run.stderr.readline()
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    wait_until(lambda: not site.tasks("picky"), "what was given up is withdrawn", 30)
+
+
+def test_a_run_goes_near_its_input(site: Site) -> None:
+    """With an object named, an idle cluster places the run on the node that has it."""
+    site.person.writes("data.txt", "a b c\n")
+    site.person.types("dios put data.txt --group analytics --node n3")
+    told = json.loads(site.person.types("dios run short.py --near data.txt --json").stdout)
+    assert told["node"] == "n3"
+
+
+def test_a_gang_starts_together(site: Site) -> None:
+    """A gang that does not fit waits as a whole; once there is room all of it runs, spread as it asked."""
+    site.person.types(f"dios run long.py --detach --cpus {CPUS} --constraint node=n1 --label filler")
+    gang = site.person.starts(
+        f"dios run short.py --gang 3/3 --cpus {CPUS} --affinity spread-nodes --label crew"
+    )
+    try:
+        rows = site.until("crew", "waiting", 3)
+        assert len(rows) == 3
+        (filler,) = site.tasks("filler")
+        site.person.types(f"dios kill {filler['fingerprint']}")
+        out, said = gang.communicate(timeout=60)
+    finally:
+        gang.kill()
+    assert gang.returncode == 0, said
+    assert sorted(line for line in out.splitlines() if line.startswith("[")) == [
+        f"[{number}] ran" for number in range(3)
+    ]
+    assert all(name in out for name in NODES)
+
+
+def test_a_gang_in_json(site: Site) -> None:
+    """With JSON the standard output is the gang's result alone; what its tasks print goes beside it."""
+    done = site.person.types("dios run short.py --gang 2/2 --json --label pair")
+    rows = json.loads(done.stdout)
+    assert [(row["number"], row["exit_status"]) for row in rows] == [(0, 0), (1, 0)]
+    assert sorted(line for line in done.stderr.splitlines() if "ran" in line) == ["[0] ran", "[1] ran"]
+
+
+def test_the_more_important_preempts(site: Site) -> None:
+    """A restartable task makes room for one of higher priority, is run again by itself, and says so."""
+    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --label low") for _ in range(3)]
+    try:
+        site.until("low", "running", 3)
+        told = json.loads(
+            site.person.types(f"dios run short.py --cpus {CPUS} --priority 5 --json --label high").stdout
+        )
+        assert told["exit_status"] == 0
+        site.until("low", "running", 3)
+    finally:
+        for run in low:
+            run.send_signal(signal.SIGINT)
+        said = [run.communicate(timeout=60)[1] for run in low]
+    assert sum("was preempted; it is run again" in text for text in said) == 1
+
+
+def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
+    """Options that cannot both hold are refused before anything is asked of a node, each by its name."""
+    for line, named in (
+        ("--detach --restartable", "--restartable"),
+        ("--gang 3/2", "--gang"),
+        ("--gang 2/2 --host n1", "--host"),
+        ("--cpus 1 --constraint =", "constraint"),
+        ("--deadline soon", "--deadline"),
+        ("--mem much", "--mem"),
+        ("--class cat", "class"),
+        ("--affinity close", "affinity"),
+    ):
+        assert named in site.person.types(f"dios run short.py {line}", status=125).stderr, line
+
+
+def test_a_killed_coordinator_loses_nothing(site: Site) -> None:
+    """With the coordinator killed, what runs runs on, and what waits is placed once by the next one."""
+    running = [site.person.types(f"dios run long.py --detach --cpus {CPUS} --label stays") for _ in range(2)]
+    assert len(running) == 2
+    before = site.until("stays", "running", 2)
+    leader = str(site.ask("dios sched status")["coordinator"])
+    (process,) = [int(str(row["pid"])) for row in site.tasks("coordinator") if row["node"] == leader]
+    runs = [site.person.starts(f"dios run short.py --cpus {CPUS} --label later") for _ in range(4)]
+    os.kill(process, signal.SIGKILL)
+    said = [run.communicate(timeout=120) for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4, said
+    assert [out for out, _ in said] == ["ran\n"] * 4
+    after = site.until("stays", "running", 2)
+    assert {row["fingerprint"] for row in after} == {row["fingerprint"] for row in before}
+    wait_until(site.is_whole, "somebody attends to all", 120)
+
+
+def test_a_node_that_starts_anew_is_scheduled_again(site: Site) -> None:
+    """A node that is killed and comes back counts its board from the beginning, and is read all the same."""
+    site.ask("dios sched status --node n3")
+    cluster = site.person.home / ".local" / "state" / "dios" / "cluster"
+    os.kill(int((cluster / "n3" / "node.pid").read_text()), signal.SIGKILL)
+    site.person.types("dios up")
+    told = json.loads(site.person.types("dios run short.py --constraint node=n3 --node n3 --json").stdout)
+    assert told["node"] == "n3"
+    assert site.ask("dios sched status --node n3")["attends"]
+    wait_until(site.is_whole, "all are attended to again", 120)
+
+
+def test_models_are_chosen_by_name(site: Site) -> None:
+    """`models` lists them, `set-model` changes them, and an unknown one is refused with the known ones."""
+    names = [row["model"] for row in site.ask("dios sched models")["models"]]  # type: ignore[attr-defined] # rows
+    assert {"spread", "trivial", "quincy", "coco", "whare-mcs", "green"} <= set(names)
+    refused = site.person.types("dios sched set-model nosuch", status=1).stderr
+    assert "coco" in refused
+    try:
+        for name in ("coco", "trivial"):
+            assert name in site.person.types(f"dios sched set-model {name}").stderr
+            assert json.loads(site.person.types("dios run short.py --json").stdout)["exit_status"] == 0
+            assert site.ask("dios sched status")["model"] == name
+    finally:
+        site.person.types("dios sched set-model spread")
+
+
+def test_the_network_can_be_solved_elsewhere(site: Site, tmp_path: Path) -> None:
+    """The exported network is DIMACS, and `dios solve` finds it feasible."""
+    file = tmp_path / "network.dimacs"
+    site.person.types(f"dios sched export --dimacs {file}")
+    assert "c vertex" in file.read_text()
+    told = json.loads(site.person.types(f"dios solve {file} --json").stdout)
+    assert told["status"] == "optimal"
+    assert "digraph" in site.person.types("dios sched export --dot -").stdout
+
+
+def test_history_tells_of_rounds(site: Site) -> None:
+    """Each round is there with its model, its changes and its times."""
+    site.person.types("dios run short.py")
+    rounds = site.ask("dios sched history")["rounds"]
+    assert isinstance(rounds, list)
+    assert any(delta[0] == "place" for row in rounds for delta in row["deltas"])
+    assert all(row["total_s"] >= row["solve_s"] for row in rounds)
+
+
+@pytest.mark.parametrize("how", ["hierarchical", "distributed"])
+@pytest.mark.extended(keep=1)
+def test_the_other_set_ups_place_each_run_once(tmp_path: Path, how: str) -> None:
+    """With a coordinator for each rack, or each node, every run runs once, and no node is overfull."""
+    someone = Person(tmp_path)
+    del someone.environment["DIOS_COORDINATOR"]
+    someone.types(f"dios up --nodes 3 --racks 2 --pool-size 0 --scheduling {how}")
+    try:
+        site = Site(someone)
+        leaders = {str(site.ask(f"dios sched status --node {name}")["coordinator"]) for name in NODES}
+        assert len(leaders) == (3 if how == "distributed" else 2)
+        runs = [
+            someone.starts(f"dios run short.py --cpus {CPUS} --node {name}")
+            for name in NODES
+            for _ in range(2)
+        ]
+        said = [run.communicate(timeout=120) for run in runs]
+        assert [out for out, _ in said] == ["ran\n"] * len(runs), said
+        rows = json.loads(someone.types("dios ps --all --json").stdout)
+        ended = [row for row in rows if row["label"] == "short.py"]
+        assert len(ended) == len(runs)
+    finally:
+        someone.types("dios down")

@@ -1,0 +1,391 @@
+"""The board: runs wait for whoever schedules, are placed once, and are lost with nobody but their caller."""
+
+from __future__ import annotations
+
+import pytest
+
+from dios import limits
+from dios.core import events
+from dios.errors import Code
+from dios.ids import Principal
+from dios.wire import messages
+from dios.wire.messages import Constraint, Placement, Work
+from dios.wire.types import Affinity, Cause, Flag, NameKind, TaskState
+from tests.support.core.cluster import Citizen, Cluster
+from tests.support.core.harness import OWNER, Node
+
+FAR = 2**62
+
+
+class Yard:
+    """A caller on the first node, and whoever schedules on the second."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.nodes = self.cluster.nodes
+        self.caller = self.cluster.session(self.nodes[0])
+        self.scheduler = self.cluster.session(self.nodes[1])
+        made = self.caller.create(name_kind=NameKind.ANONYMOUS, data=b"pass")
+        self.program = made.reference.ref
+        self.cluster.settle()
+
+    def board(self, host: str = "n1", since: int = 0, *, attend: bool = True) -> messages.QueueRows:
+        """A node's board, as whoever schedules sees it."""
+        return self.scheduler.ask(messages.QueueRows, messages.ReadQueue(host, since, attend=attend))
+
+    def submit(self, **said: object) -> int:
+        """A run that names no node; the number of the call, which waits."""
+        seq = self.caller.send(messages.Run(self.program, label="job", **said))  # type: ignore[arg-type] # a test's
+        self.cluster.settle()
+        return seq
+
+    def place(self, submission: int, node: str, host: str = "n1") -> messages.Placed:
+        """Send a submission to a node."""
+        return self.scheduler.ask(messages.Placed, messages.Place(host, (Placement(submission, node),)))
+
+    def started(self, seq: int) -> tuple[Citizen, messages.Created]:
+        """The task of a run that was placed, and what its caller was answered."""
+        (job,) = self.cluster.start_spawned()
+        answer = self.cluster.wait(self.caller, seq)
+        assert isinstance(answer, messages.Created), answer
+        return job, answer
+
+
+@pytest.fixture
+def yard() -> Yard:
+    """Three nodes."""
+    return Yard()
+
+
+@pytest.mark.parametrize("target", ["n1", "n2", "n3"])
+def test_a_run_waits_and_is_started_where_it_is_placed(yard: Yard, target: str) -> None:
+    """While somebody attends, a run stands on its node's board until it is placed, here or elsewhere."""
+    yard.board()
+    seq = yard.submit(work=Work(priority=3))
+    assert yard.caller.answer(seq) is None
+    (row,) = yard.board().waiting
+    assert (row.label, row.work.priority, row.node, row.principal) == ("job", 3, "n1", OWNER)
+    assert yard.place(row.id, target).refused == ()
+    job, _ = yard.started(seq)
+    assert job.node is yard.nodes[int(target[1]) - 1]
+    assert job.task == row.id, "the task is the one that the submission said it would be"
+    assert yard.board().waiting == ()
+    yard.cluster.check()
+
+
+def test_a_submission_is_placed_once(yard: Yard) -> None:
+    """Of two that place the same submission the second is refused, and one task runs."""
+    yard.board()
+    seq = yard.submit()
+    (row,) = yard.board().waiting
+    assert yard.place(row.id, "n2").refused == ()
+    ((refused, why),) = yard.place(row.id, "n3").refused
+    assert refused == row.id
+    assert "placed already" in why
+    job, _ = yard.started(seq)
+    assert job.node is yard.nodes[1]
+
+
+def test_without_a_scheduler_a_run_goes_where_there_are_fewest(yard: Yard) -> None:
+    """Nobody attends: the run is placed at once, as before there were schedulers."""
+    seq = yard.submit()
+    yard.started(seq)
+
+
+def test_who_stops_attending_is_waited_for_no_longer_than_its_lease(yard: Yard) -> None:
+    """A scheduler that is gone holds a run up until its lease is over; then the run is placed without it."""
+    yard.board()
+    seq = yard.submit()
+    yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
+    assert not yard.cluster.spawned
+    yard.cluster.advance(limits.QUEUE_LEASE_MS)
+    yard.started(seq)
+    assert yard.board().waiting == ()
+
+
+def test_an_attended_run_waits_on_over_the_first_lease(yard: Yard) -> None:
+    """While boards are read again and again a run waits as long as it has to."""
+    yard.board()
+    seq = yard.submit()
+    for _ in range(7):
+        yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
+        assert len(yard.board().waiting) == 1
+    (row,) = yard.board().waiting
+    assert yard.caller.answer(seq) is None
+    assert row.waited_ms >= 3 * limits.QUEUE_LEASE_MS
+
+
+def test_what_is_set_aside_needs_a_scheduler(yard: Yard) -> None:
+    """With nobody to schedule, a run that says what it needs is refused, not started without it."""
+    call = messages.Run(yard.program, work=Work(cpus_milli=1000))
+    assert yard.caller.refused(call) == Code.EHOSTUNREACH
+
+
+def test_a_wrong_run_is_refused_at_once(yard: Yard) -> None:
+    """What could not be started anyway does not come onto the board."""
+    yard.board()
+    assert yard.caller.refused(messages.Run(yard.program + 1)) == Code.EBADF
+    assert yard.board().waiting == ()
+
+
+def test_a_caller_that_ends_takes_its_submissions_along(yard: Yard) -> None:
+    """A run that nobody waits for any more is on no board, and cannot be placed."""
+    yard.board()
+    yard.submit()
+    (row,) = yard.board().waiting
+    yard.nodes[0].step(events.Disconnected(yard.nodes[0].now, yard.caller.task))
+    yard.cluster.settle()
+    assert yard.board().waiting == ()
+    assert yard.place(row.id, "n2").refused
+    assert not yard.cluster.spawned
+
+
+def test_a_cancelled_run_is_withdrawn(yard: Yard) -> None:
+    """Giving a waiting run up takes it off the board."""
+    yard.board()
+    seq = yard.submit()
+    assert yard.caller.ask(messages.Done, messages.Cancel(seq)).value == 1
+    assert yard.board().waiting == ()
+
+
+@pytest.mark.parametrize("target", ["n1", "n3"])
+def test_a_node_without_room_hands_the_run_back(yard: Yard, target: str) -> None:
+    """A node sets aside no more than it has: what is placed over that waits again, and can go elsewhere."""
+    yard.board()
+    whole = Work(cpus_milli=2000)
+    first, second = yard.submit(work=whole), yard.submit(work=whole)
+    one, two = yard.board().waiting
+    yard.place(one.id, target)
+    placed = yard.place(two.id, target)
+    yard.cluster.settle()
+    board = yard.board()
+    assert [row.id for row in board.waiting] == [two.id]
+    assert board.version > placed.version, "the board says that it is there anew"
+    yard.started(first)
+    yard.place(two.id, "n2")
+    job, _ = yard.started(second)
+    assert job.node is yard.nodes[1]
+    yard.cluster.check()
+
+
+def test_what_a_task_set_aside_is_free_when_it_ends(yard: Yard) -> None:
+    """The next task of that size fits once the first is over."""
+    yard.board()
+    whole = Work(cpus_milli=2000)
+    first, second = yard.submit(work=whole), yard.submit(work=whole)
+    one, two = yard.board().waiting
+    yard.place(one.id, "n3")
+    job, _ = yard.started(first)
+    yard.cluster.end(job)
+    assert yard.place(two.id, "n3").refused == ()
+    yard.started(second)
+
+
+def test_a_board_tells_what_runs_and_what_has_ended(yard: Yard) -> None:
+    """A node's tasks are on its board with what they set aside, and for a while after their end."""
+    yard.board()
+    seq = yard.submit(work=Work(cpus_milli=500))
+    (row,) = yard.board().waiting
+    yard.place(row.id, "n3")
+    job, _ = yard.started(seq)
+    (runs,) = yard.board("n3", attend=False).tasks
+    assert (runs.id, runs.state, runs.work.cpus_milli) == (row.id, TaskState.RUNNING, 500)
+    yard.cluster.end(job)
+    (ended,) = yard.board("n3", attend=False).tasks
+    assert (ended.id, ended.state, ended.completed) == (row.id, TaskState.ENDED, True)
+
+
+def test_a_board_is_waited_for(yard: Yard) -> None:
+    """A reader that has seen everything is answered when something is new, or when its time has passed."""
+    seen = yard.board().version
+    seq = yard.scheduler.send(messages.ReadQueue("n1", seen, 3_000, attend=True))
+    yard.cluster.settle()
+    assert yard.scheduler.answer(seq) is None
+    yard.submit()
+    answer = yard.cluster.wait(yard.scheduler, seq, 100)
+    assert isinstance(answer, messages.QueueRows)
+    assert len(answer.waiting) == 1
+    late = yard.cluster.call(yard.scheduler, messages.ReadQueue("n1", FAR, 200, attend=True))
+    assert isinstance(late, messages.QueueRows)
+    assert (late.waiting, late.name) == ((), "n1"), "nothing is newer: the head alone"
+
+
+def test_only_the_nodes_own_user_schedules(yard: Yard) -> None:
+    """Nobody else reads boards or places runs; a task in the sandbox does neither, nor asks."""
+    stranger = yard.nodes[0].session(Principal("uid:77"))
+    for call in (
+        messages.ReadQueue(),
+        messages.Place("n1"),
+        messages.Advise("", 1, b""),
+        messages.Report(b""),
+    ):
+        assert stranger.refused(call) == Code.EPERM
+    yard.submit()
+    (job,) = yard.cluster.start_spawned()
+    for question in (messages.ReadQueue(), messages.AskScheduler(b"?")):
+        assert job.refused(question) == Code.EPERM
+
+
+def test_a_question_is_answered_by_who_attends(yard: Yard) -> None:
+    """A question stands on the asker's board, with who asks, and its answer may come in parts."""
+    assert yard.caller.refused(messages.AskScheduler(b"why?")) == Code.EHOSTUNREACH
+    yard.board()
+    seq = yard.caller.send(messages.AskScheduler(b"why?"))
+    yard.cluster.settle()
+    (asked,) = yard.board().asked
+    assert (asked.question, asked.ruler) == (b"why?", True)
+    yard.scheduler.ask(messages.Done, messages.Advise("n1", asked.number, b"be", more=True))
+    yard.scheduler.ask(messages.Done, messages.Advise("n1", asked.number, b"cause"))
+    assert yard.cluster.wait(yard.caller, seq) == messages.Advice(b"because")
+    refused = messages.Advise("n1", asked.number, b"again")
+    assert yard.scheduler.refused(refused) == Code.ESRCH
+
+
+def test_long_questions_wait_only_as_far_as_there_is_room(yard: Yard) -> None:
+    """All that wait are bounded together; one more is refused, and the others are still answered."""
+    yard.board()
+    long = messages.AskScheduler(bytes(limits.SCHEDULER_QUESTION_BYTES_MAX))
+    many = limits.SCHEDULER_QUESTIONS_BYTES_MAX // limits.SCHEDULER_QUESTION_BYTES_MAX
+    waiting = [yard.caller.send(long) for _ in range(many)]
+    yard.cluster.settle()
+    assert yard.caller.refused(messages.AskScheduler(b"?")) == Code.EDQUOT
+    for asked in yard.board().asked:
+        yard.scheduler.ask(messages.Done, messages.Advise("n1", asked.number, b"yes"))
+    assert [yard.cluster.wait(yard.caller, seq) for seq in waiting] == [messages.Advice(b"yes")] * many
+
+
+def test_a_question_that_nobody_answers_ends(yard: Yard) -> None:
+    """The asker is told when the answer takes too long."""
+    yard.board()
+    seq = yard.caller.send(messages.AskScheduler(b"why?"))
+    yard.cluster.advance(limits.SCHEDULER_TIMEOUT_MS + 100, 100)
+    answer = yard.caller.answer(seq)
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EHOSTUNREACH
+    assert yard.board().asked == ()
+
+
+@pytest.mark.parametrize("restartable", [True, False])
+def test_only_what_may_be_restarted_is_preempted(yard: Yard, *, restartable: bool) -> None:
+    """A task that was said to be restartable is stopped, and its end says why; any other runs on."""
+    yard.board()
+    seq = yard.submit(work=Work(restartable=restartable))
+    (row,) = yard.board().waiting
+    yard.place(row.id, "n3")
+    job, _ = yard.started(seq)
+    answer = yard.scheduler.ask(messages.Placed, messages.Place("n3", (), (row.id,)))
+    task = yard.nodes[2].core.state.tasks[job.task]
+    assert (answer.refused == ()) == restartable
+    assert (task.cause is Cause.PREEMPTED) == restartable
+
+
+def test_what_waits_is_in_the_list_of_tasks(yard: Yard) -> None:
+    """A run that waits is listed as waiting, from any node, to its own user."""
+    yard.board()
+    yard.submit()
+    for node in yard.nodes:
+        rows = yard.cluster.session(node).ask(messages.Tasks, messages.ListTasks()).tasks
+        assert [(row.label, row.state, row.node) for row in rows] == [("job", TaskState.WAITING, "n1")]
+
+
+def test_reports_stand_on_the_board(yard: Yard) -> None:
+    """What a node's own coordinator reports is there for whoever schedules, the newest few, numbered."""
+    own = yard.cluster.session(yard.nodes[0])
+    for number in range(limits.SCHEDULER_REPORTS_KEPT + 2):
+        own.ask(messages.Done, messages.Report(b"%d" % number))
+    reports = yard.board().reports
+    assert [number for number, _ in reports] == [3, 4, 5, 6]
+    assert reports[-1][1] == b"5"
+
+
+def test_a_node_says_whether_it_has_a_coordinator(yard: Yard) -> None:
+    """Its own coordinator's reading shows on the board, until the lease is over."""
+    assert not yard.board().coordinated
+    own = yard.cluster.session(yard.nodes[0])
+    own.ask(messages.QueueRows, messages.ReadQueue(own=True))
+    assert yard.board().coordinated
+    yard.cluster.advance(limits.QUEUE_LEASE_MS + 100, 100)
+    assert not yard.board().coordinated
+
+
+@pytest.mark.parametrize("flag", [Flag.SPAWN_LOCAL, Flag.NON_BLOCKING])
+def test_some_runs_are_never_scheduled(yard: Yard, flag: Flag) -> None:
+    """A run on this node, and one that does not wait, are placed at once whoever attends."""
+    yard.board()
+    seq = yard.submit(flags=int(flag))
+    assert yard.cluster.spawned or yard.caller.answer(seq) is not None
+
+
+@pytest.mark.parametrize("place", ["n1", "n3"])
+def test_a_node_that_is_named_sets_aside_no_more_than_it_has(yard: Yard, place: str) -> None:
+    """A run that says where it goes is refused there when what it sets aside is not free."""
+    whole = messages.Run(yard.program, host=place, work=Work(cpus_milli=2000))
+    seq = yard.caller.send(whole)
+    yard.cluster.settle()
+    yard.started(seq)
+    answer = yard.cluster.call(yard.caller, whole)
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EAGAIN
+    assert "2 processors" in answer.message
+
+
+@pytest.mark.parametrize(
+    "work", [Work(gang=2, tasks=2), Work(affinity=Affinity.SAME_RACK), Work(constraints=(Constraint("gpu"),))]
+)
+def test_what_only_a_scheduler_can_give_is_not_dropped(yard: Yard, work: Work) -> None:
+    """A run that says where it goes, and also what only a scheduler could honour, is refused."""
+    yard.board()
+    assert yard.caller.refused(messages.Run(yard.program, host="n3", work=work)) == Code.EINVAL
+    local = messages.Run(yard.program, work=work, flags=int(Flag.SPAWN_LOCAL | Flag.NON_BLOCKING))
+    assert yard.caller.refused(local) == Code.EINVAL
+    ((answer, _),) = yard.caller.many(messages.Run(yard.program, work=work, flags=int(Flag.NON_BLOCKING)))
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EINVAL
+
+
+def test_a_node_that_is_alone_sets_nothing_aside() -> None:
+    """Where there is no cluster, a run that asks for more than a place is refused, not started without."""
+    person = Node(1).session()
+    program = person.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    failure = person.ask(messages.Failure, messages.Run(program, work=Work(cpus_milli=1000)))
+    assert failure.code == Code.EINVAL
+    assert "alone" in failure.message
+
+
+def test_placing_and_advising_stand_alone(yard: Yard) -> None:
+    """In a vector they are refused, and what waits goes on waiting: they answer calls of others."""
+    yard.board()
+    yard.submit()
+    (row,) = yard.board().waiting
+    at_home = yard.cluster.session(yard.nodes[0])
+    answers = at_home.many(messages.Place("", (Placement(row.id, "n1"),)), messages.Advise("", 1, b""))
+    assert [getattr(answer, "code", 0) for answer, _ in answers] == [Code.EINVAL, Code.EINVAL]
+    assert [one.id for one in yard.board().waiting] == [row.id]
+    yard.cluster.check()
+
+
+def test_waiting_long_is_no_news(yard: Yard) -> None:
+    """Leases that are renewed change no board: its version stands, and so does the order of what waits."""
+    yard.board()
+    for _ in range(3):
+        yard.submit()
+    before = yard.board()
+    for _ in range(5):
+        yard.cluster.advance(limits.QUEUE_LEASE_MS // 2)
+        yard.board()
+    after = yard.board()
+    assert after.version == before.version
+    assert [row.id for row in after.waiting] == [row.id for row in before.waiting]
+
+
+def test_a_boards_rows_stay_small(yard: Yard) -> None:
+    """What a task's work said of places is not told of one that runs: many words make no board too large."""
+    yard.board()
+    wishes = tuple(Constraint(f"k{number}", value="v" * 60, hard=False) for number in range(16))
+    seq = yard.submit(work=Work(cpus_milli=100, constraints=wishes))
+    (row,) = yard.board().waiting
+    assert row.work.constraints == wishes
+    yard.place(row.id, "n3")
+    yard.started(seq)
+    (runs,) = yard.board("n3", attend=False).tasks
+    assert runs.work == Work(cpus_milli=100)

@@ -1,0 +1,132 @@
+"""Claims about a way between two nodes that is cut while both live, and about a node that was away itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from dios import limits
+from dios.core import events
+from dios.errors import Code
+from dios.wire import dcp, messages
+from dios.wire.types import NodeStatus, ObjectType
+from tests.support.core.cluster import MS, Cluster, ClusterNode, Parcel
+from tests.support.core.harness import Client
+
+
+@pytest.fixture
+def scene() -> tuple[Cluster, ClusterNode, Client, messages.Reference]:
+    """Three nodes, and a session of the first that refers to an object of the second."""
+    cluster = Cluster()
+    here, there, _ = cluster.nodes
+    session = cluster.session(here)
+    made = cluster.session(there).create(ObjectType.SHMEM_BLOB, data=b"bytes")
+    found = cluster.call(session, messages.Lookup(made.name or b""))
+    assert isinstance(found, messages.References)
+    return cluster, there, session, found.references[0]
+
+
+def _silence(cluster: Cluster, there: ClusterNode) -> None:
+    """Cut the way between the first node and another, without a word from the system."""
+    cluster.cut.add(frozenset({cluster.nodes[0].node, there.node}))
+
+
+def test_who_is_not_heard_is_waited_for_once(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """The first call fails after a bounded silence, the next at once, though others hear the node."""
+    cluster, there, session, reference = scene
+    _silence(cluster, there)
+    began = cluster.now
+    failure = cluster.call(session, messages.ReadOnce(reference.ref))
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH
+    assert cluster.now - began <= (limits.DCP_SILENCE_TIMEOUT_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS
+    again = session.answer(session.send(messages.ReadOnce(reference.ref)))
+    assert isinstance(again, messages.Failure)
+    members = cluster.nodes[0].core.state.cluster
+    assert members is not None
+    assert members.membership.members[there.node].status is NodeStatus.ALIVE
+
+
+def test_a_word_is_enough_to_be_asked_again(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """As soon as anything is heard of the node, calls go there again."""
+    cluster, there, session, reference = scene
+    _silence(cluster, there)
+    cluster.call(session, messages.ReadOnce(reference.ref))
+    cluster.cut.clear()
+    cluster.advance(2_000)
+    assert isinstance(cluster.call(session, messages.ReadOnce(reference.ref)), messages.Buffer)
+
+
+def test_who_was_away_itself_blames_nobody(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A node that was stopped for a minute in the middle of a call gets its answer when it goes on."""
+    cluster, _, session, reference = scene
+    here = cluster.nodes[0]
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.wire.clear()  # lost
+    here.now += 60_000 * MS
+    here.step(events.TimerFired(here.now))
+    cluster.now = here.now
+    assert isinstance(cluster.wait(session, seq), messages.Buffer)
+
+
+def _question(cluster: Cluster, there: ClusterNode) -> int:
+    """The number of the only request that waits for an answer of that node."""
+    members = cluster.nodes[0].core.state.cluster
+    assert members is not None
+    (number,) = members.peers[there.node].asked
+    return number
+
+
+def test_what_is_on_its_way_is_waited_for(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """While bytes of a request are on their way it is not repeated and not given up; afterwards it is."""
+    cluster, there, session, reference = scene
+    here = cluster.nodes[0]
+    asks: list[Parcel] = []
+
+    def lost(parcel: Parcel) -> bool:
+        asked = isinstance(parcel.message, dcp.Ask) and isinstance(parcel.message.body, dcp.Forward)
+        if asked:
+            asks.append(parcel)
+        return asked
+
+    cluster.drop = lost
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    number = _question(cluster, there)
+    for _ in range(3 * limits.DCP_TIMEOUT_MS // limits.DCP_REPEAT_MS_MAX):
+        here.step(events.UnderWay(here.now, there.node, number))
+        seen = len(asks)
+        cluster.advance(limits.DCP_REPEAT_MS_MAX - 100, 100)
+        assert len(asks) == seen, "nobody asks again for what comes"
+        cluster.advance(200, 100)
+    assert session.answer(seq) is None
+    here.step(events.UnderWay(here.now, there.node, number + 1))
+    here.step(events.UnderWay(here.now, here.node, number))
+    failure = cluster.wait(session, seq, limits.DCP_TIMEOUT_MS + 2_500)
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH
+
+
+def test_bytes_under_way_do_not_hide_that_a_way_is_cut(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A node of which nothing is heard is out of reach, though bytes for it still wait to be sent."""
+    cluster, there, session, reference = scene
+    here = cluster.nodes[0]
+    _silence(cluster, there)
+    began = cluster.now
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    number = _question(cluster, there)
+    while session.answer(seq) is None and cluster.now - began < 10 * limits.DCP_TIMEOUT_MS * MS:
+        here.step(events.UnderWay(here.now, there.node, number))
+        cluster.advance(limits.DCP_REPEAT_MS_MAX + 100, 100)
+    assert isinstance(session.answer(seq), messages.Failure)
+    assert cluster.now - began <= (limits.DCP_SILENCE_TIMEOUT_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS

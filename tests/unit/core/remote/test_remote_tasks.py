@@ -1,0 +1,315 @@
+"""Tasks on other nodes: handed what is anywhere, told of, controlled, lost with their node, and listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dios import limits
+from dios.core import events
+from dios.errors import Code
+from dios.ids import Principal
+from dios.wire import messages
+from dios.wire.types import (
+    Brand,
+    Cause,
+    Flag,
+    NameKind,
+    NodeStatus,
+    NodeWish,
+    ObjectType,
+    Permission,
+    Resource,
+    TaskState,
+)
+from tests.support.core.cluster import Citizen, Cluster, ClusterNode
+
+READ = int(Permission.READ)
+
+
+class Workshop:
+    """A parent on the first node, and an object on each that it has a reference to."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.nodes = self.cluster.nodes
+        self.parent = self.cluster.session(self.nodes[0])
+        self.keepers = [self.cluster.session(node) for node in self.nodes]
+        made = [one.create(data=b"of %d" % (place + 1)) for place, one in enumerate(self.keepers)]
+        self.refs = [self.parent.lookup(one.name)[0].ref for one in made]
+        self.program = self.parent.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+        self.cluster.settle()
+
+    def call(self, host: str, inputs: list[int]) -> messages.Run:
+        """A run on a node with these inputs."""
+        handed = tuple(messages.Handed(ref, READ) for ref in inputs)
+        flags = int(Flag.NON_BLOCKING | (Flag.SPAWN_LOCAL if not host else Flag.NONE))
+        return messages.Run(self.program, inputs=handed, host=host, flags=flags, label="job")
+
+    def run(self, host: str, inputs: list[int] | None = None) -> tuple[messages.Reference, Citizen]:
+        """A task that runs on a node, as its parent refers to it, and as itself."""
+        made = self.parent.ask(messages.Created, self.call(host, inputs or []))
+        (job,) = self.cluster.start_spawned()
+        return made.reference, job
+
+    def counts(self) -> list[tuple[int, int, int, int]]:
+        """References, tasks and deputies of each node."""
+        self.cluster.settle()
+        found = []
+        for node in self.nodes:
+            state = node.core.state
+            held = sum(len(one.references) for one in state.objects.values())
+            found.append((held, len(state.tasks), len(state.remote_tasks), len(state.objects)))
+        return found
+
+
+@pytest.fixture
+def shop() -> Workshop:
+    """Three nodes."""
+    return Workshop()
+
+
+# -- starting -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("host", ["", "n1", "n2", "n3"])
+@pytest.mark.parametrize("inputs", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_a_task_reads_what_it_is_handed(shop: Workshop, host: str, inputs: tuple[int, ...]) -> None:
+    """Wherever it runs and wherever its inputs are, it has exactly them, with the rights it was given."""
+    _, job = shop.run(host, [shop.refs[place] for place in inputs])
+    assert job.node.node == int(host[1:] or 1)
+    assert [job.read(one.ref) for one in job.welcome.inputs] == [b"of %d" % (place + 1) for place in inputs]
+    assert {one.permissions for one in job.welcome.inputs} == {READ}
+    assert job.welcome.executable is not None
+    assert job.read(job.welcome.executable.ref) == b"pass"
+    shop.cluster.end(job)
+    shop.cluster.advance(100)
+    shop.cluster.check()
+
+
+@pytest.mark.parametrize("host", ["", "n2", "n3"])
+def test_a_run_that_fails_takes_everything_back(shop: Workshop, host: str) -> None:
+    """Where a node that has an input does not answer, no task is started and nothing handed remains."""
+    before = shop.counts()
+    others = [node for node in shop.nodes[1:] if f"n{node.node}" != host]
+    victim = others[-1]
+    shop.cluster.drop = lambda parcel: parcel.to == victim.node
+    answer = shop.parent.call(shop.call(host, shop.refs))
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EHOSTUNREACH
+    assert not shop.cluster.spawned
+    shop.cluster.drop = lambda parcel: False  # noqa: ARG005 - all is well again
+    shop.cluster.advance(3_000, 100)  # before the nodes compare what they hold
+    assert [counts[0] for counts in shop.counts()] == [counts[0] for counts in before]
+    shop.cluster.check()
+
+
+@pytest.mark.parametrize("inputs", [(0,), (1,), (0, 1, 2)])
+def test_a_run_that_is_refused_over_there_takes_everything_back(
+    shop: Workshop, inputs: tuple[int, ...]
+) -> None:
+    """A limit of the principal on the node that would run it holds, and what was offered is taken back."""
+    run = shop.run("n2")[1]
+    shop.cluster.end(run)
+    state = shop.nodes[1].core.state
+    state.account_of(Principal("uid:1000")).bind((messages.Bound(Resource.TASKS, 0),))
+    before = shop.counts()
+    failure = shop.parent.ask(messages.Failure, shop.call("n2", [shop.refs[place] for place in inputs]))
+    assert failure.code == Code.EDQUOT
+    assert [one[0] for one in shop.counts()] == [one[0] for one in before]
+    # An empty deputy of a task that never was goes when the nodes compare.
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + limits.RECONCILE_YOUNG_MS + 1_000, 1_000)
+    assert shop.counts() == before
+
+
+def test_a_right_that_is_not_had_is_not_handed(shop: Workshop) -> None:
+    """An input that may not be delegated is EPERM, and nothing changes on any node."""
+    copy = messages.Copy(shop.refs[1], shop.parent.self_ref, READ)
+    (narrow,) = shop.parent.ask(messages.References, copy).references
+    assert shop.parent.refused(shop.call("n3", [narrow.ref])) == Code.EPERM
+
+
+def test_unknown_and_dead_hosts(shop: Workshop) -> None:
+    """A run on a node that nobody knows, or that is dead, is EHOSTUNREACH, and nothing changes."""
+    assert shop.parent.refused(shop.call("n9", [])) == Code.EHOSTUNREACH
+    for node in shop.nodes[:2]:
+        shop.cluster.part(node, shop.nodes[2])
+    shop.cluster.advance(6_000, 100)
+    assert shop.parent.refused(shop.call("n3", [])) == Code.EHOSTUNREACH
+
+
+# -- control and ends ---------------------------------------------------------------------------------
+def test_its_end_is_told_once_with_its_cause(shop: Workshop) -> None:
+    """The parent finds one event, which says how it ended, and on which node; its end can be read."""
+    reference, job = shop.run("n3")
+    shop.cluster.end(job, Cause.MEMORY)
+    event = shop.parent.event()
+    assert isinstance(event, messages.ChildEnded)
+    assert event.object == reference.object
+    assert (event.status.cause, event.status.node, event.status.label) == (Cause.MEMORY, "n3", "job")
+    assert shop.parent.read(reference.ref)
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + 100, 1_000)
+    assert not shop.nodes[0].core.state.tasks[shop.parent.task].events
+
+
+def test_it_is_ended_from_afar(shop: Workshop) -> None:
+    """DESTROY ends the task over there, as killed by who had the right."""
+    reference, job = shop.run("n2")
+    shop.parent.ask(messages.Done, messages.Delete(reference.ref, int(Flag.DESTROY)))
+    shop.cluster.end(job, Cause.SIGNAL)
+    event = shop.parent.event()
+    assert isinstance(event, messages.ChildEnded)
+    assert event.status.cause is Cause.KILLED
+
+
+def test_it_is_suspended_from_afar(shop: Workshop) -> None:
+    """Pause and resume reach the task on its node, and its state says so."""
+    reference, job = shop.run("n2")
+    task = job.node.core.state.tasks[job.task]
+    states = []
+    for call in (messages.Pause(reference.ref), messages.Resume(reference.ref)):
+        shop.parent.ask(messages.Done, call)
+        states.append(task.state)
+    assert states == [TaskState.PAUSED, TaskState.RUNNING]
+
+
+def test_its_console_is_seen_from_afar(shop: Workshop) -> None:
+    """A reference to the console of a task on another node is to read only, and ends with the task."""
+    reference, job = shop.run("n2")
+    (console,) = shop.parent.ask(messages.References, messages.ConsoleOf(reference.ref)).references
+    assert (console.type, console.permissions) == (ObjectType.CONSOLE_STREAM, READ)
+    assert shop.parent.refused(messages.WriteOnce(console.ref, b"x")) == Code.EPERM
+    detail = shop.parent.ask(messages.TaskDetail, messages.Describe(reference.ref))
+    assert (detail.status.label, detail.status.node) == ("job", "n2")
+    shop.cluster.end(job)
+
+
+@pytest.mark.parametrize("brand", [Brand.PURE, Brand.LEGACY])
+def test_children_of_who_ends(shop: Workshop, brand: Brand) -> None:
+    """A task's child on another node ends with it; what a person's process started lives on."""
+    parent = shop.parent
+    if brand is Brand.PURE:
+        _, parent = shop.run("n1")
+    program = parent.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    call = messages.Run(program, host="n3", label="child", flags=int(Flag.NON_BLOCKING))
+    parent.ask(messages.Created, call)
+    (child,) = shop.cluster.start_spawned()
+    if brand is Brand.PURE:
+        shop.cluster.end(parent)
+    else:
+        parent.node.step(events.Disconnected(shop.cluster.now, parent.task))
+    shop.cluster.settle()
+    cause = shop.nodes[2].core.state.tasks[child.task].cause
+    assert cause is (Cause.KILLED if brand is Brand.PURE else Cause.NONE)
+
+
+# -- lost ---------------------------------------------------------------------------------------------
+def lose(shop: Workshop, node: ClusterNode) -> None:
+    """Nobody reaches the node any more, until all know that it is dead."""
+    for other in shop.nodes:
+        if other is not node:
+            shop.cluster.part(other, node)
+    shop.cluster.advance(6_000, 100)
+
+
+def test_a_lost_child_is_told_once_and_ended(shop: Workshop) -> None:
+    """When its node is dead the parent is told NODE_LOST, once; when that is back, the task is ended."""
+    reference, job = shop.run("n3")
+    lose(shop, shop.nodes[2])
+    event = shop.parent.event()
+    assert isinstance(event, messages.ChildEnded)
+    assert (event.status.cause, event.status.node) == (Cause.NODE_LOST, "n3")
+    assert shop.parent.ask(messages.Selected, messages.Select((reference.ref,))).index == 0
+    assert shop.parent.read(reference.ref)
+    shop.cluster.heal()
+    shop.cluster.advance(1_000, 100)
+    assert job.node.core.state.tasks[job.task].cause is Cause.KILLED
+    shop.cluster.end(job, Cause.SIGNAL)
+    shop.cluster.advance(limits.RECONCILE_PERIOD_MS + 100, 1_000)
+    assert not shop.nodes[0].core.state.tasks[shop.parent.task].events
+
+
+def test_a_child_that_ended_while_its_parent_was_away(shop: Workshop) -> None:
+    """Its end is told when the parent's node is back in time, as it was and not as lost, if that is all."""
+    _, job = shop.run("n3")
+    shop.cluster.part(shop.nodes[0], shop.nodes[2])
+    job.node.step(events.TaskEnded(shop.cluster.now, job.task, Cause.EXITED, 3))
+    shop.cluster.advance(500, 100)
+    shop.cluster.heal()
+    shop.cluster.advance(1_000, 100)
+    event = shop.parent.event()
+    assert isinstance(event, messages.ChildEnded)
+    assert (event.status.cause, event.status.exit_code) == (Cause.EXITED, 3)
+
+
+def test_a_node_that_started_anew_has_lost_its_tasks(shop: Workshop) -> None:
+    """A restart of the node that ran it is the end of the child, told as NODE_LOST."""
+    shop.run("n3")
+    shop.nodes[2].crash()
+    for other in shop.nodes[:2]:
+        shop.cluster.connect(other, shop.nodes[2])
+        shop.cluster.connect(shop.nodes[2], other)
+    shop.cluster.settle()
+    event = shop.parent.event()
+    assert isinstance(event, messages.ChildEnded)
+    assert event.status.cause is Cause.NODE_LOST
+
+
+# -- nodes for people ---------------------------------------------------------------------------------
+def anywhere(shop: Workshop) -> int:
+    """On which node a task runs that names none."""
+    call = messages.Run(shop.program, label="job", flags=int(Flag.NON_BLOCKING))
+    shop.parent.ask(messages.Created, call)
+    (job,) = shop.cluster.start_spawned()
+    return int(job.node.node)
+
+
+def test_tasks_spread_over_the_nodes(shop: Workshop) -> None:
+    """Runs that name no node go to the least loaded one, counting what was sent there already."""
+    for node in shop.nodes:
+        node.step(events.LoadMeasured(node.now, 1 << 30))
+    shop.cluster.advance(2_000, 100)
+    assert sorted(anywhere(shop) for _ in range(6)) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_draining_node_gets_no_task(shop: Workshop) -> None:
+    """Drained from anywhere, a node is given nothing that names no node, until that is taken back."""
+    for node in shop.nodes:
+        node.step(events.LoadMeasured(node.now, 1 << 30))
+    shop.parent.ask(messages.Nodes, messages.SetNode("n3", NodeWish.DRAIN))
+    shop.cluster.advance(2_000, 100)
+    assert 3 not in {anywhere(shop) for _ in range(5)}
+    assert shop.run("n3")[1].node is shop.nodes[2]
+    shop.parent.ask(messages.Nodes, messages.SetNode("n3", NodeWish.UNDRAIN))
+    shop.cluster.advance(2_000, 100)
+    assert 3 in {anywhere(shop) for _ in range(5)}
+
+
+def test_a_forgotten_node_is_nobody(shop: Workshop) -> None:
+    """After forget its references are gone, it is in no list, and it is hung up on, everywhere."""
+    shop.run("n3")
+    shop.parent.ask(messages.Nodes, messages.SetNode("n3", NodeWish.FORGET))
+    shop.cluster.advance(1_000, 100)
+    for node in shop.nodes[:2]:
+        book = node.core.state.cluster
+        assert book is not None
+        assert not book.peer(shop.nodes[2].node).remote_tasks
+        rows = shop.cluster.session(node).ask(messages.Nodes, messages.ListNodes()).nodes
+        assert "n3" not in {row.name for row in rows if row.status is NodeStatus.ALIVE}
+
+
+def test_lists_say_what_is_missing(shop: Workshop) -> None:
+    """Tasks of all nodes stand in one list; with a node dead it says that it is not complete."""
+    shop.run("n2")
+    shop.run("n3")
+    rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
+    assert sorted(row.node for row in rows.tasks) == ["n2", "n3"]
+    assert not rows.incomplete
+    lose(shop, shop.nodes[2])
+    rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
+    assert [row.node for row in rows.tasks] == ["n2"]
+    assert rows.incomplete
+    nodes = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
+    assert [(row.name, row.status) for row in nodes] == [
+        ("n1", NodeStatus.ALIVE),
+        ("n2", NodeStatus.ALIVE),
+        ("n3", NodeStatus.DEAD),
+    ]
+    assert [row.here for row in nodes] == [True, False, False]

@@ -1,0 +1,98 @@
+"""The scripts of examples/fairness run, and show what their pages say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "fairness"
+LINES_MAX = 60
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that an example prints."""
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def numbers(line: str) -> list[float]:
+    """The numbers at a line's end, percentages as parts of one."""
+    found = re.split(r"\s{2,}", line.strip())[1:]
+    return [float(each.rstrip("%")) / (100 if each.endswith("%") else 1) for each in found]
+
+
+def test_every_example_is_readable_on_a_page_and_tested() -> None:
+    """Each has a test here that calls it by name, and no more lines than a page."""
+    text = Path(__file__).read_text()
+    for path in sorted(EXAMPLES.glob("*.py")):
+        assert f'shown("{path.stem}"' in text, path
+        assert path.read_text().count("\n") <= LINES_MAX, path
+
+
+def test_drf_gives_nobody_less_than_a_third_would(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sharing pays for each user; the two that are stopped have equal dominant shares."""
+    _, crunching, caching, script, used = shown("drf", capsys)
+    for line in (crunching, caching, script):
+        tasks, third = re.findall(r"\d+\.\d", line)[:2]
+        assert float(tasks) >= float(third)
+    shares = [re.findall(r"\d\.\d\d", line)[0] for line in (crunching, caching)]
+    assert shares[0] == shares[1]
+    assert "stopped by" not in script
+    assert script.endswith("nothing: it has all it wants")
+    assert used.startswith("used: 100% of the CPUs")
+
+
+def test_sdrf_gives_a_newcomer_more_the_longer_the_other_was_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DRF gives a half always; SDRF more, and the longer its memory the later."""
+    _, _, drf, short, long = shown("sdrf_past", capsys)
+    assert numbers(drf) == [6, 6, 6, 6]
+    assert numbers(short) == sorted(numbers(short))
+    assert numbers(long) == sorted(numbers(long))
+    assert numbers(short)[-1] == numbers(long)[-1] == 9
+    assert numbers(short)[1] > numbers(long)[1]
+
+
+def test_the_live_tree_counts_two_meetings_until_the_hare_leads(capsys: pytest.CaptureFixture[str]) -> None:
+    """The order follows the runners, and nothing happens after the last meeting."""
+    lines = shown("live_tree", capsys)
+    assert "hare < fox < tortoise" in lines[0]
+    assert "tortoise < fox < hare" in lines[3]
+    assert [line.rsplit("; ")[-1] for line in lines[3:6]] == ["2 meetings so far"] * 3
+    assert lines[-1] == "without the hare: fox leads"
+
+
+def test_edrf_uses_up_a_resource_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: two tenants share a disk, the third gets the rest of the link; and in a whole cloud."""
+    one, two, three, cloud, took = shown("edrf", capsys)
+    assert one == "tenant 0 gets 0.5 of disk 1, 0.25 of the link; stopped by disk 1"
+    assert two == "tenant 1 gets 0.5 of disk 1, 0.125 of disk 2; stopped by disk 1"
+    assert three == "tenant 2 gets 0.75 of disk 2, 0.75 of the link; stopped by the link"
+    found = re.search(r"([\d,]+) rounds", cloud)
+    assert found
+    assert f"{found[1]} resources are used up, none beyond" in took
+
+
+def test_dc_drf_comes_to_exact_shares_as_epsilon_falls(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounds, what is allocated and the worst tenant's part all rise; the search answers each interval."""
+    lines = shown("dc_drf", capsys)
+    table = [numbers(f"x  {line}") for line in lines[1:6]]
+    for column in (1, 2, 3):
+        values = [row[column] for row in table]
+        assert values == sorted(values)
+    assert table[-1][0] == 0
+    assert table[-1][2:] == [1, 1]
+    assert len([line for line in lines if line.startswith("  ")]) >= 8
+
+
+def test_sdrf_lets_those_who_come_seldom_wait_less(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bursty and daily users wait less than under DRF, those who are always there hardly more."""
+    drf, short, long = (numbers(line) for line in shown("simulate_week", capsys)[1:])
+    for sdrf in (short, long):
+        assert sdrf[2] < drf[2]
+        assert sdrf[1] < drf[1]
+        assert sdrf[0] < 1.02 * drf[0]

@@ -1,0 +1,227 @@
+"""A coordinator's view of its cluster, against nodes whose queues it reads late, twice, and in any order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dios.firmament.cluster.state import RUNNING
+from dios.firmament.coordinator.cluster_state import Phase
+from dios.firmament.models import catalogue
+from dios.firmament.rounds.results import Change
+from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.settings import SchedulerSettings
+from dios.wire.messages import Occupant, QueueRows, Work
+from dios.wire.types import TaskState
+from tests.support.firmament.coordinated_nodes import CoordinatedNodes, FakeNode
+
+
+class FlowNodes(CoordinatedNodes):
+    """Nodes whose runs the flow scheduler places."""
+
+    def __init__(self) -> None:
+        self.scheduler = FlowScheduler(catalogue.make("spread"), SchedulerSettings(certify_every=1))
+        super().__init__(self.scheduler, self._place)
+
+    def _place(self, now: float) -> list[tuple[int, int]]:
+        deltas = self.scheduler.round(now).deltas
+        assert all(delta.change is Change.PLACE for delta in deltas)
+        return [(delta.task, delta.target) for delta in deltas]
+
+
+def test_what_waits_is_placed_and_found_running() -> None:
+    """Submissions of several nodes are placed, each once, and known to run where they do."""
+    play = FlowNodes()
+    tasks = [play.submit(host) for host in ("n1", "n1", "n2", "n3")]
+    play.work_off()
+    assert play.started == dict.fromkeys(tasks, 1)
+    play.read()
+    assert {play.cluster.tasks[task].phase for task in tasks} == {Phase.RUNNING}
+
+
+def test_a_new_coordinator_takes_over_what_runs() -> None:
+    """Books that begin empty learn from the boards alone what runs where, and place only what waits."""
+    play = FlowNodes()
+    old = [play.submit("n1", Work(cpus_milli=1000)) for _ in range(5)]
+    play.work_off()
+    fresh = play.submit("n2", Work(cpus_milli=1000))
+    other = FlowNodes()
+    other.nodes, other.started = play.nodes, play.started
+    other.work_off()
+    assert other.started == dict.fromkeys([*old, fresh], 1)
+    table = other.scheduler.state.tasks
+    assert all(table.status[table.row(task)] == RUNNING for task in [*old, fresh])
+
+
+def test_an_old_board_does_not_bring_a_placed_task_back() -> None:
+    """A board from before the placement, read after it, changes nothing."""
+    play = FlowNodes()
+    task = play.submit("n1")
+    old = play.nodes["n1"].queue()
+    play.read()
+    ((host, _, target),) = play.round()
+    play.take(old)
+    play.cluster.record_answer(host, [task], play.carry_out(host, task, target), play.now)
+    play.take(old)
+    assert play.cluster.tasks[task].phase is Phase.PLACED
+    assert play.round() == []
+    play.read()
+    assert play.cluster.tasks[task].phase is Phase.RUNNING
+
+
+def test_a_task_that_came_back_is_placed_elsewhere() -> None:
+    """A node without room hands a task back; it goes to another one, and that once."""
+    play = FlowNodes()
+    task = play.submit("n1", Work(cpus_milli=2000))
+    play.read()
+    ((host, _, target),) = play.round()
+    stranger = Occupant(
+        7, "7", "by hand", "uid:0", TaskState.RUNNING, 1, 0, Work(cpus_milli=1000), 0, 0, False
+    )
+    play.nodes[target].running[7] = stranger
+    play.cluster.record_answer(host, [task], play.carry_out(host, task, target), play.now)
+    play.work_off()
+    assert play.started == {task: 1}
+    play.read()
+    assert play.cluster.tasks[task].host != target
+
+
+def test_a_refused_placement_waits_again() -> None:
+    """What was placed by somebody else meanwhile is not placed twice, and what was not is tried again."""
+    play = FlowNodes()
+    task = play.submit("n1")
+    play.read()
+    ((host, _, target),) = play.round()
+    play.cluster.record_answer(host, [task], None, play.now)
+    assert play.cluster.tasks[task].phase is Phase.WAITING
+    play.carry_out("n1", task, "n3")
+    reasons = play.cluster.record_answer(host, [task], play.carry_out(host, task, target), play.now)
+    assert reasons == ["placed already"]
+    play.work_off()
+    assert play.started == {task: 1}
+
+
+def test_a_withdrawn_run_is_forgotten() -> None:
+    """A run that its caller has given up is placed nowhere."""
+    play = FlowNodes()
+    task = play.submit("n1")
+    play.read()
+    play.nodes["n1"].waiting.clear()
+    play.nodes["n1"].version += 1
+    play.work_off()
+    assert play.started == {}
+    assert task not in play.cluster.tasks
+
+
+def test_a_dead_node_takes_its_tasks_along() -> None:
+    """What ran on a dead node, and what its callers had submitted, is gone from the cluster."""
+    play = FlowNodes()
+    tasks = [play.submit("n1", Work(cpus_milli=1000)) for _ in range(6)]
+    play.work_off()
+    play.read()
+    late = play.submit("n3", Work(cpus_milli=1000))
+    play.read("n3")
+    on = {play.cluster.tasks[task].host for task in tasks}
+    assert on == {"n1", "n2", "n3"}
+    play.cluster.remove_node("n3", play.now)
+    assert late not in play.cluster.tasks
+    assert all(entry.host != "n3" for entry in play.cluster.tasks.values())
+    assert play.scheduler.state.machine_row(3) < 0
+
+
+def test_an_incomplete_gang_waits_to_be_complete() -> None:
+    """The tasks of a gang come one by one; none is placed before the last has come."""
+    play = FlowNodes()
+    work = Work(cpus_milli=1000, job=9, gang=3, tasks=3)
+    first = [play.submit("n1", work) for _ in range(2)]
+    play.work_off()
+    assert play.started == {}
+    assert play.cluster.gang_of(first[0]) == (2, 3)
+    last = play.submit("n2", work)
+    play.work_off()
+    assert play.started == dict.fromkeys([*first, last], 1)
+
+
+def test_a_gang_that_cannot_fit_is_told_and_tried_when_a_node_comes() -> None:
+    """A gang larger than the cluster is no task for the scheduler; its problem is on record."""
+    play = FlowNodes()
+    work = Work(job=9, gang=60, tasks=60)
+    tasks = [play.submit("n1", work) for _ in range(60)]
+    play.work_off()
+    assert play.started == {}
+    assert set(play.cluster.problems) == set(tasks)
+    assert "gang" in play.cluster.problems[tasks[0]]
+    play.nodes["n4"] = FakeNode(4)
+    play.nodes["n5"] = FakeNode(5)
+    play.work_off()
+    assert play.started == dict.fromkeys(tasks, 1)
+
+
+def test_a_number_of_a_job_is_its_users_own() -> None:
+    """Two users who call their jobs by the same number have two jobs: no gang is made of both."""
+    play = FlowNodes()
+    work = Work(job=1, gang=2, tasks=2)
+    one, other = play.submit("n1", work, "uid:1"), play.submit("n1", work, "uid:2")
+    play.work_off()
+    assert play.started == {}
+    assert play.cluster.gang_of(one) == play.cluster.gang_of(other) == (1, 2)
+
+
+def test_one_of_a_gang_that_runs_already_counts() -> None:
+    """What another coordinator placed of an incomplete gang is known to run, and holds what it set aside."""
+    play = FlowNodes()
+    work = Work(cpus_milli=2000, job=1, gang=2, tasks=2)
+    task = play.submit("n1", work)
+    play.read()
+    play.carry_out("n1", task, "n2")
+    play.read()
+    assert play.cluster.tasks[task].phase is Phase.RUNNING
+    assert play.scheduler.state.resources.reserved[play.scheduler.state.machine_row(2), 0] == 2.0
+    play.end("n2", task)
+    play.read()
+    assert task not in play.cluster.tasks
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_placed_twice_whatever_order_things_are_told_in(seed: int) -> None:
+    """Random submissions, ends, stale boards, lost answers and second coordinators: each task starts once."""
+    dice = random.Random(seed)  # noqa: S311 - a seed is wanted
+    play = FlowNodes()
+    rival = FlowNodes()
+    rival.nodes, rival.started = play.nodes, play.started
+    stale: list[QueueRows] = []
+    submitted: list[int] = []
+    for _ in range(60):
+        one = dice.choice([play, rival])
+        one.now += dice.choice([0.1, 1.0, 4.0])
+        act = dice.randrange(5)
+        if act == 0:
+            submitted.append(
+                play.submit(dice.choice(["n1", "n2", "n3"]), Work(cpus_milli=dice.choice([0, 500, 1000])))
+            )
+        elif act == 1 and (busy := [node for node in play.nodes.values() if node.running]):
+            node = dice.choice(busy)
+            play.end(node.name, dice.choice(list(node.running)))
+        elif act == 2:
+            stale.append(dice.choice(list(play.nodes.values())).queue())
+        elif act == 3 and stale:
+            one.take(dice.choice(stale[-4:]))
+        else:
+            one.read()
+            for host, task, target in one.round():
+                answer = one.carry_out(host, task, target)
+                one.cluster.record_answer(host, [task], answer if dice.random() < 0.8 else None, one.now)
+        one.cluster.expire_placements(one.now)
+    for node in play.nodes.values():
+        for task in list(node.running):
+            play.end(node.name, task)
+    for _ in range(30):
+        play.now += 20.0
+        play.cluster.expire_placements(play.now)
+        play.work_off()
+        for node in play.nodes.values():
+            for task in list(node.running):
+                play.end(node.name, task)
+    assert set(play.started.values()) <= {1}, f"seed {seed}"
+    assert set(play.started) == set(submitted), f"seed {seed}: some never ran"

@@ -1,0 +1,154 @@
+"""What jobs over time are promised of links, in a coordinator without any node (Packer paper, II-C)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dios.limits import GUARANTEES_MAX
+from dios.wire.messages import Asked, Meter, Metered, Work
+from dios.wire.types import Traffic
+from tests.support.firmament.packing_coordinator import (
+    LINK,
+    ME,
+    NODES,
+    OTHER,
+    PAIR,
+    Yard,
+    board,
+    job,
+    listed,
+    occupant,
+    places,
+)
+
+
+def test_tasks_of_a_job_count_once() -> None:
+    """A member that runs takes what is promised to it, and nothing else; a stranger is none of it."""
+    yard = Yard()
+    told = yard.bring(PAIR)
+    where, number = places(told), int(str(told["number"]))
+    member = occupant(10, Work(reservation=number, member="b", restartable=True))
+    stranger = occupant(11, Work(reservation=number, member="a"), OTHER)
+    yard.office.read(where["b"], board(where["b"], (member,)), 1.0)
+    yard.office.read(where["a"], board(where["a"], (stranger,)), 1.0)
+    yard.at(1.0)
+    assert yard.reserved()[where["b"]] == 4.0
+    (row,) = listed(yard)
+    assert [one.member for one in row.members if one.running] == ["b"]
+    question = json.dumps({"ask": "explain", "task": f"{10:012x}"}).encode()
+    (line,) = json.loads(yard.office.answer(Asked(1, ME, ruler=False, question=question)))["lines"]
+    assert f"it is b of the job job, which was admitted as a whole: Packer chose {where['b']}" in line
+
+
+def test_guarantees_are_told_while_both_ends_run() -> None:
+    """An edge between nodes is promised its bandwidth at its source's node, step by step, and no longer."""
+    yard = Yard()
+    text = job("flows", 4, 1, a="cpu = 4", b="cpu = 4") + (
+        'weight = 0.25\n[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = {0 = 8, 2 = 80}\n'
+    ).replace("weight = 0.25\n", "")
+    told = yard.bring(text)
+    where, number = places(told), int(str(told["number"]))
+    assert yard.office.bandwidth(0.0, 2.0) == {}
+
+    def runs(member: str, task: int, now: float) -> None:
+        work = Work(reservation=number, member=member, restartable=True)
+        yard.office.read(where[member], board(where[member], (occupant(task, work),)), now)
+        yard.at(now)
+
+    runs("a", 10, 0.25)
+    assert yard.office.bandwidth(0.25, 2.0) == {}
+    runs("b", 11, 0.5)
+    assert yard.changed()
+    found = yard.office.bandwidth(0.5, 2.0)
+    assert list(found) == [where["a"]]
+    (one,) = found[where["a"]].guarantees
+    assert (one.principal, one.source, one.target, one.weight_milli) == (ME, 10, 11, 500)
+    assert one.steps == ((0, 1_000_000), (1500, 10_000_000))
+    assert not yard.changed()
+    (one,) = yard.office.bandwidth(3.0, 2.0)[where["a"]].guarantees
+    assert one.steps == ((0, 10_000_000), (1000, 0))
+    assert yard.office.bandwidth(4.5, 2.0) == {}
+
+
+def test_guarantees_are_nobody_elses() -> None:
+    """What edges are promised and use is taken from what principals divide, at both ends."""
+    yard = Yard()
+    told = yard.bring(PAIR)
+    where, number = places(told), int(str(told["number"]))
+    for member, task in (("a", 10), ("b", 11)):
+        work = Work(reservation=number, member=member, restartable=True)
+        yard.office.read(where[member], board(where[member], (occupant(task, work),)), 1.0)
+    yard.at(1.0)
+    (source,) = [node for node in NODES if node == where["a"]]
+    for second in (1, 2):
+        meters = (
+            Meter(ME, Traffic.OUT, second * 4_000_000, 1_000_000, 11),
+            Meter(OTHER, Traffic.OUT, second * 8_000_000, 50_000_000),
+        )
+        yard.office.record_traffic(source, Metered(1, meters, (LINK, 0, 0), 0, b""), float(second))
+    links = yard.office.bandwidth(2.0, 2.0)[source]
+    (rate,) = links.rates
+    assert (rate.principal, rate.traffic) == (OTHER, Traffic.OUT)
+    assert rate.bytes_s == pytest.approx(LINK - 5_000_000, rel=1e-6)
+    (row,) = listed(yard)
+    assert row.edges[0].moving_bytes_s == pytest.approx(4e6)
+    assert row.edges[0].guaranteed_bytes_s == 5_000_000
+
+
+def test_links_are_booked_like_machines() -> None:
+    """Edges between nodes are refused where links have no room, or nobody knows what they carry."""
+    yard = Yard()
+    both = job(instants=1, a="cpu = 3", b="cpu = 3") + '[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = 60\n'
+    assert len(set(places(yard.bring(both)).values())) == 2
+    refused = yard.bring(both)
+    assert refused["ok"] is False, "one processor is left on two of the nodes, and four on the third"
+    assert not yard.bring(both.replace("cpu = 3", "cpu = 2.5"))["ok"]
+    large = both.replace("= 60", "= 101").replace("cpu = 3", "cpu = 2")
+    told = yard.bring(large)
+    assert len(set(places(told).values())) == 1, "together on a node no link is needed"
+    blind = Yard(capacity=0)
+    refused = blind.bring(both)
+    assert "The capacities of n1, n2, n3 are unknown: give them the setting link_rate" in str(
+        refused["error"]
+    )
+    assert blind.bring(both.replace("cpu = 3", "cpu = 2"))["ok"]
+    early = Yard(metered=False)
+    asked = Asked(1, ME, ruler=False, question=b'{"ask": "pack", "do": "list"}')
+    assert early.office.must_wait(asked)
+    assert not yard.office.must_wait(asked)
+    assert not early.office.must_wait(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
+    assert "The capacities of n1, n2, n3 were not reported yet: try again" in str(early.bring(both)["error"])
+
+
+def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:
+    """Edges between nodes beyond what one node is told are refused, and nothing is held."""
+    yard = Yard()
+    crowd = "count = 60\ncpu = 0.1"
+    edges = '[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = 0.001\n'
+    told = yard.bring(job("many", 1, a=crowd, b=crowd) + edges)
+    assert told["ok"] is False
+    assert "edges from" in str(told["error"])
+    assert f"at most {GUARANTEES_MAX} are guaranteed" in str(told["error"])
+    assert listed(yard) == []
+
+
+def test_a_service_is_a_node() -> None:
+    """What a job reads from a node's store is booked, and guaranteed, from that node."""
+    yard = Yard()
+    text = job(instants=1, a="cpu = 4") + (
+        '[services.input]\nservice = "n2"\n[[edges]]\nfrom = "input"\nto = "a"\nbandwidth = 16\n'
+    )
+    told = yard.bring(text.replace("cpu = 4", "cpu = 4\nmemory = 600") + "")
+    assert places(told)["input"] == "n2"
+    number, place = int(str(told["number"])), places(told)["a"]
+    if place == "n2":
+        return
+    work = Work(reservation=number, member="a", restartable=True)
+    yard.office.read(place, board(place, (occupant(10, work),)), 1.0)
+    yard.at(1.0)
+    (one,) = yard.office.bandwidth(1.0, 2.0)["n2"].guarantees
+    assert (one.source, one.target, one.steps) == (0, 10, ((0, 2_000_000),))
+    refused = yard.bring(text.replace('"n2"', '"n9"'))
+    assert "services.input.service is 'n9'; services are nodes: n1, n2, n3" in str(refused["error"])

@@ -1,0 +1,210 @@
+"""Connections between nodes over their lives: lost, made anew, replaced, hung up, found."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+from dios import limits
+from dios.core import effects as fx
+from dios.core.events import PeerDown, PeerUp, Received
+from dios.host.peers.connection_protocols import PeerConnection
+from dios.ids import NodeId
+from dios.transport.identity import identity
+from dios.transport.identity.identity import Identity
+from dios.transport.tcp.tls import dial
+from dios.wire import dcp
+from dios.wire.dcp_frames import encode_frame
+from dios.wire.messages import Buffer, Results
+from tests.support.host.harness import open_descriptors
+from tests.support.peers.hosts import PeerHost, connected, identities, peer_host, two_hosts, until, ups
+
+GOSSIP = dcp.Gossip(b"there")
+
+
+async def heard(one: PeerHost, other: PeerHost) -> None:
+    """What the first says reaches the second."""
+    before = len(other.messages())
+    one.links.send(other.node, GOSSIP)
+    await until(lambda: len(other.messages()) > before, "it was heard")
+
+
+async def test_a_connection_that_breaks_is_made_anew(tmp_path: Path) -> None:
+    """Both cores are told that it broke, not that the other is gone, and soon that it stands again."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        standing = one.links.session_of(other.node)
+        assert standing is not None
+        standing.line.close()
+        for host in (one, other):
+            await until(lambda host=host: len(host.core.seen(PeerUp)) == 2, "it stands again")  # type: ignore[misc] # bound early
+            (down,) = host.core.seen(PeerDown)
+            assert not down.refused
+        await heard(one, other)
+        await heard(other, one)
+
+
+async def test_a_node_that_ended_is_told_as_such(tmp_path: Path) -> None:
+    """When nobody listens any more at the other's address, the core is told so at once."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as other:
+            await connected(one, other)
+        (down,) = await until(lambda: one.core.seen(PeerDown), "it is down")
+        assert down.refused
+        assert down.node == other.node
+        assert down.epoch == 1
+
+
+async def test_a_node_that_starts_anew_takes_its_place_again(tmp_path: Path) -> None:
+    """A node that was started again comes back by itself, with its next epoch, at another address."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as other:
+            await connected(one, other)
+        async with peer_host(second) as again:
+            again.links.contact(one.node, one.name, one.address)
+            await until(lambda: len(one.core.seen(PeerUp)) == 2, "it is up again")
+            assert [event.epoch for event in one.core.seen(PeerUp)] == [1, 2]
+            await heard(one, again)
+
+
+async def test_a_node_that_was_hung_up_on_is_left_alone(tmp_path: Path) -> None:
+    """After HangUp nobody dials it; when it dials by itself it is met anew."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.do(fx.HangUp(other.node, "people asked for it"))
+        assert not one.links.is_up(other.node)
+        await until(lambda: len(one.core.seen(PeerUp)) == 2, "it came by itself")
+        await until(lambda: other.core.seen(PeerDown), "the other saw the connection end")
+        assert not one.core.seen(PeerDown)
+
+
+async def test_a_revoked_node_is_refused_by_all(tmp_path: Path) -> None:
+    """Whoever is told that a node was revoked tells the others; none of them lets it in again."""
+    paths = identities(tmp_path, 3)
+    async with peer_host(paths[0]) as one, peer_host(paths[1]) as other, peer_host(paths[2]) as bad:
+        await connected(one, other, bad)
+        one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+        await until(lambda: not other.links.is_up(bad.node), "the other lets it go, too")
+        bad.links.contact(other.node, other.name, other.address)
+        await until(lambda: "was revoked" in audited(other, paths[1]), "it is refused")
+        assert not other.links.is_up(bad.node)
+        await heard(one, other)
+
+
+async def test_a_revoked_node_is_told_why_nobody_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that was revoked and starts again says in its log, once, that the others refuse it."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one:
+        async with peer_host(second) as bad:
+            await connected(one, bad)
+            one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+            await until(lambda: not bad.links.is_up(one.node), "it is let go")
+        async with peer_host(second) as again, trio.open_nursery() as nursery:
+            nursery.start_soon(again.links.seek, one.address)
+            await until(lambda: "a node refuses this node" in caplog.text, "it is told")
+            before = audited(one, first).count("was revoked")
+            await until(lambda: audited(one, first).count("was revoked") > before, "it is refused again")
+            assert caplog.text.count("a node refuses this node") == 1
+            nursery.cancel_scope.cancel()
+
+
+def audited(host: PeerHost, data: Path) -> str:
+    """Everything that a node's audit log holds."""
+    host.host._audit.flush()
+    return "".join(path.read_text(errors="replace") for path in (data / "audit").iterdir())
+
+
+class Hanging:
+    """A network on which connecting takes for ever."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.given_up = 0
+
+    async def dial(self, address: str, *, expect: NodeId | None = None) -> PeerConnection:
+        """Wait until cancelled."""
+        self.begun += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.given_up += 1
+        raise AssertionError(address, expect)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+async def test_who_dials_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lower: bool) -> None:
+    """While both nodes of a pair connect, the connection made by the one with the lower id stays."""
+    paths = sorted(identities(tmp_path, 2), key=lambda path: identity_of(path).node, reverse=lower)
+    me = identity_of(paths[0])
+    async with peer_host(paths[1]) as host, trio.open_nursery() as nursery:
+        assert (host.node < me.node) is lower
+        network = Hanging()
+        monkeypatch.setattr(host.links, "_network", network)
+        host.links.contact(me.node, me.name, "127.0.0.1:1")
+        await until(lambda: network.begun, "it dials")
+        line = await dial(host.address, me, nursery)
+        line.send_nowait(encode_frame(dcp.PeerHello(1, 1, me.node, 1, me.name, "", "127.0.0.1:1")))
+        with trio.fail_after(10):
+            answered = await line.receive()
+        # The host has the lower id: its own connection, on its way, stays.
+        assert bool(answered) is not lower
+        assert (ups(host) == set()) is lower
+        if lower:
+            assert not network.given_up
+        else:
+            await until(lambda: network.given_up, "its own is given up")
+        line.close()
+        nursery.cancel_scope.cancel()
+
+
+def identity_of(path: Path) -> Identity:
+    """A node's identity."""
+    found = identity.load(path)
+    assert found is not None
+    return found
+
+
+async def test_a_node_is_found_by_its_address(tmp_path: Path) -> None:
+    """Looking at an address where nobody is yet finds whoever comes to be there."""
+    first, second = identities(tmp_path, 2)
+    async with peer_host(first) as one, trio.open_nursery() as nursery:
+        async with peer_host(second) as other:
+            nursery.start_soon(one.links.seek, other.address)
+            nursery.start_soon(one.links.seek, one.address)  # itself is nobody to be found
+            await until(lambda: ups(one) == {other.node}, "it was found")
+            assert ups(other) == {one.node}
+            assert other.address in one.links.addresses
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_message_too_long_for_a_frame_arrives(tmp_path: Path) -> None:
+    """An answer of more than a frame goes over a data connection, and is the same message there."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        part = Buffer(0, limits.INLINE_BYTES_MAX, 1, 1, data=bytes(limits.INLINE_BYTES_MAX))
+        reply = dcp.PeerReply(1, Results((part,) * 60))
+        one.do(fx.Send(other.node, reply))
+        (event,) = await until(lambda: other.core.seen(Received), "it arrived")
+        assert event.message == reply
+        assert event.attached == 0
+        assert one.links.counts["transfers_sent"] == 1
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """Hosts that were connected, and moved large bytes, leave no descriptor and no thread."""
+    before, threads = open_descriptors(), threading.active_count()
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.links.send(
+            other.node, dcp.PeerReply(1, Results((Buffer(0, 9, 1, 1, data=bytes(1_000_000)),) * 2))
+        )
+        await until(other.messages, "it arrived")
+    await until(lambda: threading.active_count() <= threads + 1, "threads have ended")
+    assert open_descriptors() <= before + 1

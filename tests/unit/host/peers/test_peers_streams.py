@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+
+from dios import limits
+from dios.core import effects as fx
+from dios.core.events import Received
+from dios.errors import ClosedError, EndOfStreamError, UnreachableError
+from dios.host.peers.streams import RemoteStreams
+from dios.ids import ObjectId
+from dios.transport.rings.end import RingEnd
+from dios.transport.rings.reader import RingReader
+from dios.transport.rings.writer import RingWriter
+from dios.wire import dcp
+from dios.wire.calls import Attach
+from dios.wire.messages import Guarantee, Metered, Rate
+from dios.wire.rates import UNMEASURED
+from dios.wire.types import Mode, Traffic
+from tests.support.host.harness import TASK
+from tests.support.peers.hosts import CALLER, DEPUTY, PeerHost, connected, two_hosts, until
+
+STREAM = ObjectId(6)
+RING_BYTES = limits.STREAM_RING_BYTES_MIN
+WAIT_S = 10.0
+LONG = bytes(range(256)) * 1_000
+ASKED = Metered(0, (), UNMEASURED, 0, b"")
+
+
+def between(host: PeerHost) -> RemoteStreams:
+    """A host's streams to other nodes."""
+    return cast("RemoteStreams", host.links.streamer)
+
+
+async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd, RingEnd]:
+    """The end of a task of ``one``, and the opposite one, of a stream that ``other`` has."""
+    other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+    other.when_received(lambda event: [fx.AnswerAttach(DEPUTY, number_of(event), STREAM, mode, RING_BYTES)])
+    one.when_received(
+        lambda event: [fx.AnswerAttachAway(TASK, 1, STREAM, mode, RING_BYTES, other.node, number_of(event))]
+    )
+    one.ask(other, dcp.Forward(CALLER, Attach(1, mode)))
+    (fds,) = await until(lambda: one.channel.ends, "the task has its end")
+    if mode is Mode.READ:
+        return RingReader(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES)
+    return RingWriter(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.READ, RING_BYTES)
+
+
+def number_of(event: Received) -> int:
+    """The number of the request that a message is, or answers."""
+    assert isinstance(event.message, dcp.Ask | dcp.PeerReply)
+    return event.message.number
+
+
+@contextmanager
+def both(pair: tuple[RingEnd, RingEnd], mode: Mode) -> Iterator[tuple[RingWriter, RingReader]]:
+    """Who writes and who reads, closed at the end."""
+    here, there = pair
+    writer, reader = (there, here) if mode is Mode.READ else (here, there)
+    assert isinstance(writer, RingWriter)
+    assert isinstance(reader, RingReader)
+    with writer, reader:
+        yield writer, reader
+
+
+def write_all(writer: RingWriter) -> None:
+    """Messages that fill the ring many times over, and the end."""
+    for number in range(200):
+        writer.send(b"%d" % number, WAIT_S)
+    writer.send(LONG, WAIT_S)
+    writer.close()
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stream_crosses_nodes(tmp_path: Path, mode: Mode) -> None:
+    """Messages arrive whole and in order, whoever is away; the end of the stream is told."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                for number in range(200):
+                    assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"%d" % number
+                assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == LONG
+                with pytest.raises(EndOfStreamError):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_reader_that_leaves_is_told_to_the_writer(tmp_path: Path, mode: Mode) -> None:
+    """A writer whose reader on another node has gone gets ClosedError, as on one node."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            writer.send(b"first", WAIT_S)
+            assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
+            reader.close()
+            await until(lambda: writer.peer_closed, "the writer is told")
+            with pytest.raises(ClosedError):
+                writer.send(b"second", WAIT_S)
+        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_lost_node_is_no_end_of_stream(tmp_path: Path, mode: Mode) -> None:
+    """When the connection is lost, a reader is told that there was more, and a writer that nobody reads."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            writer.send(b"first", WAIT_S)
+            assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
+            other.links.hang_up(one.node, "it is cut", revoked=False)
+            with pytest.raises(UnreachableError):
+                await trio.to_thread.run_sync(reader.receive, WAIT_S)
+            await until(lambda: writer.peer_closed, "the writer is told")
+
+
+async def test_an_end_that_nobody_connects_for_is_closed(tmp_path: Path) -> None:
+    """What was taken for a task of another node is closed when that node goes."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
+        other.do(fx.AnswerAttach(DEPUTY, 5, STREAM, Mode.READ, RING_BYTES))
+        with other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES) as writer:
+            assert len(between(other)) == 1
+            one.links.hang_up(other.node, "it is cut", revoked=False)
+            await until(lambda: writer.peer_closed, "the writer is told")
+        await until(lambda: not len(between(other)), "nothing is left of it")
+
+
+async def test_a_task_that_lets_go_of_its_end(tmp_path: Path) -> None:
+    """The core says that a task let its end go: the stream ends after what it had written."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, Mode.WRITE), Mode.WRITE) as (writer, reader):
+            writer.send(b"last", WAIT_S)
+            one.do(fx.CloseStreamEnd(STREAM, Mode.WRITE))
+            assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"last"
+            with pytest.raises(EndOfStreamError):
+                await trio.to_thread.run_sync(reader.receive, WAIT_S)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_streams_bytes_are_those_of_who_is_away(tmp_path: Path, mode: Mode) -> None:
+    """Both nodes count them for the principal of the task that took an end of another node's stream."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                for _ in range(201):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        sender, receiver = (other, one) if mode is Mode.READ else (one, other)
+        (sent,) = sender.host.rates.completed(ASKED).meters
+        (received,) = receiver.host.rates.completed(ASKED).meters
+        assert (sent.principal, sent.traffic, sent.waiting) == ("uid:1", Traffic.OUT, 0)
+        assert (received.principal, received.traffic, received.waiting) == ("uid:1", Traffic.IN, 0)
+        assert len(LONG) < sent.moved == received.moved < len(LONG) + 10_000
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_streams_bytes_are_on_its_tasks_account(tmp_path: Path, mode: Mode) -> None:
+    """While a guarantee names the task that took an end from afar, its bytes are its own at the sender."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        sender, taker = (other, DEPUTY) if mode is Mode.READ else (one, TASK)
+        edge = Guarantee("uid:1", 0, taker, 500, ((0, 2**40),))
+        sender.host.rates.set(fx.SetRates((), 60_000, guarantees=(edge,)))
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                for _ in range(201):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        (sent,) = sender.host.rates.completed(ASKED).meters
+        assert (sent.principal, sent.task, sent.waiting) == ("uid:1", taker, 0)
+        assert len(LONG) < sent.moved < len(LONG) + 10_000
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode) -> None:
+    """Who has a rate writes as fast as that; when it is lifted all goes, and a lost node ends it."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.host.owners.add(TASK, "uid:1")
+        sender = other if mode is Mode.READ else one
+        slow = fx.SetRates((Rate("uid:1", Traffic.OUT, limits.RATE_BYTES_S_MIN),), 60_000)
+        sender.host.rates.set(slow)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            came: list[int] = []
+
+            def read() -> None:
+                with suppress(UnreachableError):
+                    while True:
+                        came.append(len(reader.receive(WAIT_S)))
+
+            def write() -> None:
+                with suppress(ClosedError):
+                    while True:
+                        writer.send(LONG, WAIT_S)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, read)
+                nursery.start_soon(trio.to_thread.run_sync, write)
+                await until(lambda: sender.host.rates.completed(ASKED).meters, "it goes")
+                await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
+                assert len(came) < 10
+                sender.host.rates.set(fx.SetRates((), 60_000))
+                await until(lambda: len(came) > 30, "all goes")
+                sender.host.rates.set(slow)
+                await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
+                other.links.hang_up(one.node, "it is cut", revoked=False)
+        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")

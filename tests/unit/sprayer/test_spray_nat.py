@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dios.limits import SPRAYER_RING
+from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers
+from dios.sprayer.functions.nat import Nat
+from dios.sprayer.memory_engine import SentFrame
+from tests.support.sprayer.frames import ACK, FIN, ICMP, RST, SYN, TCP, UDP, Made, read
+
+OUTER = ("198.51.100.1", "198.51.100.2")
+
+
+class Harness:
+    """A NAT on some cores, to which frames are given in rounds, in an order that a seed chooses."""
+
+    def __init__(self, nat: Nat, cores: int, seed: int, journal: int = 10_000) -> None:
+        self.chance = random.Random(seed)  # noqa: S311 - repeatable dice, nothing secret
+        self.cores = cores
+        self.engine = MemoryEngine([], cores)
+        self.nat = nat
+        self.workers = Workers(nat, self.engine, seed=seed, journal=journal, now=100)
+
+    def give(
+        self, frames: Sequence[Made], side: int | Sequence[int], *, threads: bool = False
+    ) -> dict[int, SentFrame]:
+        """Frames in any order, each on any core; what came of each that went on, by its number."""
+        count = len(frames)
+        sides = [side] * count if isinstance(side, int) else side
+        order = self.chance.sample(range(count), count)
+        steer = [self.chance.randrange(self.cores) for _ in range(count)]
+        data = [frame.frame() for frame in frames]
+        self.engine = MemoryEngine(data, self.cores, sides=sides, steer=steer, order=order)
+        self.workers.change_engine(self.engine)
+        if threads:
+            with self.workers:
+                done = threading.Event()
+                while not (self.engine.released == 1).all():
+                    done.wait(0.001)
+        else:
+            self.workers.drain(self.chance.randrange)
+        assert (self.engine.released == 1).all(), "a frame was lost, or given back twice"
+        found = self.engine.sent()
+        assert len({sent.frame for sent in found}) == len(found), "a frame was sent twice"
+        return {sent.frame: sent for sent in found}
+
+    def causes(self) -> dict[str, int]:
+        """Frames by cause, of which there were any."""
+        return {name: count for name, count in self.workers.statistics().causes.items() if count}
+
+
+def opened(harness: Harness, clients: list[Made]) -> dict[int, tuple[str, int]]:
+    """Open connections; the outer address and port of each."""
+    sent = harness.give([replace(client, flags=SYN) for client in clients], INSIDE)
+    found = {}
+    for number, each in sent.items():
+        plain = read(each.data)
+        client = clients[number]
+        found[number] = (plain.source, plain.source_port)
+        outer = replace(client, source=plain.source, source_port=plain.source_port, flags=SYN)
+        assert each.data == outer.frame()
+    return found
+
+
+def clients_of(seed: int, count: int) -> list[Made]:
+    """Different flows of TCP, UDP and ICMP."""
+    chance = random.Random(seed)  # noqa: S311 - the same
+    found: dict[tuple[str, str, int, int, int], Made] = {}
+    while len(found) < count:
+        protocol = chance.choice((TCP, TCP, UDP, ICMP))
+        made = Made(
+            source=f"10.0.0.{chance.randrange(1, 9)}",
+            target=f"192.0.2.{chance.randrange(1, 5)}",
+            source_port=chance.randrange(1, 65536),
+            target_port=0 if protocol == ICMP else chance.choice((53, 80, 443)),
+            protocol=protocol,
+        )
+        key = (made.source, made.target, made.source_port, made.target_port, made.protocol)
+        found[key] = made
+    return list(found.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 60))
+def test_translations_stay_right_in_any_order(seed: int, cores: int, count: int) -> None:
+    """Permuted at random over cores, each packet becomes what one core would have made of it in sequence."""
+    harness = Harness(Nat(OUTER, range(2000, 2200)), cores, seed)
+    clients = clients_of(seed, count)
+    outside = opened(harness, clients)
+    assert len(outside) == count
+    used = {(*outside[n], each.target, each.target_port, each.protocol) for n, each in enumerate(clients)}
+    assert len(used) == count, "two flows have one port to one target"
+    frames, sides, expected = [], [], []
+    for number, client in enumerate(clients):
+        address, port = outside[number]
+        for turn in range(harness.chance.randrange(4)):
+            there = replace(client, payload=bytes([turn]))
+            frames.append(there)
+            sides.append(INSIDE)
+            expected.append(replace(there, source=address, source_port=port))
+            back = replace(there.other_way(), payload=b"back" * turn)
+            if client.protocol == ICMP:
+                back = replace(there, source=there.target, target=there.source, kind=0)
+                frames.append(replace(back, target=address, source_port=port))
+            else:
+                frames.append(replace(back, target=address, target_port=port))
+            sides.append(OUTSIDE)
+            expected.append(back)
+    sent = harness.give(frames, sides)
+    assert sorted(sent) == list(range(len(frames)))
+    for number, each in sent.items():
+        assert each.data == expected[number].frame(), f"seed {seed}, packet {number}"
+    assert harness.causes() == {}
+    check_journals(harness)
+
+
+def check_journals(harness: Harness) -> None:
+    """No flow was ever changed by two cores."""
+    written = []
+    for flows in harness.workers.flows:
+        count = int(flows.journal[0])
+        assert count < len(flows.journal)
+        written.append(set(flows.journal[1 : count + 1].tolist()))
+    for one in range(len(written)):
+        for other in range(one):
+            assert not written[one] & written[other]
+    assert harness.workers.statistics().flows["foreign"] == 0
+
+
+def test_threads_translate_as_one_after_the_other() -> None:
+    """Two threads at the same time make the same of 6,000 packets, and never write one another's flows."""
+    harness = Harness(Nat(OUTER, range(2000, 2400)), 2, 5, journal=100_000)
+    clients = [client for client in clients_of(5, 500) if client.protocol == TCP][:300]
+    outside = opened(harness, clients)
+    frames, sides, expected = [], [], []
+    for turn in range(10):
+        for number, client in enumerate(clients):
+            address, port = outside[number]
+            there = replace(client, payload=bytes([turn]), flags=FIN | ACK if turn == 7 else ACK)
+            frames += [there, replace(there.other_way(), target=address, target_port=port)]
+            sides += [INSIDE, OUTSIDE]
+            expected += [replace(there, source=address, source_port=port), there.other_way()]
+    sent = harness.give(frames, sides, threads=True)
+    assert len(sent) == len(frames)
+    for number, each in sent.items():
+        assert each.data == expected[number].frame()
+    assert harness.workers.statistics().counts["handed_over"] > 0
+    check_journals(harness)
+
+
+def test_a_closed_connection_gives_its_port_back() -> None:
+    """After FIN both ways, and some seconds, the only port serves the next one; an open one keeps it."""
+    nat = Nat(OUTER[:1], range(5000, 5001))
+    harness = Harness(nat, 1, 1)
+    first, second = Made(source_port=1), Made(source_port=2)
+    assert opened(harness, [first]) == {0: (OUTER[0], 5000)}
+    assert opened(harness, [second]) == {}
+    assert harness.causes() == {"no_port": 1}
+    back = replace(first.other_way(), target=OUTER[0], target_port=5000)
+    for now in (200, 399):
+        # The flow is used within each 300 seconds, in one direction only.
+        harness.workers.set_time(now)
+        assert len(harness.give([back], OUTSIDE)) == 1
+    assert opened(harness, [second]) == {}
+    harness.give([replace(first, flags=FIN | ACK)], INSIDE)
+    harness.give([replace(back, flags=FIN | ACK)], OUTSIDE)
+    assert len(harness.give([first], INSIDE)) == 1, "the last ACK goes on"
+    harness.workers.set_time(399 + 11)
+    harness.workers.turn(0, 10_000)
+    assert opened(harness, [second]) == {0: (OUTER[0], 5000)}
+    assert nat.totals() == {"opened": 2, "closed": 1, "expired": 1}
+    assert harness.workers.statistics().flows["held"] == 2
+
+
+def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
+    """A connection with traffic outlives RST, and one without is gone after some seconds."""
+    harness = Harness(Nat(OUTER[:1], range(5000, 5001)), 1, 1)
+    client = Made()
+    opened(harness, [client])
+    harness.give([replace(client, flags=RST)], INSIDE)
+    for now in range(105, 160, 5):
+        harness.workers.set_time(now)
+        harness.workers.turn(0, 10_000)
+        assert len(harness.give([client], INSIDE)) == 1
+    harness.workers.set_time(171)
+    harness.workers.turn(0, 10_000)
+    assert len(harness.give([client], INSIDE)) == 0
+
+
+def test_strangers_do_not_come_in() -> None:
+    """A packet from outside without a flow is dropped and counted, whatever its flags are."""
+    harness = Harness(Nat(OUTER), 2, 3)
+    strangers = [
+        Made("192.0.2.1", OUTER[0], 80, port, flags=flags) for port in (2000, 3000) for flags in (SYN, ACK)
+    ]
+    strangers.append(Made("192.0.2.1", OUTER[0], 80, 2000, protocol=UDP))
+    assert harness.give(strangers, OUTSIDE) == {}
+    assert harness.causes() == {"no_flow": 5}
+    assert harness.workers.statistics().dropped == 5
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_out_of_ports_is_a_counted_drop(cores: int) -> None:
+    """Of 100 connections to one target 20 get one of 20 ports, and all others are drops that are counted."""
+    harness = Harness(Nat(OUTER[:1], range(4000, 4020)), cores, 8)
+    found = opened(harness, [Made(source_port=port) for port in range(1, 101)])
+    assert sorted(port for _, port in found.values()) == list(range(4000, 4020))
+    assert harness.causes() == {"no_port": 80}
+    assert harness.workers.statistics().flows["held"] == 40
+
+
+@pytest.mark.parametrize("flows_max", [1, 10, 11])
+def test_out_of_table_space_is_a_counted_drop(flows_max: int) -> None:
+    """A full table opens no more connections, keeps no half of one, and what it has still goes on."""
+    harness = Harness(Nat(OUTER, flows_max=flows_max), 1, 8)
+    clients = [Made(source_port=port) for port in range(1, 51)]
+    found = opened(harness, clients)
+    assert len(found) == flows_max // 2
+    assert harness.causes() == {"table_full": 50 - len(found)}
+    assert harness.workers.statistics().flows["held"] == 2 * len(found)
+    assert set(harness.give(clients, INSIDE)) == set(found)
+
+
+def test_out_of_ring_space_is_a_counted_drop() -> None:
+    """A core that gets no turn takes no more than its ring; the rest is dropped, and no frame is lost."""
+    clients = [Made(source_port=port, flags=SYN) for port in range(1, 2001)]
+    engine = MemoryEngine([client.frame() for client in clients], 2)
+    workers = Workers(Nat(OUTER), engine, seed=3)
+    workers.turn(0, 100)
+    counts, causes = workers.statistics(0).counts, workers.statistics(0).causes
+    assert counts["handed_over"] == SPRAYER_RING
+    assert causes["ring_full"] > 0
+    assert counts["received"] == counts["sent"] + causes["ring_full"] + SPRAYER_RING
+    workers.drain()
+    assert (engine.released == 1).all()
+    assert len(engine.sent()) == 2000 - causes["ring_full"]
+
+
+def test_an_error_of_a_router_comes_to_the_client() -> None:
+    """An ICMP error about a translated packet is about the client's own when it comes in."""
+    harness = Harness(Nat(OUTER[:1]), 2, 4)
+    client = Made(payload=b"12345678")
+    ((address, port),) = opened(harness, [client]).values()
+    outer = replace(client, source=address, source_port=port)
+    error = Made("203.0.113.7", address, protocol=ICMP, error_about=outer.packet()[:28])
+    (sent,) = harness.give([error], OUTSIDE).values()
+    wanted = Made("203.0.113.7", client.source, protocol=ICMP, error_about=client.packet()[:28])
+    assert sent.data == wanted.frame()

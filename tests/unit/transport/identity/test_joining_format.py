@@ -1,0 +1,75 @@
+"""What is stored and sent stays readable: frozen vectors, and the page's numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dios import limits
+from dios.transport.identity import joining, tokens, trust
+from dios.transport.identity.certificates import card_of, cards_of, check_signatures, signer_of
+from dios.transport.identity.trust import Known
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = (ROOT / "docs" / "joining.md").read_text()
+VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "joining_vectors.json").read_text())
+NUMBERS = re.findall(r"`([A-Z_]+)`\s\(([\d,]+)\)", PAGE)
+KNOWN = (Known(5, "n5", bytes(range(32))), Known(2**63 - 1, "n6", bytes(32)))
+
+
+@pytest.mark.parametrize(("name", "value"), NUMBERS, ids=[name for name, _ in NUMBERS])
+def test_the_pages_numbers_are_the_bounds(name: str, value: str) -> None:
+    """Each bound that the page names has the value that stands beside it."""
+    assert int(value.replace(",", "")) == getattr(limits, name)
+
+
+def test_the_page_has_its_numbers() -> None:
+    """The page names the bounds of handshakes, joining, chains and lists."""
+    assert {"HANDSHAKE_MS_MAX", "JOIN_MS_MAX", "CHAIN_CERTIFICATES_MAX", "TRUST_BYTES_MAX"} <= dict(
+        NUMBERS
+    ).keys()
+
+
+def test_a_token_of_this_version_is_read() -> None:
+    """A token that was once given out is still read, and says the same."""
+    stored = VECTORS["token"]
+    token = tokens.read(stored["text"])
+    assert token.cluster.hex() == stored["cluster"]
+    assert f"{token.number:016x}" == stored["number"]
+    assert signer_of(token.certificate) == (int(stored["signer"], 16), stored["signer_name"])
+
+
+def test_a_chain_of_this_version_is_read() -> None:
+    """Certificates that were once signed still hold, and say the same."""
+    chain = tuple(bytes.fromhex(each) for each in VECTORS["chain"].values())
+    check_signatures(chain)
+    assert [f"{card.role} {card.name} {card.number:016x}" for card in cards_of(chain)] == list(
+        VECTORS["cards"]
+    )
+    assert {key.hex() for key in (card_of(each).key for each in chain)} == set(VECTORS["cards"].values())
+
+
+def test_lists_of_this_version_are_read_and_written() -> None:
+    """The lists of revocations and of known nodes have these bytes."""
+    stored = VECTORS["lists"]
+    assert trust.roster_of(KNOWN).hex() == stored["known"]
+    listed = trust.decode_revocations(bytes.fromhex(stored["revoked"]))
+    assert (listed.revoked, listed.kept) == ((7, 2**63 - 2), tuple((each.node, each.key) for each in KNOWN))
+    assert msgspec.msgpack.encode(listed).hex() == stored["revoked"]
+
+
+def test_the_conversation_of_this_version_is_read_and_written() -> None:
+    """Request, answer and refusal have these bytes."""
+    stored = VECTORS["conversation"]
+    for message in (
+        joining.JoinRequest(1, "n9", b"request"),
+        joining.Admitted((b"one", b"two"), bytes(32), b"list", KNOWN),
+        joining.Refused(17, "taken"),
+    ):
+        data = msgspec.msgpack.encode(message)
+        assert data.hex() == stored[type(message).__name__]
+        assert msgspec.msgpack.decode(data, type=type(message)) == message
