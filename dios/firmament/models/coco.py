@@ -270,12 +270,14 @@ class TaskClasses:
         self.of_task[rows] = numbers[at.reshape(-1)]
         self._known[rows] = tasks.id[rows]
 
-    def _number(self, key: tuple[object, ...], demand: Floats, kind: int, rank: int, mild: int) -> int:
+    def _number(
+        self, key: tuple[object, ...], demand: Floats, kind: int, rank: int, interference: int
+    ) -> int:
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = self._next
             self._next += 1
-            self._classes[found] = (key, TaskClass(found, demand.copy(), kind, rank, mild))
+            self._classes[found] = (key, TaskClass(found, demand.copy(), kind, rank, interference))
         return found
 
     def _grow(self, length: int) -> None:
@@ -543,7 +545,7 @@ class CocoModel(BaseModel):
         self.classes = TaskClasses()
         self._steps: list[Steps] = []
         self._round: _CocoRound | None = None
-        self._asked: Ints = np.zeros(0, np.int64)
+        self._asked_status: Ints = np.zeros(0, np.int64)
         """By task row: the status at the time of the last request for its classes, or -1 before the first."""
         self._largest: Floats = np.zeros(DIMENSIONS)
 
@@ -567,18 +569,18 @@ class CocoModel(BaseModel):
     def stale_tasks(self, state: ClusterState) -> Ints:
         """Return tasks that began or ceased to wait, and all tasks if the largest machine changed."""
         rows = state.tasks.all()
-        rows = rows[rows < len(self._asked)]
-        rows = rows[self._asked[rows] >= 0]
+        rows = rows[rows < len(self._asked_status)]
+        rows = rows[self._asked_status[rows] >= 0]
         if (self._largest_of(state) != self._largest).any():
             return rows
-        changed: Ints = rows[self._asked[rows] != state.tasks.status[rows]]
+        changed: Ints = rows[self._asked_status[rows] != state.tasks.status[rows]]
         return changed
 
     # Tasks --------------------------------------------------------------------------------------------
 
     def task_classes(self, state: ClusterState, tasks: Ints) -> Options:
         """Return an arc from each waiting task to its class (Figure 7.3), and none for running tasks."""
-        self._note_asked(state, tasks)
+        self._record_request(state, tasks)
         self.classes.assign(state, tasks)
         at = np.flatnonzero(state.tasks.status[tasks] == WAITING)
         rows = tasks[at]
@@ -677,11 +679,11 @@ class CocoModel(BaseModel):
         largest: Floats = state.resources.capacity[machines].max(axis=0, initial=0.0)
         return largest
 
-    def _note_asked(self, state: ClusterState, tasks: Ints) -> None:
-        missing = len(state.tasks.id) - len(self._asked)
+    def _record_request(self, state: ClusterState, tasks: Ints) -> None:
+        missing = len(state.tasks.id) - len(self._asked_status)
         if missing > 0:
-            self._asked = np.concatenate([self._asked, np.full(missing, -1, np.int64)])
-        self._asked[tasks] = state.tasks.status[tasks]
+            self._asked_status = np.concatenate([self._asked_status, np.full(missing, -1, np.int64)])
+        self._asked_status[tasks] = state.tasks.status[tasks]
         self._largest = self._largest_of(state)
 
 

@@ -14,7 +14,7 @@ from dios.firmament.cluster.columns import Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.cost_terms import BadModelError, not_negative
-from dios.firmament.models.locality import Holdings, Mentions, holdings, largest
+from dios.firmament.models.locality import Holdings, TaskDataIndex, holdings, largest
 from dios.firmament.models.protocol import Options
 
 
@@ -50,7 +50,7 @@ class DataModel(BaseModel, ABC):
         self.threshold = threshold
         self.machine_arcs = machine_arcs
         self.rack_arcs = rack_arcs
-        self._mentions = Mentions()
+        self._data_index = TaskDataIndex()
         self._stale: set[int] = set()
 
     @abstractmethod
@@ -69,11 +69,11 @@ class DataModel(BaseModel, ABC):
 
     def add_tasks(self, state: ClusterState, tasks: Ints) -> None:
         """Record the machines that hold the tasks' data."""
-        self._mentions.add(state, tasks)
+        self._data_index.add(state, tasks)
 
     def remove_task(self, state: ClusterState, task: int) -> None:
         """Drop the records of a task."""
-        self._mentions.remove(task)
+        self._data_index.remove(task)
         self._stale.discard(task)
 
     def stale_tasks(self, state: ClusterState) -> Ints:
@@ -81,7 +81,7 @@ class DataModel(BaseModel, ABC):
         return np.array(sorted(self._stale), np.int64)
 
     def _changed(self, state: ClusterState, machine: int) -> None:
-        if not self._mentions:
+        if not self._data_index:
             return
         rack = int(state.resources.rack[machine])
         nearby = [row for row in state.resources.children[rack] if row in state.machine_ids]
@@ -89,7 +89,7 @@ class DataModel(BaseModel, ABC):
             # A rack appears or disappears, so the worst place of every task may change.
             nearby = list(state.machine_ids)
         identifiers = [state.machine_ids[row] for row in {*nearby, machine}]
-        self.changed_tasks(self._mentions.of(identifiers))
+        self.changed_tasks(self._data_index.of(identifiers))
 
     def changed_tasks(self, tasks: Ints) -> None:
         """Mark tasks whose data costs changed. Subclasses that cache costs extend this method."""

@@ -145,9 +145,9 @@ class GreenModel(BaseModel):
         self.objective, self.few = objective, few
         self.discount, self.margin, self.runtime, self.patient = discount, margin, runtime, patient
         self.power = PowerBook()
-        self._known: Ints = np.zeros(0, np.int64)
+        self._identifiers: Ints = np.zeros(0, np.int64)
         """By task row: the identifier of the task that the two next columns describe."""
-        self._asked: Ints = np.zeros(0, np.int64)
+        self._asked_bits: Ints = np.zeros(0, np.int64)
         """Bit set of the types that met the deadline at the last request for arcs, or -1 before the first."""
         self._work_seconds: Floats = np.zeros(0)
         """Seconds of work on a core of speed 1."""
@@ -208,26 +208,26 @@ class GreenModel(BaseModel):
     def begin(self, state: ClusterState) -> None:
         """Add new tasks. Their estimates do not change later."""
         table = state.tasks
-        missing = len(table.id) - len(self._known)
+        missing = len(table.id) - len(self._identifiers)
         if missing > 0:
-            self._known = np.concatenate([self._known, np.full(missing, ABSENT, np.int64)])
-            self._asked = np.concatenate([self._asked, np.full(missing, -1, np.int64)])
+            self._identifiers = np.concatenate([self._identifiers, np.full(missing, ABSENT, np.int64)])
+            self._asked_bits = np.concatenate([self._asked_bits, np.full(missing, -1, np.int64)])
             self._work_seconds = np.concatenate([self._work_seconds, np.zeros(missing)])
         rows = table.all()
-        new = rows[self._known[rows] != table.id[rows]]
+        new = rows[self._identifiers[rows] != table.id[rows]]
         for row in new.tolist():
             self._work_seconds[row] = max(table.descriptors[row].expected_runtime or self.runtime, 1e-3)
-        self._known[new], self._asked[new] = table.id[new], -1
+        self._identifiers[new], self._asked_bits[new] = table.id[new], -1
 
     def stale_tasks(self, state: ClusterState) -> Ints:
         """Return tasks for which a type became too slow, or all tasks if types or measured power changed."""
         self.begin(state)
         rows = state.tasks.all()
-        rows = rows[self._asked[rows] >= 0]
+        rows = rows[self._asked_bits[rows] >= 0]
         kinds = self.kinds(state)
         if self._asked_version != self.power.version or self._asked_kinds != tuple(kinds):
             return rows
-        changed: Ints = rows[self._asked[rows] != self._bits(state, rows, kinds)]
+        changed: Ints = rows[self._asked_bits[rows] != self._bits(state, rows, kinds)]
         return changed
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
@@ -243,7 +243,7 @@ class GreenModel(BaseModel):
         self.begin(state)
         kinds = self.kinds(state)
         self._asked_version, self._asked_kinds = self.power.version, tuple(kinds)
-        self._asked[tasks] = self._bits(state, tasks, kinds)
+        self._asked_bits[tasks] = self._bits(state, tasks, kinds)
         if not kinds or not len(tasks):
             return NO_OPTIONS
         costs = self.costs(state, tasks, kinds)

@@ -1,9 +1,9 @@
 """The power of machines and each task's share of it (§7.4), with the machines of Tables 8.3 and 8.4.
 
-Measurements from a meter enter through ``PowerBook.observe``. Power is linear in the number of busy cores,
-which the thesis found to hold well. A machine draws its idle power regardless of all decisions, so all
-energies here are above idle (§8.2.2). Machines are always on: the thesis leaves switching them off to others,
-and so does this model.
+Measurements from a meter enter through ``PowerBook.observe``. The model assumes that power is
+linear in the number of busy cores; the thesis found this to hold well. A machine draws its idle power
+regardless of all decisions, so all energies here are above idle (§8.2.2). Machines are always on: the thesis
+leaves switching them off to others, and so does this model.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def largest(task: Ints, amount: Ints, most: int) -> Flags:
     return chosen
 
 
-class Mentions:
+class TaskDataIndex:
     """An index from machines to the tasks with data there, used when a machine joins or leaves.
 
     The index consists of columns that only grow. Dead rows stay until they are more than half of all rows.

@@ -4,8 +4,8 @@ Whare suits shared, heterogeneous clusters with recurring work. It ignores input
 
 Costs are picoseconds per instruction (§7.2.2). The network is that of Figure 7.2. Each task has one arc to
 its class TA_c. Arcs lead from there to the aggregators MA_m of machine types at Psi(c, m), to single machines
-at Xi(c, L_m, m), and to X at alpha. (The thesis has an arc to X for each task. Alpha is the same for all tasks
-of a class, so one arc from TA_c replaces these.)
+at Xi(c, L_m, m), and to X at alpha. (The thesis has an arc to X for each task. Alpha is the same for all
+tasks of a class, so one arc from TA_c replaces these.)
 
 The policies explore unknown combinations. A type of machine on which a class never ran costs slightly less
 than the best known type, for at most ``trials`` tasks of the class at a time.
@@ -37,8 +37,7 @@ from dios.firmament.models.cost_terms import (
 from dios.firmament.models.protocol import ClassArcs, Options
 
 CLASSES_MAX = 256
-"""The most classes with scores, those with the most tasks. This keeps the tables of machines and classes
-small."""
+"""The most classes with scores; a limit keeps the tables small. Classes with the most tasks come first."""
 
 RATIO = 1000.0
 """The best score of a class without measurements in picoseconds; its ratios are scaled to this."""
@@ -57,7 +56,7 @@ class Scores:
     harm: Floats
     """The amount that each class of neighbours adds, shape (C, T, C); 0 where unknown."""
     known: Flags
-    """True where ``harm`` is known."""
+    """Flags: True for the known elements of ``harm``."""
     position: int = 0
     """The position of the knowledge base when the tables were made."""
     made: float = 0.0
@@ -106,11 +105,11 @@ def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], t
             if score is not None and score[0] is metric:
                 made.mean[row, column] = score[1]
                 made.alone[row, column] = base.score_beside(name, (), machine_type) or 0.0
-    for task_class, beside, machine_type in list(base.pairs):
-        at = row_of.get(task_class), column_of.get(machine_type), row_of.get(beside)
+    for task_class, neighbour, machine_type in list(base.pairs):
+        at = row_of.get(task_class), column_of.get(machine_type), row_of.get(neighbour)
         if at[0] is None or at[1] is None or at[2] is None or np.isnan(made.mean[at[0], at[1]]):
             continue
-        together = base.score_beside(task_class, (beside,), machine_type) or 0.0
+        together = base.score_beside(task_class, (neighbour,), machine_type) or 0.0
         made.harm[at] = max(together - made.alone[at[0], at[1]], 0.0)
         made.known[at] = True
     for row, (_, metric) in enumerate(scored):
@@ -200,7 +199,7 @@ def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Ne
     return Neighbours(machines, place, types, counts, everybody, added, informed)
 
 
-def beside(made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int) -> Floats:
+def neighbour_scores(made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int) -> Floats:
     """Return Xi(c, L_m, c_m), the scores of classes at machines, as in ``KnowledgeBase.score_beside``.
 
     Args:
@@ -291,7 +290,7 @@ class WhareModel(BaseModel):
         self.load = load
         self.refresh = refresh
         self._scores: Scores | None = None
-        self._seen: _View | None = None
+        self._round_view: _View | None = None
 
     def policy(self, made: Scores) -> Scores:
         """Return the scores as this policy sees them."""
@@ -299,14 +298,14 @@ class WhareModel(BaseModel):
 
     def begin(self, state: ClusterState) -> None:
         """Drop the counts of the last round."""
-        self._seen = None
+        self._round_view = None
 
     def _view(self, state: ClusterState) -> _View:
-        if self._seen is None:
+        if self._round_view is None:
             made = self.policy(self._current(state))
             around = neighbours(state, made, effects=self.by_neighbours)
-            self._seen = _View(made, around, *self._bounds(state, made, around))
-        return self._seen
+            self._round_view = _View(made, around, *self._bounds(state, made, around))
+        return self._round_view
 
     def _current(self, state: ClusterState) -> Scores:
         """Return the scores, at most ``refresh`` seconds old."""
@@ -339,7 +338,7 @@ class WhareModel(BaseModel):
         average[scored] = np.nanmean(made.mean[rows], axis=1)
         if self.by_neighbours and len(around.machines):
             every = np.arange(len(around.machines))
-            here = beside(made, around, rows[:, None], every[None, :], 0)
+            here = neighbour_scores(made, around, rows[:, None], every[None, :], 0)
             seen = ~np.isnan(here)
             count = seen.sum(axis=1)
             sums = np.where(seen, here, 0.0).sum(axis=1)
@@ -372,7 +371,7 @@ class WhareModel(BaseModel):
     def _here(self, view: _View, rows: Ints, places: Ints) -> Floats:
         """Return the scores of running tasks at their machines, or the class's mean where unknown."""
         if self.by_neighbours:
-            here = beside(view.scores, view.around, rows, places, 1)
+            here = neighbour_scores(view.scores, view.around, rows, places, 1)
         else:
             here = view.scores.mean[rows, view.around.types[places]]
         unknown = np.isnan(here)
@@ -463,7 +462,7 @@ class WhareModel(BaseModel):
         machines = around.machines
         room = table.usable[machines] & (table.running[machines] < table.slots[machines])
         places = np.flatnonzero(room)
-        cost = beside(view.scores, around, np.full(len(places), row), places, 0)
+        cost = neighbour_scores(view.scores, around, np.full(len(places), row), places, 0)
         good = np.flatnonzero(~np.isnan(cost))
         order = good[np.argsort(cost[good], kind="stable")][:most]
         source = np.full(len(order), class_numbers(TASKS, np.array([number]))[0])
@@ -493,7 +492,7 @@ class WhareModel(BaseModel):
             parts.append(f"{_score(view.scores.mean[row, view.around.types[place[0]]])} on type {kind!r}")
         if self.by_neighbours:
             others = int(view.around.all[place[0]]) - here
-            among = float(beside(view.scores, view.around, np.array([row]), place, here)[0])
+            among = float(neighbour_scores(view.scores, view.around, np.array([row]), place, here)[0])
             parts.append(f"{_score(among)} next to the {others} other tasks that run there")
         return f"class {name!r} in ps per instruction: {', '.join(parts)}"
 
