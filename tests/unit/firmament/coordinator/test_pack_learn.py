@@ -96,7 +96,7 @@ def test_what_is_written_can_be_run_and_reserves_what_was_taken() -> None:
     assert job.demand[2, :, 0].tolist() == [0, 0, 0, 0, 2, 2]
     assert job.demand[0, :, 1].tolist() == [64] * 4 + [0] * 2
     assert text.startswith(
-        "# What the tasks of words took in its last 2 runs, times 1; from `dios pack learn`."
+        "# The use of the tasks of words in its last 2 runs, times 1; from `dios pack learn`."
     )
     assert "# disk_write was not measured" in text
 
@@ -108,7 +108,7 @@ def test_a_job_s_file_gets_the_demands_that_were_measured(tmp_path: Path) -> Non
     source.write_text(JOB)
     shown, said = run("words", "--from", str(source), "--out", str(out), "--instant-s", "2", "--spare-s", "0")
     assert shown == ""
-    assert f"written: {out}" in said
+    assert f"wrote {out}; `dios pack check {out}`" in said
     job = TiMra.from_toml(out)
     assert job.demand[:, :, 0].tolist() == [[0.99, 0.17, 0], [0.99, 0.17, 0], [0, 0, 2.2]]
     assert job.nodes[2].after == ("map.0", "map.1")
@@ -124,23 +124,23 @@ def test_a_job_has_time_to_spare() -> None:
     """Without --spare-s a job may take two seconds longer, or a tenth, before its time is over."""
     text, _ = run("words", "--margin", "1")
     assert TiMra.from_toml(text).instants == 6 + 2
-    assert "# Each task may take 2 s longer than it did." in text
+    assert "# Each task may run 2 s longer than measured." in text
 
 
 def test_errors_say_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
     """Unknown jobs, users and files, and jobs that make no sense, end with a message and no traceback."""
     assert "Jobs with measured runs: words" in run("wrods", status=1)[1]
-    assert "say uid:1000" in run("words", "--principal", "no-such-user-here", status=1)[1]
+    assert "give uid:1000" in run("words", "--principal", "no-such-user-here", status=1)[1]
     assert "usage of 'words': no run of it or of any" in run("words", "--principal", "uid:77", status=1)[1]
     assert cluster.asked[-1]["principal"] == "uid:77"
     source = tmp_path / "words.toml"
     assert "No such file" in run("words", "--from", str(source), status=1)[1]
     source.write_text(JOB.replace("cpu = 4", "cpuu = 4"))
     assert (
-        "words.toml:6: tasks.map.cpuu is not known here; did you mean cpu?"
+        "words.toml:6: tasks.map.cpuu is not a known key; did you mean cpu?"
         in run("words", "--from", str(source), status=1)[1]
     )
-    assert "a time above 0" in run("words", "--instant-s", "0", status=1)[1]
+    assert "instant_s is 0.0; it must be finite and above 0" in run("words", "--instant-s", "0", status=1)[1]
     assert "--margin" in run("words", "--margin", "0.9", status=2)[1]
 
 
