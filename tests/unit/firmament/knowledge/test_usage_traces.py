@@ -60,7 +60,7 @@ class Site:
     def at(self, ms: int, *tasks: Occupant, meters: tuple[Meter, ...] = ()) -> None:
         """A board and a look, so long after the tasks began."""
         self.tracer.heard(board(*tasks), BEGAN + ms * MS)
-        self.tracer.take_in(self.tracer.read(meters, BEGAN + ms * MS, WALL + ms * MS))
+        self.tracer.take_in(self.tracer.look(meters, BEGAN + ms * MS, WALL + ms * MS))
 
     def members(self) -> list[ProfiledTask]:
         """What is known of the job."""
@@ -135,7 +135,7 @@ def test_a_task_that_nobody_saw_run_has_a_course() -> None:
     later = TaskTracer(site.knowledge)
     later.heard(board(ended(one, 2_000)), BEGAN)
     assert later.busy
-    assert later.read((), BEGAN, WALL) == [], "an earlier coordinator of this node saw it end"
+    assert later.look((), BEGAN, WALL) == [], "an earlier coordinator of this node saw it end"
 
 
 def test_its_start_is_that_of_its_node_s_clock() -> None:
@@ -245,7 +245,7 @@ def test_meters_that_were_not_told_are_no_zeros(idle: int) -> None:
     """Where the node did not answer once, what it moved for the task is not known."""
     site, one = Site(), replace(row(), pid=idle)
     site.at(0, one)
-    site.tracer.take_in(site.tracer.read(None, BEGAN + 1_000 * MS, WALL))
+    site.tracer.take_in(site.tracer.look(None, BEGAN + 1_000 * MS, WALL))
     site.at(1_100, ended(one, 1_100))
     assert UsageChannel.DISK_WRITE not in site.members()[0].highest.values
 
