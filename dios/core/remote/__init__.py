@@ -1,12 +1,16 @@
-"""Other nodes: requests to them, their requests to this one, and agreement on who holds what (thesis §4.8).
+"""Work with other nodes: send requests, serve their requests, and agree on reference counts (thesis §4.8).
 
-- Data: ``peers`` (the other nodes, requests and proxies), ``continuations`` (what goes on with an answer),
-  ``watermark`` (which requests need no answer any more), ``cached_replies`` (answers kept for repeats).
-- Asking: ``requests`` numbers, sends and repeats; ``resume`` goes on with the answers.
-- Calls that leave the node: ``forwarding`` (one object), ``remote_calls`` (a named node, or several),
-  ``remote_lookup`` (names), ``remote_run`` (tasks).
-- Answering: ``serving`` with ``validation`` of what other nodes send; ``remote_tasks`` (records of their
-  tasks), ``replication`` (copies of objects).
-- Keeping up: ``proxies``, ``publication`` (counters), ``notices`` (events for tasks), ``reconciliation``
-  (agreement after a loss), ``cluster_events`` (nodes come, go and die).
+A good order to read the modules:
+
+- Data: ``peers`` (the other nodes, pending requests and proxies), ``continuations`` (the next step after an
+  answer), ``watermark`` (the requests whose answers are no longer needed), ``cached_replies`` (answers that
+  are kept for repeated requests).
+- Sending: ``requests`` numbers, sends and repeats requests; ``resume`` runs the continuations of answers.
+- Calls that leave the node: ``forwarding`` (calls on one object), ``remote_calls`` (calls to a named node or
+  to several nodes), ``remote_lookup`` (name resolution), ``remote_run`` (starts of tasks).
+- Serving: ``serving`` handles requests after ``validation`` has checked them; ``remote_tasks`` has the
+  records of other nodes' tasks, ``replication`` makes copies of objects.
+- Consistency: ``proxies`` (records of other nodes' objects), ``publication`` (object counters), ``notices``
+  (events for tasks), ``reconciliation`` (agreement after a loss), ``cluster_events`` (nodes connect, die and
+  return).
 """

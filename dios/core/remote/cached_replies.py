@@ -1,5 +1,5 @@
-"""The answers that were given to requests of other nodes, kept so that a repeat is answered and not acted on
-(§4.8).
+"""Store the answers to other nodes' requests, so that a repeated request is answered without a second
+execution (§4.8).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READS: Final = (effects.AnswerRead,)
 
 
 def remember(state: State, answer: Reply | effects.AnswerVector | effects.AnswerAttach) -> None:
-    """Remember the answer to a remote task's call."""
+    """Store the answer to a remote task's call for repeats of the request."""
     remote_task = state.remote_tasks.get(answer.task)
     if remote_task is None or state.cluster is None:
         return
@@ -30,7 +30,7 @@ def remember(state: State, answer: Reply | effects.AnswerVector | effects.Answer
 
 
 def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None:
-    """The store refused what was promised since ``first``: nobody is told of it from memory."""
+    """Replace the cached answers since ticket ``first`` with ``failure``: the store refused their writes."""
     if state.cluster is None:
         return
     for peer in state.cluster.peers.values():

@@ -1,6 +1,6 @@
-"""Events of other nodes: they connect, disconnect, die, return and are removed (thesis §4.6).
+"""Handle cluster events: nodes connect, disconnect, die, return and are removed (thesis §4.6).
 
-``dios.core.membership.swim`` decides which nodes live, ``dios.core.remote.serving`` handles their requests.
+``dios.core.membership.swim`` decides which nodes are alive; ``dios.core.remote.serving`` handles requests.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
 def peer_up(step: Step, event: PeerUp) -> None:
-    """A connection stands: what was under way with an earlier start of that node is over."""
+    """Handle a new connection. If the node has restarted, drop the state of its earlier start."""
     cluster = step.require_cluster()
     peer = cluster.peer(event.node)
     if event.epoch < peer.epoch and peer.met:
-        step.emit(effects.HangUp(event.node, "an earlier start of this node was met before"))
+        step.emit(effects.HangUp(event.node, "the connection is from an earlier start of this node"))
         return
     if cluster.membership.is_forgotten(event.node):
         step.emit(effects.HangUp(event.node, "it was removed from the cluster", revoked=True))
@@ -51,9 +51,9 @@ def peer_up(step: Step, event: PeerUp) -> None:
 
 
 def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
-    """Its tasks are gone with its former start, and so is what it knew of ours."""
-    requests.fail_all(step, peer, "was started anew meanwhile")
-    resume_all(step)  # runs that were not started are no children to lose
+    """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
+    requests.fail_all(step, peer, "has restarted. The call may have been made.")
+    resume_all(step)  # first, because a run that was refused has no child to lose
     peer.answers.clear()
     peer.settled = Watermark()
     for target in peer.proxies.values():
@@ -64,7 +64,7 @@ def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
 
 
 def peer_down(step: Step, event: PeerDown) -> None:
-    """The connection is gone; whether the node is, time and the others will tell."""
+    """Handle a lost connection. The membership protocol decides later if the node is dead."""
     cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch:
@@ -74,7 +74,7 @@ def peer_down(step: Step, event: PeerDown) -> None:
 
 
 def received(step: Step, event: Received) -> None:
-    """A message came. What no node would say raises ProtocolError, and has changed nothing."""
+    """Handle a message. Raise ProtocolError, with nothing changed, if no correct node would send it."""
     cluster = step.require_cluster()
     peer = cluster.peers.get(event.node)
     if peer is None or event.epoch != peer.epoch or cluster.membership.is_forgotten(event.node):
@@ -94,11 +94,11 @@ def received(step: Step, event: Received) -> None:
             told = gossip.decode(message.message)
             follow(step, cluster, cluster.membership.received(step.now, event.node, told))
         case dcp.PeerHello():
-            raise ProtocolError("a second hello on one connection")
+            raise ProtocolError("cannot accept the hello: this connection already had one")
 
 
 def under_way(step: Step, event: UnderWay) -> None:
-    """Nobody repeats or gives up on what is on its way; a node that is silent is so all the same."""
+    """Postpone the repeat of a request whose bytes are in transit. This does not count as a sign of life."""
     cluster = step.state.cluster
     peer = None if cluster is None else cluster.peers.get(event.node)
     question = None if peer is None else peer.asked.get(event.number)
@@ -108,7 +108,7 @@ def under_way(step: Step, event: UnderWay) -> None:
 
 
 def load_measured(step: Step, event: LoadMeasured) -> None:
-    """Tell the others how busy this node is."""
+    """Announce the load of this node to the other nodes."""
     cluster = step.state.cluster
     if cluster is None:
         return
@@ -118,7 +118,7 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
 
 
 def time_passed(step: Step, cluster: Cluster) -> None:
-    """Whatever was to be done by now."""
+    """Run every timer that is due."""
     now = step.now
     tick = cluster.membership.next_tick
     if tick is not None and tick <= now:
@@ -134,14 +134,14 @@ def time_passed(step: Step, cluster: Cluster) -> None:
 
 
 def follow_all(step: Step) -> None:
-    """Do what the membership has decided in the course of a call."""
+    """Apply the membership decisions that the calls of this step have made."""
     cluster = step.require_cluster()
     for decision in step.decisions:
         follow(step, cluster, decision)
 
 
 def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
-    """Do what the membership has decided."""
+    """Apply a membership decision."""
     for change in decision.changed:
         _changed(step, cluster, change)
     for node in decision.forgotten:
@@ -163,7 +163,7 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
             was_dead = peer.dead_since is not None
             revive(cluster, peer)
             if was_dead:
-                # Its connection may have stood all the time: no other event tells of this.
+                # The connection may have survived. Then no PeerUp event repeats the notices.
                 requests.repeat_notices(step, peer)
         if member.address and not peer.connected:
             step.emit(effects.Contact(member.node, member.name, member.address))
@@ -174,12 +174,12 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
 
 
 def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
-    """Nobody waits for it any more; what it holds here stays for a while, but no request of its (§4.7)."""
+    """Fail all requests to a dead node. Keep its remote tasks for a grace period, without requests (§4.7)."""
     if peer.dead_since is not None:
         return
     peer.dead_since = step.now
     requests.fail_all(step, peer)
-    resume_all(step)  # runs that were not started are no children to lose
+    resume_all(step)  # first, because a run that was refused has no child to lose
     _lose_requests(step, peer)
     _lose_children(step, peer)
     for remote_task in peer.remote_tasks.values():
@@ -192,20 +192,23 @@ def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
 
 
 def revive(cluster: Cluster, peer: Peer) -> None:
-    """It lives after all."""
+    """Mark a node as alive again, and cancel its grace period."""
     peer.dead_since = None
     cluster.grace_ends.pop(peer.node, None)
 
 
 def _lose_requests(step: Step, peer: Peer) -> None:
-    """Requests on its objects that were under way are over: their buffers go."""
+    """Close the buffers of requests on the peer's objects."""
     for task in step.state.tasks.values():
         for buffer in [one for one in task.remote_buffers.values() if one.reference.object.home == peer.node]:
             lifetimes.close_remote_buffer(step, buffer)
 
 
 def _lose_children(step: Step, peer: Peer) -> None:
-    """Tell those who started tasks there that they are lost; should they live, they will be ended."""
+    """Notify the parents of tasks on the peer that these tasks are lost.
+
+    A task that is still alive is ended when the peer returns.
+    """
     for task in list(step.state.tasks.values()):
         for child in [one for one, told in task.remote_children.items() if told[0] == peer.node]:
             _lose_child(step, peer, task, child)
@@ -219,14 +222,14 @@ def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> Non
         target.lost = True
         step.changed(target)
     if task.alive:
-        # Also who has dropped its reference hears of the end.
+        # A parent that has dropped its reference is notified, too.
         notices.notify(step, task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
 def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
-    """Somebody removed a node for good: nothing of it is valid any more."""
+    """Drop everything of a node that was removed for good; if it is this node, stop."""
     if node == cluster.here.node:
-        step.audit_node("node", "forgotten", cluster.here.name, "this node was removed, and stops")
+        step.audit_node("node", "forgotten", cluster.here.name, "this node was removed and stops")
         step.emit(effects.BeginShutdown())
         return
     peer = cluster.peers.get(node)
@@ -241,5 +244,5 @@ def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
 
 
 def leave(step: Step, cluster: Cluster) -> None:
-    """Say good-bye: nobody need wait to find out."""
+    """Announce that this node leaves, so that the others need not detect it."""
     follow(step, cluster, cluster.membership.leave(step.now))

@@ -1,7 +1,7 @@
-"""What goes on when another node answers: continuations, and what a waiting call has gathered so far.
+"""Define continuations, the next steps after answers of other nodes, and the progress of waiting calls.
 
-Both are plain data, so that a node's state can be printed, compared, stored and continued. A continuation
-names everything by id. ``dios.core.remote.resume`` has the function for each type of continuation.
+Both are plain data, so that the state of a node can be printed, compared, stored and continued. A
+continuation refers to everything by id. ``dios.core.remote.resume`` has the function for each type.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dios.ids import InternalName, NodeId, ObjectId, PayloadId, RefId, TaskId
 from dios.wire import dcp, messages
 
 
-# -- continuations of calls: the call waits for this one answer ------------------------------------
+# -- continuations of calls that wait for a single answer ------------------------------------------
 class FitAnswer(Struct, frozen=True, tag=True):
-    """Answer the call with the other node's answer, fitted to the task here."""
+    """Answer the call with the other node's answer, translated for the local task."""
 
     call: CallId
 
 
 class FitAttached(Struct, frozen=True, tag=True):
-    """Answer an attach call; ``request`` is the request's number, by which the host connects the bytes."""
+    """Answer an attach call. The host uses ``request``, the request's number, to connect the bytes."""
 
     call: CallId
     request: int
 
 
 class FitCreated(Struct, frozen=True, tag=True):
-    """Answer a create call that names a node."""
+    """Answer a create call on a named node."""
 
     call: CallId
     node: NodeId
@@ -60,28 +60,28 @@ class AnswerCaller(Struct, frozen=True, tag=True):
 
 # -- continuations of calls that gather several answers ---------------------------------------------
 class GatherAnswer(Struct, frozen=True, tag=True):
-    """Enter one of several answers; the last one completes the call."""
+    """Store one of several answers; the last one completes the call."""
 
     call: CallId
     place: int
 
 
 class SelectAnswer(Struct, frozen=True, tag=True):
-    """Enter one node's answer to a select call; ``indexes`` are the places of its references in the call."""
+    """Handle one node's answer to a select call; ``indexes`` are the places of its references in the call."""
 
     call: CallId
     indexes: tuple[int, ...]
 
 
 class SearchAnswer(Struct, frozen=True, tag=True):
-    """Enter what one node found for a lookup call."""
+    """Store the references that a node found for a lookup call."""
 
     call: CallId
     node: NodeId
 
 
 class OfferAnswer(Struct, frozen=True, tag=True):
-    """Enter one node's offers to the child of a run call; ``places`` are those of the offered references."""
+    """Store one node's offers to the child of a run call; ``places`` are those of the offered references."""
 
     call: CallId
     node: NodeId
@@ -89,7 +89,7 @@ class OfferAnswer(Struct, frozen=True, tag=True):
 
 
 class StartAnswer(Struct, frozen=True, tag=True):
-    """Answer a run call whose child ``child`` was to be started on another node."""
+    """Answer a run call after the request to start ``child`` on another node."""
 
     call: CallId
     child: TaskId
@@ -97,21 +97,21 @@ class StartAnswer(Struct, frozen=True, tag=True):
 
 # -- other continuations ----------------------------------------------------------------------------
 class ConfirmNotice(Struct, frozen=True, tag=True):
-    """Forget a notice that a node must hear, once it has heard it."""
+    """Forget a notice once the node has confirmed it."""
 
     node: NodeId
     key: bytes | int
 
 
 class ReconcileAnswer(Struct, frozen=True, tag=True):
-    """Correct the references that another node does not know; ``round`` is the round of messages."""
+    """Drop the references that another node does not know; ``round`` numbers the reconciliation round."""
 
     node: NodeId
     round: int
 
 
 class AnswerRequest(Struct, frozen=True, tag=True):
-    """Answer request ``number`` of the start ``epoch`` of a node."""
+    """Answer request ``number`` of a node, if the node still runs its start ``epoch``."""
 
     node: NodeId
     number: int
@@ -119,7 +119,7 @@ class AnswerRequest(Struct, frozen=True, tag=True):
 
 
 class HandedOver(Struct, frozen=True, tag=True):
-    """Drop a remote task's reference if its own node did not take it, then go on with ``then``."""
+    """Drop a remote task's reference if the task's node did not accept it, then continue with ``then``."""
 
     task: TaskId
     ref: RefId
@@ -150,10 +150,11 @@ class GatheredAnswer(Struct, frozen=True):
 
 
 class VectorPlan(Struct, frozen=True):
-    """How the answers to a vector are put together.
+    """The plan for merging the answers to a vector.
 
-    ``remote`` has, for each node that was asked, the places of its calls; ``local`` the places of the calls
-    of this node. ``refused`` has the answers to calls that were refused before anything was asked.
+    ``remote`` has the places of the forwarded calls, one tuple for each request. ``local`` has the places of
+    the calls on this node. ``refused`` maps the places of calls that were refused before any request was sent
+    to their answers.
     """
 
     remote: tuple[tuple[int, ...], ...]
@@ -162,13 +163,15 @@ class VectorPlan(Struct, frozen=True):
 
 
 class TaskListPlan(Struct, frozen=True):
-    """A list of tasks: ``own`` are those of this node."""
+    """The plan for a list of tasks; ``own`` has the rows of this node's tasks."""
 
     own: tuple[messages.TaskRow, ...]
 
 
 class GatherProgress(Progress):
-    """Answers of several nodes to one call; the bytes of ``kept`` were kept for the last answer."""
+    """The answers of several nodes to one call. ``kept`` has the payloads that the host keeps until the last
+    answer arrives; ``missing`` is the number of answers still to come.
+    """
 
     plan: VectorPlan | TaskListPlan
     answers: list[GatheredAnswer | None]
@@ -177,14 +180,20 @@ class GatherProgress(Progress):
 
 
 class SelectProgress(Progress):
-    """A select call with references to objects of other nodes: ``silent`` nodes have not answered."""
+    """The progress of a select call with remote references.
+
+    ``silent`` is the number of nodes that have not answered. ``waits`` is True if the call blocks.
+    """
 
     silent: int
     waits: bool
 
 
 class SearchProgress(Progress):
-    """A lookup: the objects found on this node, and what other nodes have found so far."""
+    """The progress of a lookup: the objects found on this node, and the answers of other nodes so far.
+
+    ``cached`` is True during the first search, which covers only the nodes in the lookup cache.
+    """
 
     names: tuple[InternalName, ...]
     here: tuple[ObjectId, ...]
@@ -200,9 +209,11 @@ class SearchProgress(Progress):
 
 
 class StartProgress(Progress):
-    """A start that concerns other nodes: what the child gets, and which nodes have offered it already.
+    """The progress of a task's start that involves other nodes: the references for the child, and the offers.
 
-    ``node`` is where the child will run, 0 for this node. ``scheduled`` says that the scheduler placed it.
+    ``node`` is the node that will run the child, or 0 for this node. ``scheduled`` is True if the scheduler
+    chose it. ``held`` has a place for each reference in ``shared``; ``granted`` lists the references to
+    withdraw if the start fails.
     """
 
     recipe: Recipe

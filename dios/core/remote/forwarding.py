@@ -1,7 +1,7 @@
-"""Calls on objects of other nodes: the call travels, and the answer is fitted to the task here (§4.8).
+"""Forward calls on objects of other nodes, and translate the answers for the local task (§4.8).
 
-Calls that are not about one reference are in ``remote_calls``, ``remote_run`` and ``remote_lookup``; the
-other node handles the call in ``dios.core.remote.serving``.
+Calls that are not about a single reference are in ``remote_calls``, ``remote_run`` and ``remote_lookup``. The
+other node handles a forwarded call in ``dios.core.remote.serving``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PLACED_BY: Final[dict[type, str]] = {
     messages.Describe: _TASK,
     messages.SetLimits: _REF,
 }
-"""The calls that go where the object behind one of their references is."""
+"""The calls that are forwarded to the node of an object, and the field with the reference to that object."""
 
 _ON_BUFFERS: Final = (
     messages.AcquireRead,
@@ -87,7 +87,10 @@ Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes
 
 
 def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
-    """The proxy that a call is about; None when it is for this node, or wrong in a way for it to say."""
+    """Return the proxy that a call is about.
+
+    Return None if this node handles the call, which includes calls with an unknown reference.
+    """
     field = _PLACED_BY.get(type(call))
     if field is None:
         return None
@@ -98,7 +101,7 @@ def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
 
 
 def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
-    """Let a call be made where its object is, in the task's name."""
+    """Forward a call to the node of its object, on behalf of the task."""
     if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
         lifetimes.drop_reference(step, task.table.get(call.ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
@@ -107,7 +110,7 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         step.reply(_lost_status(step, task, seq, task.table.get(call.ref)))
         return
     if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
-        raise StaleError("the object was deleted; drop the reference", fingerprint=target.fingerprint)
+        raise StaleError("the object was deleted. Drop the reference.", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
         return
@@ -116,9 +119,9 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
 
 
 def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, target: Proxy) -> None:
-    """The other node takes the end over there for us; the bytes have a connection of their own."""
+    """Attach on the other node on behalf of the task; the bytes use a connection of their own."""
     if step.parts is not None:
-        raise InvalidError("attach is not for vectors: its answer carries descriptors")
+        raise InvalidError("cannot attach in a vector: the answer has descriptors. Send the attach alone.")
     number = step.require_cluster().peer(target.home).next_number
     row = wait(step, task, seq, call, target.home)
     body = dcp.Forward(task.caller(), call)
@@ -126,7 +129,7 @@ def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, t
 
 
 def wait(step: Step, task: Holder, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
-    """Let a call wait for the answer of another node."""
+    """Add a pending call that waits for the answer of another node."""
     row = Pending(task, seq, call, ())
     step.wait(row)
     task.remote_nodes.add(node)
@@ -142,19 +145,19 @@ def send(
     body: dcp.RequestBody,
     source: WriteSource | None = None,
 ) -> None:
-    """Ask, and let the task's call wait for the answer, which is fitted to the task."""
+    """Send a request for a task's call. The call waits for the answer, which is translated for the task."""
     row = wait(step, task, seq, call, node)
     requests.ask_for_call(step, row, node, body, FitAnswer(row.id), source=source)
 
 
 def fit_answer(step: Step, row: Pending, then: FitAnswer, answer: dcp.Answer) -> None:
-    """Answer a call with what the other node said."""
+    """Answer a call with the other node's answer, translated for the task."""
     del then
     step.reply(fit(step, row.task, row.seq, cast("messages.PlainCall", row.call), answer))
 
 
 def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer) -> None:
-    """Answer an attach call: the end is taken on the other node."""
+    """Answer an attach call; the task then has the end of a stream on another node."""
     call, task = cast("messages.Attach", row.call), row.task
     reference = task.table.find(call.ref)
     if isinstance(answer, messages.Attached) and reference is not None:
@@ -170,7 +173,7 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
 
 
 def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
-    """Let another node answer a call that names it."""
+    """Forward a call that names another node, and let that node answer it."""
     there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
     row = wait(step, task, seq, call, peer.node)
     body = dcp.Forward(task.caller(), there)
@@ -178,18 +181,18 @@ def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: 
 
 
 def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answer) -> None:
-    """Answer a call that was passed on."""
+    """Answer a call that ``pass_on`` forwarded."""
     del then
     if not isinstance(answer, _PASSED_BACK):
-        raise ProtocolError("an answer of the wrong kind")
+        raise ProtocolError("cannot accept the answer: its type does not fit the forwarded call")
     step.answer(row.task, row.seq, answer)
 
 
-# -- out ----------------------------------------------------------------------------------------------
+# -- outgoing calls -----------------------------------------------------------------------------------
 def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
-    """The call with the buffers that it has over there, and the bytes that go with it.
+    """Return the call with the other node's buffer id, and the bytes to send with it.
 
-    References need no translation; a buffer of this node makes no sense there.
+    References have the same id on both nodes; buffers do not.
     """
     if not isinstance(call, _ON_BUFFERS) or not call.buffer:
         if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
@@ -202,44 +205,46 @@ def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCal
         asked = call.size if isinstance(call, messages.CommitWrite | messages.CommitAcquireWrite) else 0
         length = asked or buffer.length
         if length > buffer.length:
-            raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
+            raise InvalidError(
+                f"cannot commit: the buffer has {buffer.length} bytes, the call wants {length}"
+            )
         if length:
             source = WriteSource(buffer=buffer.id, length=length)
     return replace(call, buffer=buffer.remote), source
 
 
 def remote_buffer(task: Holder, buffer_id: int) -> RemoteBuffer:
-    """A buffer of the caller for an object of another node; EBADF for everything else."""
+    """Return the caller's buffer for an object of another node; raise BadReferenceError if there is none."""
     buffer = task.remote_buffers.get(BufferId(buffer_id))
     if buffer is not None:
         return buffer
     if buffer_id in task.buffers:
-        raise InvalidError("a buffer does not move to an object of another node; copy its bytes")
-    raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
+        raise InvalidError("cannot use this buffer for an object of another node. Copy the bytes instead.")
+    raise BadReferenceError("no such buffer in this task: it was released, or belongs to another task")
 
 
 def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
     if len(task.buffers) + len(task.remote_buffers) >= limits.BUFFERS_PER_TASK_MAX:
-        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
-    task.account.require(Resource.REQUESTS, 2)  # the waiting call, and then the buffer
+        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers, the maximum. Release some.")
+    task.account.require(Resource.REQUESTS, 2)  # one for the waiting call, one for the buffer
     if call.size:
         require_bytes((task.account,), call.size, volatile=True)
 
 
-# -- back ---------------------------------------------------------------------------------------------
+# -- incoming answers ---------------------------------------------------------------------------------
 def fit(
     step: Step, task: Holder, seq: int, call: messages.PlainCall, answer: dcp.Answer, offset: int = 0
 ) -> Part:
-    """What the task is answered: the other node's answer with this node's buffers, slots and counters.
+    """Return the task's answer: the other node's, with local buffer ids, slots and counters.
 
-    ``offset`` is where the bytes for it begin among those that came beside the message.
+    ``offset`` is the start of this answer's bytes in the payload of the message.
     """
     if isinstance(answer, messages.Failure):
         return _lost_child(step, task, seq, call, answer) or effects.Answer(task.id, seq, answer)
     field = _PLACED_BY.get(type(call))
     reference = None if field is None else task.table.find(getattr(call, field))
     if reference is None:
-        raise BadReferenceError("the reference was taken back, or deleted, while the call was made")
+        raise BadReferenceError("the reference was retired or deleted while the call was in progress")
     target = cast("Proxy", reference.object)
     match answer:
         case messages.Buffer():
@@ -255,14 +260,14 @@ def fit(
         case messages.TaskDetail() | messages.LimitRows() | messages.Info():
             pass
         case _:
-            raise ProtocolError(f"an answer of the wrong kind, {type(answer).__name__}")
+            raise ProtocolError(f"a {type(answer).__name__} does not fit the forwarded call")
     return effects.Answer(task.id, seq, answer)
 
 
 def _lost_child(
     step: Step, task: Holder, seq: int, call: messages.PlainCall, failure: messages.Failure
 ) -> Part | None:
-    """Of a task whose node is dead one can say how it ended: it was lost (§4.6)."""
+    """Return the exit status "node lost" if the call reads a task whose node is dead, else None (§4.6)."""
     if failure.code != Code.EHOSTUNREACH or not isinstance(call, messages.ReadOnce | messages.AcquireRead):
         return None
     reference = task.table.find(call.ref)
@@ -280,7 +285,7 @@ def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Pa
 
 
 def lost_row(fingerprint: str, node: str, label: str, parent: Holder) -> messages.TaskRow:
-    """How a task stands whose node is dead."""
+    """Return the row of a task whose node is dead."""
     return messages.TaskRow(
         name=None,
         fingerprint=fingerprint,
@@ -313,9 +318,9 @@ def _fit_buffer(
             return effects.Answer(task.id, seq, answer)
         return effects.AnswerReceived(task.id, seq, answer, step.payload, answer.size, offset=offset)
     if isinstance(call, messages.AcquireWrite) and call.size > answer.size:
-        # Only the bytes that there are came; the buffer goes on behind them, for an object that grows.
+        # The object is shorter than the buffer. The bytes after its end are for a write that extends it.
         answer = replace(answer, size=call.size)
-    # A call that names a buffer goes on with that one; the other node's numbers mean nothing here.
+    # A call that names a buffer keeps that buffer. The other node's buffer ids have no meaning here.
     buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
     known = buffer is not None
     if buffer is None:
@@ -331,7 +336,7 @@ def _fit_buffer(
             buffer.offset = call.offset
         writable = writable or buffer.mode is Mode.WRITE
         if answer.size > buffer.length:
-            raise ProtocolError("a buffer that grew")
+            raise ProtocolError("cannot accept the answer: its bytes exceed the buffer of the call")
     result = replace(answer, buffer=buffer.id)
     length = buffer.length
     return effects.AnswerReceived(
@@ -340,7 +345,7 @@ def _fit_buffer(
 
 
 def _fit_size(task: Holder, target: Proxy, call: messages.PlainCall) -> None:
-    """After its own write a task finds the size as it made it; what others do is told a moment later."""
+    """Set the proxy's size after the task's own write. Sizes after other writes are published later."""
     if isinstance(call, messages.WriteOnce):
         end = call.offset + len(call.data)
     elif isinstance(call, messages.CommitWrite):

@@ -1,4 +1,4 @@
-"""Events for tasks, wherever they are (§4.5.3)."""
+"""Deliver events to tasks, on this node or on another (§4.5.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dios.wire import dcp, messages
 
 
 def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
-    """Put an event before a task of this node, or send it to the node of a remote task."""
+    """Queue an event for a task of this node, or send it to the node of a remote task."""
     if isinstance(task, LocalHolder):
         task.push_event(event)
         step.changed(task.object)
@@ -19,5 +19,5 @@ def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
         peer = step.require_cluster().peer(task.home)
         requests.notify_reliably(step, peer, event.object, body)
     else:
-        # Everything else that the node must know comes out when the nodes compare what they hold.
+        # A lost event of another kind has no lasting effect: reference reconciliation corrects it.
         requests.notify_node(step, task.home, body)

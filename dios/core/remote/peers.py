@@ -1,4 +1,4 @@
-"""The other nodes as this one knows them, and the requests that are under way with each."""
+"""Define the state of the other nodes as this node knows it, and of the requests in progress with each."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.Ans
 
 
 class Here(Struct, frozen=True):
-    """This node; a lone one has no id. ``secret`` is the cluster's, ``cpus`` and ``memory_bytes`` what it
-    has for tasks, of which ``slots`` may run; ``labels`` are what constraints look at;
-    ``coordinator`` says that one runs here, or soon will.
+    """The properties of this node. Its id is 0 if it is not in a cluster.
+
+    ``secret`` is the cluster's secret. ``cpus`` and ``memory_bytes`` are the node's resources for tasks;
+    ``slots`` is the maximum number of running tasks. Placement constraints refer to ``labels``.
+    ``coordinator`` is True if a coordinator runs here or will start soon.
     """
 
     node: NodeId = NodeId(0)
@@ -45,7 +47,7 @@ class Here(Struct, frozen=True):
 
 
 class PendingRequest:
-    """A request that is not answered yet. ``then`` is None where the answer does not matter."""
+    """A request without an answer so far. ``then`` is None if the answer does not matter."""
 
     __slots__ = (
         "body",
@@ -77,12 +79,12 @@ class PendingRequest:
         self.version = 0  # of the object whose content is the source
         self.repeats = 0
         self.silent_since = now
-        self.moving_since = now  # when its bytes, or the answer's, were last seen under way
+        self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
 
 
 class CachedReply(NamedTuple):
-    """An answer that was given: the effect, the versions of what it reads, and the last ticket before it."""
+    """An answer that was sent: the effect, the versions of the objects that it reads, and the next ticket."""
 
     effect: RememberedEffect
     versions: tuple[tuple[ObjectId, int], ...]
@@ -90,7 +92,7 @@ class CachedReply(NamedTuple):
 
 
 class Proxy(PhysicalObject):
-    """What is known of an object of another node. ``order`` is of the newest message about it."""
+    """The record of an object of another node. ``order`` is the number of the newest message about it."""
 
     __slots__ = ("ends", "lost", "order", "stored")
 
@@ -109,23 +111,23 @@ class Proxy(PhysicalObject):
         self.home = peer.node
         self.place = (peer.name, peer.rack)
         self.order = 0
-        self.ends: dict[RefId, Mode] = {}  # of a stream: those taken by references of here
+        self.ends: dict[RefId, Mode] = {}  # of a stream: the ends that references of this node have taken
         self.stored = told.persistence
-        self.lost = False  # a task that was taken for lost: it is, whatever its node says later
+        self.lost = False  # for tasks: treated as ended for good, even if the task's node returns
         self.learn(told)
 
     @property
     def persistence(self) -> Persistence:
-        """As its node says."""
+        """The persistence that the object's node reported."""
         return self.stored
 
     @property
     def gone(self) -> bool:
-        """A lost task's end can be read."""
+        """Return True if the object was deleted, or is a lost task, whose exit status can be read."""
         return self.zombie or self.lost
 
     def learn(self, told: messages.Reference) -> None:
-        """Take over the counters that an answer told."""
+        """Copy the counters from an answer."""
         self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
         self.a_r, self.a_w = told.a_r, told.a_w
         self.stored = told.persistence
@@ -133,10 +135,10 @@ class Proxy(PhysicalObject):
 
 
 class Peer:
-    """Another node: what was asked of it and is not answered, and what it asked and may ask again.
+    """Another node: the requests to it without an answer, and the cached answers to its own requests.
 
-    ``epoch`` is 0 until it was met. ``reconciled_epoch`` is the epoch under which what is held there was
-    granted.
+    ``epoch`` is 0 before the first contact. ``reconciled_epoch`` is the node's epoch at the time when it
+    granted the references that this node holds.
     """
 
     __slots__ = (
@@ -173,30 +175,30 @@ class Peer:
         self.address = ""
         self.epoch = 0
         self.reconciled_epoch = 0
-        self.reconciled_ns: int | None = None  # when it first told all that it holds here
-        self.reconcile_round = 0  # of messages that told it what is held there
-        self.reconcile_missing = 0  # answers to that round
+        self.reconciled_ns: int | None = None  # when its first reconciliation round was complete
+        self.reconcile_round = 0  # the number of reconciliation rounds that were sent to it
+        self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.connected = False
-        self.met = False  # whether its epoch is its own word, and not what others say of it
-        self.cut_off = False  # it may live, but nothing of it is heard here
+        self.met = False  # True if the node itself reported its epoch on a connection
+        self.cut_off = False  # True if nothing arrives from it, although it may be alive
         self.heard_ns = 0
         self.dead_since: int | None = None
-        self.lost: list[TaskId] = []  # tasks there that were taken for lost
+        self.lost: list[TaskId] = []  # tasks on the node that were treated as lost
         self.asked: dict[int, PendingRequest] = {}
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
-        self.requests_unnamed = 0  # requests since one that named those which wait
+        self.requests_unnamed = 0  # requests since the last one that named the waiting requests
         self.settled = Watermark()
         self.order_out = 0
         self.remote_tasks: dict[TaskId, RemoteTask] = {}
         self.proxies: dict[ObjectId, Proxy] = {}
-        self.notices: dict[bytes | int, dcp.RequestBody] = {}  # what it must hear, and may not know
+        self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
 
     def numbers_to_name(self) -> tuple[int, ...]:
-        """Return the numbers to name in a request to the node: all that wait for its answers, or none.
+        """Return the numbers to name in a request to the node: all requests without an answer, or none.
 
-        None where ``settled`` says it all. Long lists go with few requests, so that on average a request
-        names about ``DCP_OPEN_NUMBERS_PER_REQUEST``.
+        The result is empty if ``settled`` alone is exact. Long lists go with few requests, so that a request
+        names about ``DCP_OPEN_NUMBERS_PER_REQUEST`` numbers on average.
         """
         self.requests_unnamed += 1
         if self.next_number - next(iter(self.asked)) == len(self.asked):
@@ -208,7 +210,7 @@ class Peer:
 
 
 class Cluster:
-    """Everything that is known of other nodes."""
+    """The state of the cluster as this node knows it."""
 
     __slots__ = (
         "_moments",
@@ -240,29 +242,29 @@ class Cluster:
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
-        self.disbanded: dict[Name, None] = {}  # groups that were destroyed: no message makes them anew
-        self.grace_ends: dict[NodeId, int] = {}  # when what dead nodes held here goes
+        self.disbanded: dict[Name, None] = {}  # destroyed groups, which no message may create again
+        self.grace_ends: dict[NodeId, int] = {}  # when the remote tasks of a dead node end
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
-        self.since: dict[NodeId, int] = {}  # when each came to be in its status
-        self.due_at: int | None = None  # when something is to be done, as of the last step
-        self.seen_ns = 0  # of the last event
+        self.since: dict[NodeId, int] = {}  # when a node's status last changed
+        self.due_at: int | None = None  # the time of the next timer, as of the last step
+        self.seen_ns = 0  # the time of the last event
         self.reconcile_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def peer(self, node: NodeId) -> Peer:
-        """What is known of a node; a fresh one where nothing is."""
+        """Return the record of a node. Create it if there is none."""
         found = self.peers.get(node)
         if found is None:
             if len(self.peers) >= limits.PEERS_MAX:
                 self._clear_out()
             found = self.peers[node] = Peer(node)
-            # An answer to an earlier start of this node may still be on its way: it must fit nothing.
+            # Answers to requests of an earlier start may still arrive. Their numbers must not be in use.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
             found.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
         return found
 
     def _clear_out(self) -> None:
-        """Forget the nodes that have no row any more, and hold nothing here, nor anybody here of them."""
+        """Forget nodes that have left the membership table and have no state here."""
         for node, peer in list(self.peers.items()):
             busy = peer.connected or peer.remote_tasks or peer.proxies or peer.asked
             if not busy and node not in self.membership.members:
@@ -270,36 +272,36 @@ class Cluster:
                     table.pop(node, None)
 
     def living(self) -> Iterator[Peer]:
-        """The nodes that are not known to be dead, by id."""
+        """Iterate over the nodes that are not known to be dead, by id."""
         for member in self.membership.alive():
             peer = self.peers.get(member.node)
             if peer is not None:
                 yield peer
 
     def proximity_of(self, node: NodeId) -> Proximity:
-        """How far away a node is: in the same rack, if both say which, or somewhere in the cluster."""
+        """Return RACK if both nodes report the same rack, else CLUSTER."""
         peer = self.peers.get(node)
         near = peer is not None and peer.rack and peer.rack == self.here.rack
         return Proximity.RACK if near else Proximity.CLUSTER
 
     # -- placement ----------------------------------------------------------------------------------
     def expected_load(self, member: MemberRow) -> MemberRow:
-        """A node with the tasks that were sent there since it last told of its load."""
+        """Return a node's row with the tasks added that were sent to it since its last load report."""
         version, count = self.placed.get(member.node, (0, 0))
         if version != member.version or not count:
             return member
         return replace(member, load=replace(member.load, tasks=member.load.tasks + count))
 
     def note_placed(self, node: NodeId) -> None:
-        """A task was sent to a node."""
+        """Count a task that was sent to a node."""
         member = self.membership.members.get(node)
         if member is not None:
             version, count = self.placed.get(node, (0, 0))
             self.placed[node] = (member.version, count + 1 if version == member.version else 1)
 
-    # -- moments ------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------
     def repeat_later(self, question: PendingRequest, at: int) -> None:
-        """Look at a question again at this time."""
+        """Schedule the next repeat of a request, or the end of its timeout."""
         question.repeat_at = at
         heapq.heappush(self._moments, (at, question.peer.node, question.number))
         if len(self._moments) > limits.STALE_TIMERS_MAX:
@@ -309,7 +311,7 @@ class Cluster:
                 heapq.heapify(self._moments)
 
     def due(self, now: int) -> list[PendingRequest]:
-        """The questions whose time has come; they stay open."""
+        """Return the requests whose time has come. They remain open."""
         found: list[PendingRequest] = []
         while self._moments and self._moments[0][0] <= now:
             question = self._live(heapq.heappop(self._moments))
@@ -318,7 +320,7 @@ class Cluster:
         return found
 
     def next_moment(self) -> int | None:
-        """When something is to be done next, whatever happens."""
+        """Return the time of the next timer, or None if no timer is set."""
         while self._moments and self._live(self._moments[0]) is None:
             heapq.heappop(self._moments)
         found = [] if self.membership.next_tick is None else [self.membership.next_tick]

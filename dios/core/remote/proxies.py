@@ -1,7 +1,7 @@
-"""Proxies: the records of objects of other nodes that tasks of this node refer to (§4.5, §4.8).
+"""Maintain proxies: the records of other nodes' objects that tasks of this node refer to (§4.5, §4.8).
 
-A proxy has no bytes and no name, and its counters are those that the object's node sent last. A reference to
-it has the same id as the reference of the remote task on that node.
+A proxy has no bytes and no name. Its counters are those that the object's node sent last. A reference to a
+proxy has the same id as the remote task's reference on the object's node.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dios.wire.types import Permission
 
 
 def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
-    """The proxy for an object that another node told of; made when it is the first time."""
+    """Return the proxy for an object of another node. Create it on first use."""
     if told.object in step.state.objects:
-        raise ProtocolError("an object of another node has the id of one that is here")
+        raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
     target = peer.proxies.get(ObjectId(told.object))
     if target is None:
         cluster = step.require_cluster()
@@ -32,12 +32,12 @@ def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
 
 
 def require_unknown(step: Step, peer: Peer, told: messages.Reference) -> None:
-    """It can be entered into a table: neither reference nor object have the id of another one."""
+    """Raise ProtocolError unless the ids of the reference and its object are free on this node."""
     held = peer.proxies.get(ObjectId(told.object))
     if not told.ref or (held is not None and told.ref in held.references):
-        raise ProtocolError("a reference to another node's object has the id of one that is here, or none")
+        raise ProtocolError("cannot accept the reference: its id is 0 or already in use on this node")
     if told.object in step.state.objects:
-        raise ProtocolError("an object of another node has the id of one that is here")
+        raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 
 def adopt(
@@ -48,17 +48,17 @@ def adopt(
     provenance: Provenance,
     label: str | None = None,
 ) -> Reference:
-    """Enter a reference to an object of another node into a task's table; there is room."""
+    """Add a reference to an object of another node to a task's table. The caller has checked for room."""
     cluster = step.require_cluster()
     peer = cluster.peer(node)
     if told.ref in task.table:
-        raise ProtocolError("a reference to another node's object has the id of one that is here")
+        raise ProtocolError("cannot accept the reference: its id is already in use in the task's table")
     require_unknown(step, peer, told)
     target = proxy_for(step, peer, told)
     if target.references:
         target.learn(told)
         step.changed(target)
-    # Its clock may be another: what travels is how much time is left.
+    # Clocks differ between nodes, so the message has the remaining time.
     expires_ns = step.now + told.expires_ns if told.expires_ns else 0
     reference = step.state.add_reference(
         task,
@@ -76,13 +76,13 @@ def adopt(
 
 
 def public_part(step: Step, reference: Reference) -> messages.Reference:
-    """The public part of a remote task's reference as it travels: with the time it has left."""
+    """Return the public part of a remote task's reference with the remaining time instead of its end."""
     told = reference.public()
     return replace(told, expires_ns=max(1, told.expires_ns - step.now)) if told.expires_ns else told
 
 
 def published(step: Step, peer: Peer, told: dcp.Published) -> None:
-    """Bring a proxy's counters up to date."""
+    """Update the counters of a proxy."""
     target = peer.proxies.get(told.object)
     if target is None or target.zombie or told.order <= target.order:
         return
@@ -94,14 +94,14 @@ def published(step: Step, peer: Peer, told: dcp.Published) -> None:
 
 
 def release(step: Step, cluster: Cluster) -> None:
-    """Tell the nodes that have the objects which references were dropped."""
+    """Send the collected Release messages to the nodes of the objects."""
     dropped, cluster.to_release = cluster.to_release, {}
     for (node, task), refs in dropped.items():
         requests.notify_node(step, node, dcp.Release(task, tuple(refs)))
 
 
 def drop_lost(step: Step, reference: Reference) -> None:
-    """The reference is gone over there already: drop it without a word."""
+    """Drop a reference that its object's node no longer has, without a Release message."""
     cluster = step.require_cluster()
     target, task = reference.object, reference.task
     lifetimes.drop_reference(step, reference)

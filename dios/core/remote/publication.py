@@ -1,4 +1,4 @@
-"""The counters of objects on their way to the nodes whose tasks refer to them (§4.5.1)."""
+"""Publish the counters of objects to the nodes whose tasks refer to them (§4.5.1)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MS: Final = 1_000_000
 
 
 def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId) -> list[effects.Send]:
-    """Return the messages that tell other nodes of an object's end; its counters are told a little later.
+    """Return the messages about an object that was deleted; schedule those about other changes.
 
-    ``informed`` is a node that the answer of this step itself tells, or 0.
+    ``informed`` is the node that learns of the change from this step's own answer, or 0.
     """
     if informed and not target.zombie and list(target.watchers) == [informed]:
         return []
@@ -31,14 +31,14 @@ def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId
 
 
 def publish_due(cluster: Cluster) -> list[effects.Send]:
-    """Return the messages about all objects that have changed for a while."""
+    """Return the messages about all objects with scheduled changes."""
     cluster.publish_at = None
     waiting, cluster.to_publish = cluster.to_publish, {}
     return [send for target in waiting.values() for send in messages_to_watchers(cluster, target)]
 
 
 def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:
-    """Return a message with an object's counters for each node whose tasks refer to it."""
+    """Return one message with the object's counters for each connected node whose tasks refer to it."""
     found: list[effects.Send] = []
     for node in target.watchers:
         peer = cluster.peers.get(node)

@@ -1,7 +1,7 @@
-"""Reference reconciliation: nodes agree on who holds what, so that reference counts become exact again.
+"""Reconcile references: two nodes agree on their holders, so that reference counts become exact again.
 
-After a lost message, a partition or a restart two nodes may differ. Each says what its tasks hold, and the
-other corrects it. Single references are released as they go (``dios.core.remote.proxies``).
+A lost message, a partition or a restart can make two nodes differ. Each node reports the references of its
+tasks, and the other node corrects the report. Drops in normal operation are in ``dios.core.remote.proxies``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 
 
 def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
-    """Say what tasks of this node hold on another's, and take back what it does not know."""
+    """Report the references that tasks of this node hold on the peer; its answers correct them."""
     if cluster.reconcile_at is None:
         cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
     by_task: dict[Holder, list[_Entry]] = {}
@@ -40,7 +40,7 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
             by_task.setdefault(reference.task, []).append(entry)
     for task in step.state.tasks.values():
         if peer.node in task.remote_nodes:
-            by_task.setdefault(task, [])  # it holds nothing there, and has its remote task
+            by_task.setdefault(task, [])  # it holds no reference there, but may have a remote task
     epoch = peer.reconciled_epoch or peer.epoch
     parts = list(_parts(by_task))
     bodies = [dcp.ReconcileReferences(epoch, part) for part in parts[:-1]]
@@ -54,7 +54,7 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
 
 
 def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
-    """Correct what another node does not know; with the last answer of a round it has heard everything."""
+    """Apply a correction. The last answer of a round completes it."""
     if not isinstance(answer, dcp.UnknownReferences):
         return
     peer = step.require_cluster().peer(then.node)
@@ -66,7 +66,7 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
 
 
 def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.HeldReferences, ...]]:
-    """What tasks hold, in pieces that fit a message; together they tell of every id."""
+    """Split the reports into pieces that fit into a message; a task's pieces cover all reference ids."""
     part: list[dcp.HeldReferences] = []
     room = limits.RECONCILE_REFERENCES_MAX
     for task, entries in by_task.items():
@@ -86,8 +86,8 @@ def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.HeldRefere
 
 
 def reconcile_all(step: Step, cluster: Cluster) -> None:
-    """Now and then, whatever has happened."""
-    # Also where nobody can be asked now: who is taken for dead may live, and its connection stand.
+    """Reconcile with every reachable node, and schedule the next time."""
+    # Schedule it even without reachable nodes: a node that is treated as dead may live and stay connected.
     cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
@@ -111,7 +111,7 @@ def _correct(step: Step, peer: Peer, answer: dcp.UnknownReferences) -> None:
 
 
 def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
-    """Compare what a node says that its tasks hold here with what they do."""
+    """Compare another node's report with the references that its tasks hold here, and answer it."""
     cluster = step.require_cluster()
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
@@ -149,7 +149,7 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferen
     for child in body.lost:
         victim = step.state.tasks.get(child)
         if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
-            lifecycle.end_task_by(step, victim, victim.parent, "its parent was told that it is lost")
+            lifecycle.end_task_by(step, victim, victim.parent, "its parent was notified that it is lost")
     for remote_task in peer.remote_tasks.values():
         for reference in remote_task.table:
             if not reference.object.zombie:
@@ -158,16 +158,17 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferen
 
 
 def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
-    """Whether a claim is of references that an earlier start of this node granted, and is not too late.
+    """Return True if the references in a report may be from an earlier start of this node.
 
-    Each node says once what it held; later a claim could only bring back what was taken from it meanwhile.
+    Accept this only until shortly after the peer's first round: a later report could only bring back
+    references that were dropped since.
     """
     late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.RECONCILE_YOUNG_MS * _MS
     return 0 < epoch < step.require_cluster().here.epoch and not late
 
 
 def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:
-    """Nothing that tasks of a node hold here counts any more."""
+    """End all remote tasks of a node."""
     del cluster
     for remote_task in list(peer.remote_tasks.values()):
         remote_tasks.end(step, peer, remote_task)

@@ -1,4 +1,4 @@
-"""Calls to a node that is named, to all nodes, or to several at once (§4.8)."""
+"""Make calls to a named node, to all nodes, or to several nodes at once (§4.8)."""
 
 from __future__ import annotations
 
@@ -33,35 +33,38 @@ _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
 
 def peer_named(step: Step, host: str) -> Peer | None:
-    """The node that people call so; None for this one. EHOSTUNREACH when there is none, or it is dead."""
+    """Return the node with this name or id, or None for this node.
+
+    Raise UnreachableError if there is no such node, or if it is dead.
+    """
     cluster = step.state.cluster
     if cluster is None:
-        raise UnreachableError(f"no node named {host!r} is known here: this one is alone")
+        raise UnreachableError(f"cannot reach node {host!r}: this node is not in a cluster")
     node = member_named(cluster, host)
     if node == cluster.here.node:
         return None
     peer = cluster.peer(node)
     if peer.dead_since is not None:
-        raise requests.unreachable_error(peer, "is dead; see `dios node ls`")
+        raise requests.unreachable_error(peer, "is dead. `dios node ls` lists the nodes.")
     return peer
 
 
 def member_named(cluster: Cluster, host: str) -> NodeId:
-    """The node with this name or id; EHOSTUNREACH where there is none."""
+    """Return the id of the node with this name or id; raise UnreachableError if there is none."""
     for member in (cluster.membership.own, *cluster.membership.members.values()):
         if host in {member.name, f"{member.node:x}"}:
             return member.node
-    raise UnreachableError(f"no node named {host!r} is known here; `dios node ls` lists them")
+    raise UnreachableError(f"there is no node {host!r} here. `dios node ls` lists the nodes.")
 
 
-# -- several at once --------------------------------------------------------------------------------
+# -- several nodes at once --------------------------------------------------------------------------
 def gather(
     step: Step,
     row: Pending,
     plan: VectorPlan | TaskListPlan,
     asked: Sequence[tuple[NodeId, dcp.RequestBody, WriteSource | None]],
 ) -> None:
-    """Ask several nodes, and let the task's call wait until every answer is there."""
+    """Send requests to several nodes. The task's call waits until every answer has arrived."""
     row.progress = GatherProgress(plan, [None] * len(asked), [], len(asked))
     step.wait(row)
     for place, (node, body, source) in enumerate(asked):
@@ -72,7 +75,7 @@ def gather(
 def take_gathered(
     step: Step, then: GatherAnswer, answer: dcp.Answer
 ) -> tuple[Pending, GatherProgress] | None:
-    """Enter one of several answers. Return the call and all its answers once the last one is there."""
+    """Store one of several answers. After the last one, return the call and all its answers, else None."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, GatherProgress):
         return None
@@ -81,7 +84,7 @@ def take_gathered(
     progress.missing -= 1
     if progress.missing:
         if step.payload_size:
-            # These bytes are answered with a later event.
+            # The host must keep these bytes, because the call is answered in a later step.
             progress.kept.append(step.payload)
             step.emit(effects.KeepPayload(step.payload))
         return None
@@ -91,9 +94,9 @@ def take_gathered(
 
 # -- vectors ----------------------------------------------------------------------------------------
 def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: list[Proxy | None]) -> None:
-    """A vector with calls for other nodes: one request to each of them, the local calls when all are back.
+    """Make a vector with calls for other nodes. The local calls run once all other nodes have answered.
 
-    The calls are independent, so that their order among each other means nothing.
+    The calls of a vector are independent, so their order does not matter.
     """
     refused: dict[int, effects.Answer] = {}
     loads: dict[tuple[NodeId, int], _Load] = {}
@@ -105,7 +108,7 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
         except DiosError as error:
             refused[place] = _refusal(task, seq, error)
             continue
-        # Bytes of one commit fit beside a message, and what else is about that buffer must not overtake it.
+        # A message has room for the bytes of one commit, and calls on the same buffer must keep their order.
         buffer = getattr(there, "buffer", 0)
         key = (target.home, buffer if source is not None or (target.home, buffer) in loads else 0)
         load = loads.setdefault(key, _Load(target.home))
@@ -127,18 +130,18 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
 def remote_parts(
     step: Step, row: Pending, call: messages.Vector, plan: VectorPlan, answers: list[GatheredAnswer | None]
 ) -> dict[int, Reply]:
-    """Return the answers to those calls of a vector that other nodes made, by their place in it."""
+    """Return the answers to the forwarded calls of a vector, by their places in it."""
     parts: dict[int, Reply] = dict(plan.refused)
     for members, gathered in zip(plan.remote, answers, strict=True):
         if gathered is None:
-            raise InvariantError("a vector is put together before every node has answered")
+            raise InvariantError("a vector is merged before every node has answered")
         step.payload = gathered.payload
         _take_apart(step, row.task, row.seq, call, members, gathered.answer, parts)
     return parts
 
 
 class _Load:
-    """What goes to one node in one message."""
+    """The calls of a vector that go to one node in one message."""
 
     def __init__(self, node: NodeId) -> None:
         self.node: Final = node
@@ -149,7 +152,9 @@ class _Load:
 
 def _in_vector(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
-        raise InvalidError(f"{type(call).__name__.lower()} on an object of another node stands alone")
+        raise InvalidError(
+            f"cannot {type(call).__name__.lower()} an object of another node in a vector. Send it alone."
+        )
     return forwarding.translate(task, call)
 
 
@@ -166,14 +171,14 @@ def _take_apart(
     answer: dcp.Answer,
     parts: dict[int, Reply],
 ) -> None:
-    """The answers of one node, each fitted to its call; one failure may stand for all."""
+    """Split a node's answer into one for each of its calls. A single failure answers all of them."""
     results: list[dcp.Answer]
     if isinstance(answer, messages.Results):
         results = list(answer.results)
     else:
         results = [answer] * len(members)
     if len(results) != len(members):
-        raise ProtocolError("a node did not answer each call of a vector")
+        raise ProtocolError("cannot accept the answer to a vector: it does not have one result per call")
     offset = 0
     for place, result in zip(members, results, strict=True):
         try:
@@ -186,9 +191,9 @@ def _take_apart(
 
 # -- select -----------------------------------------------------------------------------------------
 def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
-    """Ask every node that has one of the references; the first that is ready is the answer.
+    """Send a select call to every node that has one of its objects. The first ready reference is the result.
 
-    A reference that cannot be reached is ready: I/O on it would not wait, but fail.
+    A reference to an unreachable object counts as ready, because I/O on it would fail at once.
     """
     task = row.task
     by_node: dict[NodeId, list[int]] = {}
@@ -203,7 +208,7 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
     )
     row.progress = SelectProgress(len(by_node), waits)
     for node, indexes in by_node.items():
-        # Without an end of its own: this node keeps the time.
+        # No timeout for the other node: this node keeps the time.
         there = messages.Select(
             tuple(call.refs[index] for index in indexes), call.mode, None if waits else 0, call.flags
         )
@@ -213,10 +218,10 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
 
 
 def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
-    """Answer a select call if a reference is ready, or if no node has a ready one and it need not wait."""
+    """Answer a select call when a reference is ready, or when it may not wait and no answer is missing."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, SelectProgress):
-        return  # it was answered, or given up
+        return  # the call was answered or cancelled before
     row.progress.silent -= 1
     index = -1
     if isinstance(answer, messages.Selected):
@@ -230,7 +235,7 @@ def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
 
 
 def abandon(step: Step, row: Pending) -> None:
-    """Nobody waits for the answers to a call any more: the other nodes need not, either."""
+    """Cancel the requests of a call that no longer needs their answers."""
     for question in requests.give_up_all(step, row):
         if isinstance(question.body, dcp.Forward):
             cancel = messages.Cancel(question.number)
@@ -239,11 +244,13 @@ def abandon(step: Step, row: Pending) -> None:
 
 # -- create and copy ----------------------------------------------------------------------------------
 def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer) -> None:
-    """dios_create on a named node: in groups that the task here can refer to."""
+    """Create an object on a named node, in groups that the task can refer to here."""
     if call.name_kind is NameKind.DETERMINISTIC:
-        raise InvalidError("a deterministic name is made on the task's own node; create it here and copy it")
+        raise InvalidError(
+            "cannot make a deterministic name on another node. Create the object here, then copy it."
+        )
     if call.object_type in {ObjectType.GROUP, ObjectType.PRIVMEM_BLOB, ObjectType.TIMER_BLOB}:
-        raise InvalidError(f"a {call.object_type.name} is for where the task is")
+        raise InvalidError(f"cannot create a {call.object_type.name} on another node")
     names = groups.names_for_creation(task, call.groups)
     task.table.require_room()
     body = dcp.Forward(task.caller(), _placed(call), groups.described(step, names))
@@ -277,7 +284,7 @@ def _placed(call: messages.Create) -> messages.Create:
 
 
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
-    """Delegation of an object of another node: it checks and grants, and tells the receiver's (§4.5.3)."""
+    """Delegate an object of another node: that node checks, grants, and notifies the receiver's (§4.5.3)."""
     cluster = step.require_cluster()
     access.held(task, call.ref, Permission.DELEGATE)
     node, receiver = receiver_of(step, cluster, task, call.task)
@@ -306,11 +313,11 @@ def fit_delegated(step: Step, row: Pending, then: FitDelegated, answer: dcp.Answ
 
 
 def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tuple[NodeId, dcp.Caller]:
-    """Where the task behind a reference is, and which; to write to it is to put something before it."""
+    """Return the node and the identity of the task behind a reference, which must permit writing."""
     reference = access.typed(access.held(task, ref_id, Permission.WRITE), ObjectType.TASK)
     target = reference.object
     if target.home:
-        # The principal is the receiver's own node's to say; nobody is asked for it before it gets something.
+        # The principal is not known here; the receiver's node reports it with the receiver's first request.
         return target.home, dcp.Caller(TaskId(target.id), "", target.fingerprint, Brand.PURE)
     found = access.receiving(step.state, reference)
     return cluster.here.node, found.caller()
@@ -334,25 +341,25 @@ def _enter_received(
 
 
 def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.ReplicaCreated) -> None:
-    """A copy of the data was made on some node: the caller has a reference to it."""
+    """Answer a copy call that made a new object with the caller's reference to it."""
     told = answer.held
     cluster = step.require_cluster()
     if told.node == cluster.here.node:
-        # Planted here by the node that has the original, which granted it to the task itself.
+        # The node of the original had the copy made here, and the task has its reference already.
         found = task.table.find(told.reference.ref)
         if found is None:
-            raise ProtocolError("a copy that is not here")
+            raise ProtocolError("cannot accept the copy: the task has no reference to it")
         step.answer(task, seq, messages.References((found.public(),)))
         return
     public = proxies.adopt(step, task, told.node, told.reference, Provenance.DELEGATED).public()
     step.answer(task, seq, messages.References((public,)))
 
 
-# -- about nodes --------------------------------------------------------------------------------------
+# -- lists of tasks -----------------------------------------------------------------------------------
 def list_tasks(
     step: Step, task: Holder, seq: int, call: messages.ListTasks, own: tuple[messages.TaskRow, ...]
 ) -> None:
-    """The tasks of the caller's principal on every node that answers."""
+    """List the tasks of the caller's principal on all reachable nodes."""
     cluster = step.require_cluster()
     asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
@@ -363,7 +370,7 @@ def list_tasks(
 
 
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
-    """Answer with the tasks of every node that answered."""
+    """Answer a list call with the tasks of every node that answered."""
     rows = list(plan.own)
     missing = _some_dead(step.require_cluster())
     for gathered in answers:

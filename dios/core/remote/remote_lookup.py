@@ -1,7 +1,7 @@
-"""Name resolution on other nodes: a request to all that live, and their first answers (thesis §4.3.3, §4.8).
+"""Resolve names on other nodes: ask all living nodes, and grant the first results (thesis §4.3.3, §4.8).
 
-The local table is always searched first (``dios.core.calls.resolution``). The requests that are sent do not
-depend on the existence of the name, nor on the caller's membership of the group.
+The local table is always searched first (``dios.core.calls.resolution``). The requests do not depend on the
+existence of the name or on the caller's membership of the group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def search(
     here: tuple[PhysicalObject, ...],
     names: tuple[InternalName, ...],
 ) -> None:
-    """Look further: at first where the same names were found before, then everywhere."""
+    """Search the nodes that had these names before, or else all living nodes."""
     cluster = step.require_cluster()
     row = Pending(task, seq, call, ())
     step.wait(row)
@@ -66,7 +66,7 @@ def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]
 
 
 def take_found(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
-    """Enter what one node found; with enough references, or the last answer, the lookup is done."""
+    """Store the references that a node found. Complete the lookup if they suffice or no answer is missing."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, SearchProgress):
         if isinstance(answer, dcp.Found):
@@ -87,7 +87,7 @@ def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
     cluster = step.require_cluster()
     task, call = row.task, cast("messages.Lookup", row.call)
     if progress.cached and progress.count < call.limit:
-        # The one failed use after which the cache is right again.
+        # The cache was out of date. Remove the entry, and search all nodes.
         for name in progress.names:
             cluster.cache.pop(name, None)
         for node, found in progress.found:
@@ -140,7 +140,7 @@ def _granted(
 
 
 def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:
-    """Where something was found, so that the next question need not go to all."""
+    """Record the nodes that have the names, so that the next lookup need not ask all nodes."""
     nodes = tuple(node for node, _ in progress.found)
     if not nodes or len(progress.names) > limits.LOOKUP_CACHED_NAMES_MAX:
         return
@@ -152,7 +152,7 @@ def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:
 
 
 def _release(step: Step, task: TaskId, node: NodeId, references: tuple[messages.Reference, ...]) -> None:
-    """Give back references that are more than was asked for, or came too late."""
+    """Release references that are more than the call asked for, or that came too late."""
     refs = tuple(RefId(told.ref) for told in references)
     if refs:
         requests.notify_node(step, node, dcp.Release(task, refs))

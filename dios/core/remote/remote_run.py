@@ -1,6 +1,7 @@
-"""Tasks on other nodes: what the child is handed is offered to it before it is started (B.1.5, §4.8).
+"""Start tasks on other nodes, and tasks here with references to other nodes' objects (B.1.5, §4.8).
 
-``dios.core.model.placement`` chooses the node, ``dios.core.calls.starting`` starts tasks here.
+First, the nodes of the objects grant the child's references ("offers"); then the child is started.
+``dios.core.model.placement`` chooses the node. ``dios.core.calls.starting`` starts tasks on this node.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ def run_offered(
     peer: Peer | None,
     chosen: ChildIdentity | None = None,
 ) -> None:
-    """Offer the child what it is handed, wherever that is, then have it started on ``peer``, or here.
+    """Collect the offers for a child, then start it on ``peer``, or on this node if ``peer`` is None.
 
-    With ``chosen``, the identity of the child is settled: the scheduler has placed it.
+    With ``chosen``, the scheduler has placed the run and fixed the child's identity.
     """
     if step.parts is not None:
         raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
     if call.like:
-        raise InvalidError("a run is repeated on the node that had it")
+        raise InvalidError("cannot repeat this run: the task that it refers to ran on another node")
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
@@ -103,16 +104,16 @@ def run_offered(
 
 
 def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
-    """The node has no room after all: the run goes back to the submission queue, to be placed anew."""
+    """Return a run to the submission queue, because its node had no room."""
     call = cast("messages.Run", row.call)
     submissions.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
 
 
 def _origins(order: run_orders.Order) -> list[Reference]:
-    """The references that the child's are delegated from, the program's first."""
+    """Return the references to delegate to the child, the program's first."""
     origins = [one for one in (order.program_origin, *order.origins) if one is not None]
     if len(origins) <= len(order.origins):
-        raise InvalidError("a run is repeated on the node that had it")
+        raise InvalidError("cannot repeat this run: the task that it refers to ran on another node")
     return origins
 
 
@@ -128,7 +129,10 @@ def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.Sh
 
 
 def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
-    """What is here goes to the child's remote task record; what is where it will run is handed over there."""
+    """Grant the references to local objects, and list those to objects of the child's node.
+
+    The child's node grants the latter itself when it starts the child.
+    """
     here = step.require_cluster().here.node
     remote_task: Holder | None = None
     for place, (origin, sharing) in enumerate(zip(origins, start.shared, strict=True)):
@@ -152,7 +156,7 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
 def offer(
     step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedReference
 ) -> messages.Reference:
-    """A new reference in the table of the record of a task to be, as it will be told of it."""
+    """Grant a reference to the record of a future task. Return its public part for that task."""
     if origin.permissions & Permission.DELEGATE == 0 and sharing.label != _PROGRAM:
         access.delegable(origin.task, origin.id)
     delegation.require_room(receiver, origin.object)
@@ -180,7 +184,7 @@ def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[
 
 
 def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
-    """Enter what one node offered to the child; with the last answer the child is started, or refused."""
+    """Store one node's offers to the child. After the last answer, start the child or refuse the run."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
         return
@@ -207,7 +211,7 @@ def _refuse(step: Step, row: Pending, failure: messages.Failure) -> None:
 
 
 def _withdraw(step: Step, start: StartProgress) -> None:
-    """It will not be started: what was offered is taken back."""
+    """Release the child's references, because it will not be started."""
     cluster = step.require_cluster()
     if start.node:
         peer = cluster.peer(start.node)
@@ -247,7 +251,7 @@ def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
     for held, sharing in zip(start.held, start.shared, strict=True):
         own.append(task.table.find(sharing.ref) if held is None else None)
         if held is None and own[-1] is None:
-            raise BadReferenceError("a reference that was to be handed on was deleted meanwhile")
+            raise BadReferenceError("cannot start the task: one of its references has been deleted")
     order = run_orders.Order(start.recipe, (), start.label, None)
     submissions.require_fit(step, start.recipe.work)
     budget = admission.admit(step, task, order)
@@ -321,7 +325,7 @@ def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
 
 
 def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
-    """Answer a run call whose child was to be started on another node."""
+    """Answer a run call after the request to start its child on another node."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
         parent = step.state.tasks.get(then.call[0])
@@ -349,10 +353,10 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
 
 # -- on the other node --------------------------------------------------------------------------------
 def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
-    """Start a task for one of another node: with exactly what it was offered."""
+    """Start a task on behalf of another node's task, with exactly the references that were offered to it."""
     cluster = step.require_cluster()
     if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
-        raise ProtocolError("a task with an id that is taken")
+        raise ProtocolError("cannot start the task: its id is already in use")
     parent = remote_tasks.remote_task_for(step, peer, body.caller)
     everything = (body.program, *body.inputs, *body.outputs)
     origins = [
@@ -408,10 +412,10 @@ def _targets(
     everything: tuple[dcp.HeldReference, ...],
     origins: list[Reference | None],
 ) -> list[PhysicalObject]:
-    """What the child will be handed, once nothing of it can be refused any more."""
+    """Check the child's references, and return their objects."""
     foreign = [one.reference for one, origin in zip(everything, origins, strict=True) if origin is None]
     if len({told.ref for told in foreign}) < len(foreign) or not all(told.ref for told in foreign):
-        raise ProtocolError("two references with one id, or none")
+        raise ProtocolError("cannot start the task: two of its references have the same id, or one has id 0")
     for one, origin in zip(everything, origins, strict=True):
         if origin is None:
             proxies.require_unknown(step, remote_tasks.peer_named(cluster, one.node), one.reference)
@@ -422,7 +426,7 @@ def _targets(
     if origin is not None:
         run_orders.executable(parent, origin.id)
     elif not RULES[program.type].executable:
-        raise NotExecutableError(f"a {program.type.name} cannot be run")
+        raise NotExecutableError(f"cannot run a {program.type.name}: it is not executable")
     return [
         proxies.proxy_for(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
         for one, origin in zip(everything, origins, strict=True)

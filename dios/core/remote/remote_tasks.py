@@ -1,7 +1,7 @@
-"""Remote tasks: the records of tasks of other nodes that refer to objects of this one (§4.5.3, §4.8).
+"""Maintain remote tasks: the records of other nodes' tasks that refer to objects of this node (§4.5.3, §4.8).
 
-A remote task has no process here. Its table holds the references that count, so that every check, counter,
-limit and retirement is as for any task of this node.
+A remote task has no process here. Its table holds its references to local objects, so that checks, counters,
+limits and retirement work as for local tasks.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence
 
 
 def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
-    """The remote task of another node's task; made when it is needed first.
+    """Return the record of another node's task. Create it on first use.
 
-    ``guessed``: whom the task acts for is not known yet; its own node will say it.
+    With ``guessed``, the caller's principal is not known yet; the task's own node will report it.
     """
     state = step.state
     found = state.remote_tasks.get(caller.task)
     if found is not None:
         if found.home != peer.node:
-            raise ProtocolError("a task is said to be on two nodes")
+            raise ProtocolError("cannot accept the task: another node has a task with this id")
         if found.guessed and not guessed:
             _set_principal(step, found, caller)
         return found
     if caller.task in state.tasks:
-        raise ProtocolError("a task of this node is said to be on another")
+        raise ProtocolError("cannot accept the task: its id belongs to a task of this node")
     principal = Principal(caller.principal)
     _require_room(state, peer, principal)
     own = PhysicalObject(
@@ -60,14 +60,14 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     state.remote_tasks[remote_task.id] = remote_task
     peer.remote_tasks[remote_task.id] = remote_task
     if peer.dead_since is not None and state.cluster is not None:
-        # Should it never come back, this goes as what it had before does.
+        # If the node never returns, this record ends with the node's other remote tasks.
         state.cluster.grace_ends.setdefault(peer.node, step.now + limits.REMOTE_TASK_GRACE_MS * 1_000_000)
     step.emit(effects.OpenRemoteTask(remote_task.id, peer.node, principal))
     return remote_task
 
 
 def _set_principal(step: Step, remote_task: RemoteTask, caller: dcp.Caller) -> None:
-    """Its own node says for whom the task acts: what it holds is counted with that principal from now on."""
+    """Set the principal that the task's own node has reported, and move the task's charges to it."""
     principal = Principal(caller.principal)
     held = len(remote_task.table)
     account = Account(Scope.TASK, caller.fingerprint, (), step.state.account_of(principal))
@@ -82,21 +82,23 @@ def _set_principal(step: Step, remote_task: RemoteTask, caller: dcp.Caller) -> N
 
 def _require_room(state: State, peer: Peer, principal: Principal) -> None:
     if len(peer.remote_tasks) >= limits.REMOTE_TASKS_PER_NODE_MAX:
-        raise LimitError(f"{len(peer.remote_tasks)} tasks of node {peer.name} hold something here; end some")
+        raise LimitError(
+            f"{len(peer.remote_tasks)} tasks of node {peer.name} hold references here, the maximum. End some."
+        )
     if principal not in state.principals and len(state.principals) >= limits.PRINCIPALS_MAX:
-        raise LimitError(f"this node knows {len(state.principals)} principals, and takes no more")
+        raise LimitError(f"this node has {len(state.principals)} principals, the maximum")
 
 
 def peer_named(cluster: Cluster, node: NodeId) -> Peer:
-    """The node that another one says a task is on; EHOSTUNREACH for one that nobody has heard of."""
+    """Return the node with this id; raise UnreachableError if it is not known here."""
     peer = cluster.peers.get(node)
     if peer is None:
-        raise UnreachableError("no such node is known here; see `dios node ls`")
+        raise UnreachableError("a node of the request is not known here. `dios node ls` lists the nodes.")
     return peer
 
 
 def can_restore(remote_task: RemoteTask, target: PhysicalObject, ref: RefId) -> bool:
-    """Whether a reference of before a new start can be granted again, as it was, and counted."""
+    """Return True if a reference from before a restart of this node can be granted again with its old id."""
     if target.persistence is not Persistence.DURABLE or not ref or ref in target.references:
         return False
     try:
@@ -109,12 +111,12 @@ def can_restore(remote_task: RemoteTask, target: PhysicalObject, ref: RefId) -> 
 
 
 def end(step: Step, peer: Peer, remote_task: RemoteTask) -> None:
-    """The task is over, or its node: all that it held here goes, and children that nobody else knows."""
+    """End a remote task: drop its references, and end its children that no other task refers to."""
     remote_task.state = TaskState.ENDED
     remote_task.ended_ns = step.now
     lifecycle.release_everything(step, remote_task)
     if remote_task.brand is not Brand.LEGACY:
-        # What a person's process has started lives on, wherever it is.
+        # The children of a legacy process outlive it, on every node.
         lifecycle.end_orphans(step, remote_task)
     peer.remote_tasks.pop(remote_task.id, None)
     step.state.remote_tasks.pop(remote_task.id, None)
@@ -124,7 +126,7 @@ def end(step: Step, peer: Peer, remote_task: RemoteTask) -> None:
 def restore(
     step: Step, remote_task: RemoteTask, target: PhysicalObject, ref: RefId, permissions: Permission
 ) -> Reference:
-    """A reference that this node knew before it was started anew."""
+    """Grant a reference again that existed before this node restarted."""
     reference = step.state.add_reference(
         remote_task, target, permissions, Provenance.RESOLVED, ref_id=ref, now=step.now
     )

@@ -1,7 +1,7 @@
-"""Copies on other nodes: a new physical object of the same logical object (§4.5.3, B.1.3).
+"""Create copies on other nodes: new physical objects of the same logical object (§4.5.3, B.1.3).
 
-The node that has the original sends its bytes; the other one makes the object and grants the caller a
-reference. Copies on this node are in ``dios.core.calls.delegation``.
+The node of the original sends the bytes. The receiving node makes the object and grants a reference to the
+caller. Copies on the same node are in ``dios.core.calls.delegation``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Prox
 
 
 def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
-    """Have the object of one of the giver's references made on another node, too; answered by Planted."""
+    """Ask another node to make a copy of the object behind a reference; it answers with ReplicaCreated."""
     reference = access.delegable(giver, call.ref)
     origin = reference.object
     kind = origin.type
     if not is_blob(kind):
-        raise InvalidError(f"a {kind.name} cannot be copied, only delegated", fingerprint=origin.fingerprint)
+        raise InvalidError(f"cannot copy a {kind.name}. Delegate it instead.", fingerprint=origin.fingerprint)
     if call.persistence is not None:
         durable = call.persistence is Persistence.DURABLE
         kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
     if call.proximity is Proximity.PROCESS or kind is ObjectType.PRIVMEM_BLOB:
-        kind = ObjectType.SHMEM_BLOB  # no node holds another's private memory
+        kind = ObjectType.SHMEM_BLOB  # private memory cannot be on another node
     raw = call.buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB
     body = dcp.CreateReplica(
         caller=giver.caller(),
@@ -54,19 +54,19 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
 
 
 def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateReplica) -> None:
-    """Make the object here, and grant the caller a reference, whosever task it is."""
+    """Make the object here, and grant a reference to the caller, a local or a remote task."""
     if body.size != step.payload_size:
-        raise ProtocolError(f"{step.payload_size} bytes came for an object of {body.size}")
+        raise ProtocolError(f"cannot make the copy: {step.payload_size} bytes arrived, not {body.size}")
     rules = RULES[body.kind]
     if not rules.bytes_in_host:
-        raise ProtocolError("a copy of something without bytes")
+        raise ProtocolError("cannot make the copy: objects of this type have no bytes")
     cluster = step.require_cluster()
     task: Holder | None = step.state.tasks.get(body.caller.task)
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
-        raise NoSuchTaskError("the task that the copy is for has ended")
+        raise NoSuchTaskError("cannot make the copy: the task that asked for it has ended")
     if task is not None and not _is_asked_for(peer, task):
-        raise NotPermittedError("the task has asked for no copy; nothing is put into its table unasked")
+        raise NotPermittedError("cannot make the copy: the task that it is for did not ask for it")
     if task is None:
         home = remote_tasks.peer_named(cluster, body.home or peer.node)
         task = remote_tasks.remote_task_for(step, home, body.caller)
@@ -102,6 +102,6 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
 
 
 def _is_asked_for(peer: Peer, task: Holder) -> bool:
-    """Whether a task of this node waits for a copy of what that node has."""
+    """Return True if a task of this node waits for a copy from that node."""
     asked = (question.body for question in peer.asked.values())
     return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)

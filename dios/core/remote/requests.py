@@ -1,7 +1,7 @@
-"""Requests to other nodes and answers to theirs: numbers, repeats, and the memory that keeps a repeat from
-acting twice (thesis §4.6 Handling failures, §4.8).
+"""Send requests to other nodes, repeat them, and answer repeated requests without a second execution
+(thesis §4.6 Handling failures, §4.8).
 
-Messages may be lost, duplicated, late and out of order; nothing here blocks.
+Messages may be lost, duplicated, late and out of order. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dios.wire import dcp, messages
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
 _STALE: Final = messages.Failure(
-    int(Code.ECANCELED), "the answer was lost, and what it read has changed since; ask again"
+    int(Code.ECANCELED), "the answer was lost, and what it read has changed since. Make the call again."
 )
 
 
-# -- asking -----------------------------------------------------------------------------------------
+# -- requests to other nodes ------------------------------------------------------------------------
 def ask(
     step: Step,
     node: NodeId,
@@ -38,10 +38,10 @@ def ask(
     *,
     source: WriteSource | None = None,
 ) -> PendingRequest | None:
-    """Ask another node. ``then`` goes on with the answer, or with a Failure EHOSTUNREACH, never before this
-    returns.
+    """Send a request to another node.
 
-    Return None if the request fails at once.
+    ``then`` continues with the answer, or with a Failure EHOSTUNREACH or EAGAIN, after this function has
+    returned. Return None if the request fails at once.
     """
     cluster = step.require_cluster()
     peer = cluster.peers.get(node)
@@ -50,7 +50,11 @@ def ask(
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
         _continue(
-            step, then, _failure(Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait already")
+            step,
+            then,
+            _failure(
+                Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait, the maximum. Try again."
+            ),
         )
         return None
     number = peer.next_number
@@ -76,21 +80,21 @@ def ask_for_call(
     *,
     source: WriteSource | None = None,
 ) -> None:
-    """Ask another node for a waiting call, which gives the request up when it is over."""
+    """Send a request for a waiting call. The request is abandoned when the call is over."""
     question = ask(step, node, body, then, source=source)
     if question is not None:
         row.requests.append((node, question.number))
 
 
 def notify_node(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
-    """Ask for something whose answer does not matter; it is repeated until it is done, or the node dead."""
+    """Send a request whose answer does not matter. It is repeated until it is answered or times out."""
     ask(step, node, body)
 
 
 def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestBody) -> None:
-    """Tell a node of something that it must hear: if not now, when it is back.
+    """Send a notice that the node must receive. If it fails now, it is sent again when the node returns.
 
-    ``key`` is what is told of. What is too old, with many newer, is left out.
+    A new notice replaces the one with the same ``key``. The oldest notice is dropped when there are too many.
     """
     peer.notices[key] = body
     if len(peer.notices) > limits.UNSENT_NOTICES_MAX:
@@ -99,13 +103,13 @@ def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestB
 
 
 def repeat_notices(step: Step, peer: Peer) -> None:
-    """A node is back: it hears what it may not know."""
+    """Send the unconfirmed notices again to a node that has returned."""
     for key, body in list(peer.notices.items()):
         ask(step, peer.node, body, ConfirmNotice(peer.node, key))
 
 
 def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
-    """Forget a notice that a node has heard."""
+    """Forget a notice that the node has confirmed."""
     if not isinstance(answer, messages.Failure):
         step.require_cluster().peer(then.node).notices.pop(then.key, None)
 
@@ -115,7 +119,7 @@ def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
     if peer.connected:
         source = None if question.source is None else step.state.objects.get(question.source.content_of)
         if source is not None:
-            step.depend_on(source)  # its content may still be on the way to the disk
+            step.depend_on(source)  # its content may not be on disk yet
         asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, asked, question.source))
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
@@ -124,7 +128,7 @@ def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
 
 
 def _version_of(state: State, source: WriteSource | None) -> int:
-    """Of the object whose content goes with a request; -1 when it is gone."""
+    """Return the version of the object whose content goes with a request: 0 for none, -1 if it is gone."""
     if source is None or not source.content_of:
         return 0
     target = state.objects.get(source.content_of)
@@ -132,19 +136,19 @@ def _version_of(state: State, source: WriteSource | None) -> int:
 
 
 def _repeat(step: Step, cluster: Cluster, question: PendingRequest) -> None:
-    """Repeat a request, but never with other bytes than those that it was made for."""
+    """Repeat a request, but only with the same bytes as before."""
     if _version_of(step.state, question.source) != question.version:
-        said = "the object was written while its bytes were sent again; it may have been copied as it was"
+        said = "the object was written before its bytes could be sent again. The copy may have been made."
         _finish(step, question, _failure(Code.ECANCELED, said))
     elif not _has_its_buffer(step.state, question):
-        said = "the buffer was closed while its bytes were sent again; they may have been written"
+        said = "the buffer was closed before its bytes could be sent again. They may have been written."
         _finish(step, question, _failure(Code.EHOSTUNREACH, said))
     else:
         _send(step, cluster, question)
 
 
 def _has_its_buffer(state: State, question: PendingRequest) -> bool:
-    """Whether the bytes of a commit are still there."""
+    """Return True if the buffer with a commit's bytes is still open, or if the request needs none."""
     source, body = question.source, question.body
     if source is None or not source.buffer or not isinstance(body, dcp.Forward):
         return True
@@ -153,7 +157,7 @@ def _has_its_buffer(state: State, question: PendingRequest) -> bool:
 
 
 def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
-    """Give up every request of a call that is over. Return those that were not answered yet."""
+    """Abandon every request of a call that is over. Return those that were not answered yet."""
     found = [question for request in row.requests if (question := _give_up(step, request)) is not None]
     if isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
@@ -168,7 +172,7 @@ def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
 
 
 def repeat_due(step: Step) -> None:
-    """Repeat what was not answered in time; give up on whom nothing was heard of for too long."""
+    """Repeat the requests that are due, and fail those that have timed out."""
     cluster = step.require_cluster()
     for question in cluster.due(step.now):
         peer = question.peer
@@ -183,8 +187,9 @@ def repeat_due(step: Step) -> None:
 
 
 def _is_cut_off(step: Step, question: PendingRequest) -> bool:
-    """Whether nothing at all was heard of a node for so long that the way between the two must be cut: other
-    nodes may well reach it.
+    """Return True if nothing arrived from the node for so long that the path to it must be broken.
+
+    Other nodes may still reach it.
     """
     bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
     quiet_since = max(question.silent_since, question.peer.heard_ns)
@@ -192,7 +197,7 @@ def _is_cut_off(step: Step, question: PendingRequest) -> bool:
 
 
 def note_heard(step: Step, peer: Peer) -> None:
-    """Something came from a node; one that was not heard for a while learns what it missed."""
+    """Record that a message arrived from a node. Repeat its notices if it was cut off."""
     peer.heard_ns = step.now
     if peer.cut_off:
         peer.cut_off = False
@@ -200,7 +205,7 @@ def note_heard(step: Step, peer: Peer) -> None:
 
 
 def reset_silence(step: Step, cluster: Cluster) -> None:
-    """This node itself was away for a while: nobody else was silent."""
+    """Restart all silence timers, because this node itself was stalled."""
     for peer in cluster.peers.values():
         peer.heard_ns = step.now
         for question in peer.asked.values():
@@ -216,11 +221,11 @@ def _timeout_ms(question: PendingRequest) -> int:
 
 
 def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
-    """A reply came; one that nobody waits for any more is nothing."""
+    """Handle a reply. Ignore it if its request was abandoned."""
     question = peer.asked.get(reply.number)
     if question is None:
         if reply.number >= peer.next_number:
-            raise ProtocolError(f"an answer to request {reply.number}, which was never made")
+            raise ProtocolError(f"cannot accept an answer to request {reply.number}: it was never made")
         return
     if isinstance(reply.result, dcp.Working):
         question.silent_since = step.now
@@ -236,14 +241,14 @@ def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
 
 
 def fail_all(step: Step, peer: Peer, why: str = "") -> None:
-    """No answer of this peer will come any more."""
+    """Fail all requests to a node."""
     questions, peer.asked = list(peer.asked.values()), {}
     for question in questions:
         _continue(step, question.then, unreachable(peer, why))
 
 
 def repeat_all(step: Step, peer: Peer) -> None:
-    """The connection is new: whatever was said on the one before may be lost."""
+    """Repeat all requests on a new connection, because the old one may have lost some."""
     cluster = step.require_cluster()
     for question in list(peer.asked.values()):
         question.silent_since = step.now
@@ -251,14 +256,14 @@ def repeat_all(step: Step, peer: Peer) -> None:
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
-    """The failure for a node that does not answer (§4.6)."""
+    """Return the failure for a node that does not answer (§4.6)."""
     name = "that has it" if peer is None or not peer.name else peer.name
-    said = why or "does not answer; try again later, or look for another replica"
+    said = why or "does not answer. Try again later, or look for another replica."
     return _failure(Code.EHOSTUNREACH, f"node {name} {said}")
 
 
 def unreachable_error(peer: Peer | None, why: str = "") -> UnreachableError:
-    """The same as an exception."""
+    """Return ``unreachable`` as an exception."""
     return UnreachableError(unreachable(peer, why).message)
 
 
@@ -266,17 +271,17 @@ def _failure(code: Code, message: str) -> messages.Failure:
     return messages.Failure(int(code), message)
 
 
-# -- being asked --------------------------------------------------------------------------------------
+# -- requests of other nodes --------------------------------------------------------------------------
 def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
-    """Whether a request is to be acted on; a repeat is answered from the memory (§4.8)."""
+    """Return True if a request must be handled. Answer a repeat from the cached replies (§4.8)."""
     if peer.settled.learn(asked):
         for number in [number for number in peer.answers if peer.settled.has(number)]:
             del peer.answers[number]
     if peer.settled.has(asked.number):
-        return False  # its answer arrived long ago
+        return False  # the sender has its answer, or no longer wants it
     if asked.number not in peer.answers:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:
-            raise ProtocolError(f"more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
+            raise ProtocolError(f"cannot accept more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
         peer.answers[asked.number] = None
         return True
     remembered = peer.answers[asked.number]
@@ -288,13 +293,13 @@ def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
 
 
 def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) -> None:
-    # Whatever it told of may still be on its way to the disk.
+    # The operations behind the cached reply may not be on disk yet.
     step.depend_on_everything()
     effect = remembered.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
         target = step.state.objects.get(part.object) if isinstance(part, READS) else None
         if target is not None:
-            # Whoever closes its buffer must not be done before it is opened again.
+            # A close of the reply's buffer must complete after this reply has opened it again.
             target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
     changed = {
         target
@@ -302,7 +307,7 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
         if (read := step.state.objects.get(target)) is None or read.v_w != version
     }
     if isinstance(effect, effects.AnswerVector):
-        # What its other calls did was done, and must not be taken for refused.
+        # Only the stale parts fail: the other calls of the vector were made.
         parts = tuple(
             effects.Answer(effect.task, effect.seq, _STALE) if _is_stale(step, part, changed) else part
             for part in effect.parts
@@ -311,14 +316,14 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
     elif _is_stale(step, effect, changed):
         step.emit(effects.Send(peer.node, dcp.PeerReply(number, _STALE)))
     elif isinstance(effect, effects.AnswerAttach):
-        said = "the answer was lost; the end of the stream is closed"
+        said = "the answer was lost, and the end of the stream is closed. Create a new stream."
         step.emit(effects.Send(peer.node, dcp.PeerReply(number, _failure(Code.EPIPE, said))))
     else:
         step.emit(effect)
 
 
 def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
-    """Whether its bytes are others now, or its buffer was closed, which is not made again."""
+    """Return True if the bytes of a cached reply have changed, or if its buffer was closed."""
     if isinstance(part, READS) and part.object in changed:
         return True
     if not isinstance(part, _OPENS) or not part.result.buffer:
@@ -336,7 +341,7 @@ def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
 
 
 def answer_request(step: Step, then: AnswerRequest, result: dcp.Answer) -> None:
-    """Answer a request whose answer depended on another node."""
+    """Answer a request whose answer depended on a third node."""
     peer = step.require_cluster().peer(then.node)
-    if peer.epoch == then.epoch:  # a later start of it has another request of this number, or none
+    if peer.epoch == then.epoch:  # after a restart, the number may belong to another request
         reply(step, peer, then.number, result)

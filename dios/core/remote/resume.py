@@ -1,7 +1,6 @@
-"""Go on with the answers of other nodes: one function for each type of continuation.
+"""Run the continuations of other nodes' answers: one function for each type of continuation.
 
-``dios.core.remote.requests`` collects the answers of a step; ``resume_all`` is called once what is under way
-in the step is done.
+``dios.core.remote.requests`` collects the answers of a step. The step calls ``resume_all`` at its end.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _CALL_HANDLERS: Final[dict[type, CallHandler]] = {
     types.FitDelegated: remote_calls.fit_delegated,
     types.FitCopied: delegation.fit_copied,
 }
-"""Continuations of calls that wait for one answer."""
+"""The handlers of continuations of calls that wait for a single answer."""
 
 _HANDLERS: Final[dict[type, Handler]] = {
     types.GatherAnswer: dispatch.take_gathered,
@@ -52,7 +51,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
 
 
 def resume_all(step: Step) -> None:
-    """Go on with every answer of this step, in the order in which they came."""
+    """Run the continuations of all answers of this step, in the order of arrival."""
     while step.answers:
         answers, step.answers = step.answers, ()
         for received in answers:
@@ -61,7 +60,7 @@ def resume_all(step: Step) -> None:
 
 
 def resume(step: Step, continuation: Continuation, answer: dcp.Answer) -> None:
-    """Go on with one answer."""
+    """Run the continuation of one answer."""
     if isinstance(continuation, CallContinuation):
         _resume_call(step, continuation, answer)
     else:
@@ -69,10 +68,10 @@ def resume(step: Step, continuation: Continuation, answer: dcp.Answer) -> None:
 
 
 def _resume_call(step: Step, continuation: CallContinuation, answer: dcp.Answer) -> None:
-    """Answer a call that waits for this one answer."""
+    """Answer a call that waits for a single answer."""
     row = step.state.pending.find(continuation.call)
     if row is None:
-        return  # the task is over; the other node drops whatever this granted
+        return  # the task has ended; the other node drops the references that it granted
     step.state.pending.remove(row)
     try:
         _CALL_HANDLERS[type(continuation)](step, row, cast("Never", continuation), answer)

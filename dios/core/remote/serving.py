@@ -1,7 +1,7 @@
-"""Requests of other nodes, handled on behalf of their tasks (thesis §4.8).
+"""Handle requests of other nodes on behalf of their tasks (thesis §4.8).
 
-A request that makes no sense raises ProtocolError before anything has changed; a request that is refused is
-answered with a Failure.
+An invalid request raises ProtocolError before anything has changed. A refused request is answered with a
+Failure.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
 
 
 def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
-    """Act on a request, once."""
+    """Handle a request, unless it is a repeat."""
     body = message.body
     validation.require_request(step.state, step.require_cluster(), peer, body)
-    settled = peer.settled.has(message.number)  # if it waits still, then for nobody
+    settled = peer.settled.has(message.number)  # a settled request may still be pending here
     if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
         known = step.state.remote_tasks.get(body.caller.task)
         if known is not None and message.number in known.pending:
-            raise ProtocolError(f"request {message.number} waits already")
+            raise ProtocolError(f"cannot accept request {message.number}: a request with this number waits")
     if not requests.is_new(step, peer, message):
         return
     try:
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
         if isinstance(error, ProtocolError) and not (step.after or step.persist):
-            # Nothing was done but to remember the number, and which others are settled.
+            # So far only the request's number and its report of settled requests were stored.
             peer.answers.pop(message.number, None)
             raise
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
@@ -70,7 +70,7 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
             step.payload_size = len(call.data)
         names = groups.names_for(step, body.groups)
         if len(names) < len(body.groups):
-            raise StaleError("a group was destroyed; create the object in another")
+            raise StaleError("cannot create the object: one of its groups was destroyed. Use another group.")
         object_calls.create_in(step, remote_task, number, call, names)
     else:
         dispatch.dispatch(step, remote_task, number, call, step.payload, attached)
@@ -97,7 +97,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
 
 
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
-    """Delegate to a task that is about to be started on another node."""
+    """Grant references to a task that is about to be started on another node."""
     giver = remote_tasks.remote_task_for(step, peer, body.caller)
     references = [access.delegable(giver, one.ref) for one in body.shared]
     home = remote_tasks.peer_named(step.require_cluster(), body.node)
@@ -121,7 +121,7 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None
     if task is None or not task.alive:
         raise NoSuchTaskError("the receiving task has ended")
     if body.held.node != peer.node:
-        raise ProtocolError("a node gives what another has")
+        raise ProtocolError("cannot accept the reference: its object is on a third node")
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     reference = proxies.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED)
@@ -130,7 +130,7 @@ def _give(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None
 
 
 def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
-    """Sent by the task's own node, or by one that offered and had no use for it."""
+    """Drop references. The sender is the task's node, or a node that withdraws an offer to the task."""
     remote_task = step.state.remote_tasks.get(body.task)
     if remote_task is not None:
         for ref in body.refs:
@@ -162,7 +162,7 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
                 )
                 proxies.drop_lost(step, reference)
         elif isinstance(event, messages.ChildEnded):
-            # One that was taken for lost was told of then; of a child on a third node only that one tells.
+            # The end of a lost child was reported before. Only the child's node may report its end.
             place = task.remote_children.get(TaskId(event.object))
             if place is not None and place[0] == peer.node:
                 del task.remote_children[TaskId(event.object)]
@@ -189,7 +189,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
 
 def _keep(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> None:
     if body.size != step.payload_size or body.size > limits.LOG_BYTES_MAX:
-        raise ProtocolError("a log that is not what it says")
+        raise ProtocolError("cannot store the log: its size is wrong or above the limit")
     logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
     requests.reply(step, peer, number, messages.Done(1))
 

@@ -1,6 +1,6 @@
-"""The validation of requests and answers of other nodes, before anything changes (§4.8).
+"""Validate the requests and answers of other nodes before anything changes (§4.8).
 
-What no correct node would send raises ProtocolError, and closes the connection to that node.
+A message that no correct node would send raises ProtocolError, which closes the connection to its sender.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dios.wire import dcp, messages
 Kinds: TypeAlias = tuple[type, ...]
 
 _DONE: Final[Kinds] = (messages.Done,)
-_READ: Final[Kinds] = (messages.Buffer, messages.References)  # a connection is read as a reference
+_READ: Final[Kinds] = (messages.Buffer, messages.References)  # reading a listener returns a reference
 _BUFFER: Final[Kinds] = (messages.Buffer,)
 _COMMITTED: Final[Kinds] = (messages.Committed,)
 
@@ -51,7 +51,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.Govern: (messages.Metered,),
     messages.Cancel: _DONE,
 }
-"""The calls that travel to another node, and what they are answered with when they are not refused."""
+"""The calls that may be forwarded, and the types of their answers if they succeed."""
 
 _ANSWERS: Final[dict[type, Kinds]] = {
     dcp.Resolve: (dcp.Found,),
@@ -72,11 +72,11 @@ _ANSWERS: Final[dict[type, Kinds]] = {
 
 # -- requests -----------------------------------------------------------------------------------------
 def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.RequestBody) -> None:
-    """A request that a node could make; ProtocolError otherwise."""
+    """Raise ProtocolError unless a correct node could make this request."""
     here = cluster.here.node
     if isinstance(body, dcp.CreateReplica):
         home = body.home or peer.node
-        if home != here:  # one of here may be over already
+        if home != here:  # a task of this node may have ended since
             _require_on(state, home, here, body.caller.task)
     elif (caller := getattr(body, "caller", None)) is not None:
         _require_on(state, peer.node, here, caller.task)
@@ -84,7 +84,9 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
         case dcp.Forward():
             for call in _calls(body):
                 if type(call) not in _RESULTS:
-                    raise ProtocolError(f"a {type(call).__name__} is not for another node")
+                    raise ProtocolError(
+                        f"cannot accept a forwarded {type(call).__name__}: this call is local"
+                    )
         case dcp.Offer():
             _require_on(state, body.node, here, body.receiver.task)
         case dcp.Delegate() if body.node != here:
@@ -95,10 +97,10 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
 
 
 def _require_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
-    """The task can be one of this other node's."""
+    """Raise ProtocolError unless the task can be on that other node."""
     known = state.remote_tasks.get(task)
     if node == here or task in state.tasks or (known is not None and known.home != node):
-        raise ProtocolError("a task is said to be where it is not")
+        raise ProtocolError("cannot accept the request: its task is not on the node that it names")
 
 
 def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
@@ -107,35 +109,35 @@ def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
 
 # -- answers ------------------------------------------------------------------------------------------
 def require_answer(state: State, cluster: Cluster, question: PendingRequest, answer: dcp.Answer) -> None:
-    """An answer that a node could give to this; ProtocolError otherwise, and it still is not answered."""
+    """Raise ProtocolError unless this can be the answer to a request; the request then stays open."""
     body = question.body
     if isinstance(body, dcp.Forward) and isinstance(body.call, messages.Vector):
         if isinstance(answer, messages.Failure):
             return
         if not isinstance(answer, messages.Results) or len(answer.results) != len(body.call.calls):
-            raise ProtocolError("a vector of which not each call is answered")
+            raise ProtocolError("cannot accept the answer to a vector: it does not have one result per call")
         for call, result in zip(body.call.calls, answer.results, strict=True):
             _require_result(call, result)
     elif isinstance(body, dcp.Forward):
         _require_result(body.call, answer)
     elif not isinstance(answer, (messages.Failure, *_ANSWERS[type(body)])):
-        raise ProtocolError(f"a {type(answer).__name__} in answer to a {type(body).__name__}")
+        raise ProtocolError(f"a {type(answer).__name__} cannot answer a {type(body).__name__}")
     if isinstance(answer, dcp.ReplicaCreated):
         if answer.held.node == cluster.here.node:
-            return  # granted here already, for the node that has the original
+            return  # the node of the original had this node make the copy, and the task has its reference
         if answer.held.node not in cluster.peers:
-            raise ProtocolError("a copy on a node that nobody has heard of")
+            raise ProtocolError("cannot accept the copy: it is on a node that is not known here")
     if any(told.object in state.objects for told in _references(answer)):
-        raise ProtocolError("an object of another node has the id of one that is here")
+        raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 
 def _require_result(call: messages.AnyCall, result: dcp.Answer) -> None:
     if not isinstance(result, (messages.Failure, *_RESULTS[type(call)])):
-        raise ProtocolError(f"a {type(result).__name__} in answer to a {type(call).__name__}")
+        raise ProtocolError(f"a {type(result).__name__} cannot answer a {type(call).__name__}")
     if isinstance(call, messages.Select) and isinstance(result, messages.Selected):
         waits = call.timeout_ns is None
         if not (0 if waits else -1) <= result.index < len(call.refs):
-            raise ProtocolError(f"of {len(call.refs)} references number {result.index} was selected")
+            raise ProtocolError(f"a select of {len(call.refs)} references cannot return index {result.index}")
 
 
 def _references(answer: dcp.Answer) -> Iterator[messages.Reference]:

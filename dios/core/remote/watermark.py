@@ -1,8 +1,8 @@
-"""The acknowledgement watermark: which requests between two nodes need no answer any more (§4.8).
+"""Record which requests between two nodes are settled, so that their answers can be dropped (§4.8).
 
-A request is *settled* once its asker has its answer, or does not want it any more. It never becomes
-unsettled, so that every statement about it stays true, even if it is lost, duplicated, late or out of order,
-and no statement has to be confirmed.
+A request is *settled* once its sender has the answer or no longer wants it. A settled request stays settled,
+so every statement about it remains true, even if the message is lost, duplicated, late or out of order. No
+statement needs a confirmation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dios.wire import dcp
 
 
 class Watermark:
-    """What an asker has said: all below ``below`` are settled, and below ``until`` all but ``waiting``."""
+    """The requests that their sender has reported as settled.
+
+    All requests below ``below`` are settled, and all below ``until`` except those in ``waiting``.
+    """
 
     __slots__ = ("below", "until", "waiting")
 
@@ -21,16 +24,16 @@ class Watermark:
         self.waiting: frozenset[int] = frozenset()
 
     def has(self, number: int) -> bool:
-        """Whether the request with this number is known to be settled."""
+        """Return True if a report has settled the request with this number."""
         return number < self.below or (number < self.until and number not in self.waiting)
 
     def learn(self, said: dcp.Ask) -> bool:
-        """Take in what a request says; whether it may have told of something new."""
+        """Merge the report in a request. Return True if it may contain something new."""
         news = bool(said.waiting) or said.settled > self.below
         self.below = max(self.below, said.settled)
         if said.waiting:
             told, until = frozenset(said.waiting), max(said.waiting)
-            # Whatever one of the two could have named and did not is settled.
+            # A number that either report covers but does not name is settled.
             if until < self.until:
                 self.waiting = frozenset(one for one in self.waiting if one >= until or one in told)
             else:
