@@ -7,7 +7,7 @@ Nothing here blocks, reads a clock or touches the machine. Read in this order:
 - ``model``: the tables and records of a node, and what is always true of them.
 - ``lifetimes``: how references, buffers and objects come and go.
 - ``calls``: the system calls, one module for each family.
-- ``remote``: requests to other nodes and theirs to this one.
+- ``remote``: requests to other nodes, and their requests to this node.
 - ``membership``: which nodes live (SWIM).
-- ``snapshot``: the whole state as bytes, to be continued; ``recording``: what a recording of a node holds.
+- ``snapshot``: the whole state as bytes, to continue from; ``recording``: the format of a recorded node.
 """

@@ -1,13 +1,12 @@
-"""What the core tells the host to do: the only way out.
+"""The effects that the core asks of the host: the only output of the core.
 
-Not for: doing it. An ``Outcome`` lists store operations that must be durable first (``persist``), then
-effects in order (``after``). ``wait_for`` names the ticket that must be durable before ``after`` runs:
-that of its own operations, or of an earlier step whose result this one has seen. 0 means at once.
+An ``Outcome`` lists store operations that must be durable first (``persist``), then effects in order
+(``after``). ``wait_for`` is the ticket that must be durable before ``after`` runs: that of the step's own
+operations, or of an earlier step whose result this step depends on. 0 means that ``after`` runs at once.
 
-The host keeps, by object id, each blob's *current content* (immutable versions, or one raw memory), by
-buffer id each buffer's memory, and by payload id the inline bytes of an event until its ``after`` has
-run. Effects run in step order,
-so "current" means the same to both sides.
+The host keeps each blob's *current content* (immutable versions, or one raw memory) by object id, each
+buffer's memory by buffer id, and the inline bytes of an event by payload id until its ``after`` has run.
+Effects run in step order, so "current" means the same to the core and the host.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dios.wire.types import Brand, Mode, ObjectType
 
 # -- store operations -----------------------------------------------------------------------------
 class WriteSource(Struct, frozen=True):
-    """Where the bytes of a write come from and where in the object they go.
+    """The source of the bytes of a write, and their place in the object.
 
     At most one of ``payload``, ``buffer`` and ``content_of`` (the current content of another object) is
     not 0; all are 0 for an empty object. The bytes are the first ``length`` of the source; they replace
@@ -42,7 +41,7 @@ class WriteSource(Struct, frozen=True):
 
 
 class PutObject(Struct, frozen=True, tag=1):
-    """Insert or replace an object's record; with ``source`` also its payload, atomically with it."""
+    """Insert or replace an object's record; with ``source`` also its payload, both atomically."""
 
     record: ObjectRecord
     source: WriteSource | None = None
@@ -55,7 +54,7 @@ class DropObject(Struct, frozen=True, tag=2):
 
 
 class AppendLog(Struct, frozen=True, tag=3):
-    """Put the payload of ``source`` as one entry at ``position`` of a log, and its record, atomically."""
+    """Store the payload of ``source`` as one entry at ``position`` of a log, and its record, atomically."""
 
     record: ObjectRecord
     position: int
@@ -77,10 +76,10 @@ class Answer(Struct, frozen=True, tag=10):
 class AnswerRead(Struct, frozen=True, tag=11):
     """Reply with ``length`` bytes of the object's current content from ``offset`` on.
 
-    The host completes ``result`` with inline data or a read-only mapping. ``result.buffer`` not 0: the
-    buffer stays open on exactly this content until CloseBuffer; 0: one-shot. With ``reuse`` the task has
-    a mapping of this buffer already, so nothing is sent when the content is still the same. A buffer id
-    that exists already (TAKE, BORROW) lets go of what it stood for and stands for this content now.
+    The host completes ``result`` with inline data or a read-only mapping. If ``result.buffer`` is not 0 the
+    buffer stays open on exactly this content until CloseBuffer; 0 is a one-shot read. With ``reuse`` the
+    task has a mapping of this buffer already, so nothing is sent when the content is still the same. A
+    buffer id that exists already (TAKE, BORROW) releases its former content and holds this content now.
     """
 
     task: TaskId
@@ -112,7 +111,7 @@ class AnswerWrite(Struct, frozen=True, tag=12):
 
 
 class AnswerBytes(Struct, frozen=True, tag=13):
-    """Reply with bytes the core itself knows (a timer, a group's name, a status record, an event)."""
+    """Reply with bytes of the core itself (a timer, a group's name, a status record, an event)."""
 
     task: TaskId
     seq: int
@@ -121,7 +120,7 @@ class AnswerBytes(Struct, frozen=True, tag=13):
 
 
 class AnswerConsole(Struct, frozen=True, tag=14):
-    """Reply with up to ``length`` bytes from position ``position`` of the console of ``console``."""
+    """Reply with up to ``length`` bytes from ``position`` on of the console of the task ``console``."""
 
     task: TaskId
     seq: int
@@ -132,7 +131,7 @@ class AnswerConsole(Struct, frozen=True, tag=14):
 
 
 class AnswerVector(Struct, frozen=True, tag=15):
-    """Reply with one Results whose parts are these answers' results, in order."""
+    """Reply with one Results whose parts are the results of these answers, in order."""
 
     task: TaskId
     seq: int
@@ -140,7 +139,7 @@ class AnswerVector(Struct, frozen=True, tag=15):
 
 
 class CloseBuffer(Struct, frozen=True, tag=16):
-    """The buffer is gone: unpin its content, free its memory."""
+    """Close the buffer: unpin its content and free its memory."""
 
     buffer: BufferId
 
@@ -148,7 +147,7 @@ class CloseBuffer(Struct, frozen=True, tag=16):
 class ApplyWrite(Struct, frozen=True, tag=18):
     """Make a volatile blob's new current content out of ``source``.
 
-    ``raw``: the bytes stand in the object's own memory already, nothing is to be done but growing.
+    ``raw``: the bytes are in the object's own memory already, which only has to grow to their size.
     For a durable blob it comes after its PutObject and only switches the content to the stored one.
     """
 
@@ -159,21 +158,21 @@ class ApplyWrite(Struct, frozen=True, tag=18):
 
 
 class DuplicateContent(Struct, frozen=True, tag=19):
-    """The new object starts with the current content of ``source`` (copy with changed persistence)."""
+    """Give a new object the current content of ``source`` (copy with changed persistence)."""
 
     object: ObjectId
     source: ObjectId
 
 
 class DiscardContent(Struct, frozen=True, tag=20):
-    """The object is gone; its content goes when the last buffer on it closes."""
+    """Discard the content of an object that is gone, once the last buffer on it is closed."""
 
     object: ObjectId
 
 
 # -- the public page of references (§4.5.1) --------------------------------------------------------
 class BindSlot(Struct, frozen=True, tag=30):
-    """Write this reference's attributes into its slot of the task's page, and keep counters live there."""
+    """Write this reference's attributes into its slot of the task's page, and keep its counters current."""
 
     task: TaskId
     reference: Reference
@@ -187,7 +186,7 @@ class UnbindSlot(Struct, frozen=True, tag=31):
 
 
 class PublishCounters(Struct, frozen=True, tag=32):
-    """The object's counters changed: write them into every slot bound to it."""
+    """Write an object's changed counters into every slot bound to it."""
 
     object: ObjectId
     size: int
@@ -215,14 +214,14 @@ class AnswerAttach(Struct, frozen=True, tag=40):
 
 
 class CloseStreamEnd(Struct, frozen=True, tag=41):
-    """This end's task is gone or let go: tell the other end through the ring."""
+    """Close this end, whose task is gone or dropped it, and notify the other end through the ring."""
 
     object: ObjectId
     mode: Mode
 
 
 class WriteConsole(Struct, frozen=True, tag=42):
-    """Append the payload to the console of ``task``, and tell of it by a ConsoleArrived event."""
+    """Append the payload to the console of ``task``, and report it with a ConsoleArrived event."""
 
     task: TaskId
     source: WriteSource
@@ -231,7 +230,7 @@ class WriteConsole(Struct, frozen=True, tag=42):
 class OpenNetwork(Struct, frozen=True, tag=43):
     """Open the socket of a network stream; a NetworkOpened or a NetworkFailed follows.
 
-    ``address`` is "HOST:PORT": where to connect, to listen, or to send from.
+    ``address`` is "HOST:PORT": the address to connect to, to listen on, or to send from.
     """
 
     object: ObjectId
@@ -241,7 +240,7 @@ class OpenNetwork(Struct, frozen=True, tag=43):
 
 
 class AdoptConnection(Struct, frozen=True, tag=44):
-    """The connection that arrived under ``number`` is this object's from now on."""
+    """Give the connection that arrived under ``number`` to this object."""
 
     object: ObjectId
     number: int
@@ -249,13 +248,13 @@ class AdoptConnection(Struct, frozen=True, tag=44):
 
 
 class CloseNetwork(Struct, frozen=True, tag=45):
-    """The object is gone: send what its ring still holds, and close the socket."""
+    """Send the bytes that are still in the ring of an object that is gone, and close the socket."""
 
     object: ObjectId
 
 
 class AnswerLog(Struct, frozen=True, tag=46):
-    """Reply with the whole entries of a log that stand in the ``length`` bytes from ``position`` on."""
+    """Reply with the entries of a log that lie wholly in the ``length`` bytes from ``position`` on."""
 
     task: TaskId
     seq: int
@@ -280,7 +279,7 @@ class Spawn(Struct, frozen=True, tag=50):
 
 
 class Kill(Struct, frozen=True, tag=51):
-    """End the task's process; a TaskEnded follows. Nothing when it is gone already."""
+    """End the task's process; a TaskEnded follows. It has no effect if the process is gone."""
 
     task: TaskId
 
@@ -298,21 +297,21 @@ class Continue(Struct, frozen=True, tag=53):
 
 
 class CloseConnection(Struct, frozen=True, tag=54):
-    """Close the connection of a session, after what is queued for it was sent."""
+    """Close the connection of a session after everything queued for it is sent."""
 
     task: TaskId
     reason: str
 
 
 class BeginShutdown(Struct, frozen=True, tag=55):
-    """Somebody with the right asked the node to end."""
+    """Stop the node: a caller with the right to do so asked for it."""
 
 
 # -- other nodes (§4.8) ----------------------------------------------------------------------------
 class Send(Struct, frozen=True, tag=70):
-    """Say this to another node; lost without a word when there is no connection.
+    """Send a message to another node; it is lost without notice when there is no connection.
 
-    The bytes of ``source`` (of a buffer, or an object's current content) travel beside it.
+    The bytes of ``source`` (of a buffer, or an object's current content) travel with it.
     """
 
     node: NodeId
@@ -321,9 +320,9 @@ class Send(Struct, frozen=True, tag=70):
 
 
 class OpenRemoteTask(Struct, frozen=True, tag=71):
-    """Answers to this task go to another node from now on: each as ``dcp.PeerReply`` with the number ``seq``.
+    """Send answers to this task to another node from now on, as ``dcp.PeerReply`` with the number ``seq``.
 
-    Their bytes travel beside it, whatever they would be mapped from.
+    The bytes of an answer travel with it, also those that a local task would map.
     """
 
     task: TaskId
@@ -332,17 +331,20 @@ class OpenRemoteTask(Struct, frozen=True, tag=71):
 
 
 class CloseRemoteTask(Struct, frozen=True, tag=72):
-    """The task of the other node needs nothing of this one any more."""
+    """End an OpenRemoteTask: the task of the other node needs this node no more."""
 
     task: TaskId
 
 
 class AnswerReceived(Struct, frozen=True, tag=73):
-    """Reply with the bytes that another node sent: those in ``result.data``, or else those beside the message
-    of this event, under ``payload`` from ``offset`` on; ``result.size`` of them, or none at all.
+    """Reply with the bytes that another node sent.
 
-    ``writable``: in memory of the task's own, which stands for ``result.buffer`` until CloseBuffer and is
-    ``length`` bytes long, filled with what came. Otherwise read-only. ``reuse``: the task's mapping is kept.
+    They are ``result.data`` if that is not empty, else ``result.size`` bytes of the payload that came with
+    this event's message, from ``offset`` on. There may be none.
+
+    ``writable``: give the task its own memory of ``length`` bytes, filled with the received bytes, which is
+    held under ``result.buffer`` until CloseBuffer. Otherwise the bytes are read-only. ``reuse``: keep the
+    task's mapping.
     """
 
     task: TaskId
@@ -356,21 +358,22 @@ class AnswerReceived(Struct, frozen=True, tag=73):
 
 
 class KeepPayload(Struct, frozen=True, tag=77):
-    """The bytes that came beside this event's message are needed by a later step: until DropPayload."""
+    """Keep the bytes that came with this event's message for a later step, until DropPayload."""
 
     payload: PayloadId
 
 
 class DropPayload(Struct, frozen=True, tag=78):
-    """Bytes that were kept are needed no more."""
+    """Drop bytes that a KeepPayload kept."""
 
     payload: PayloadId
 
 
 class AnswerAttachAway(Struct, frozen=True, tag=74):
-    """Reply with one end of a new ring whose other end is the host's; it carries the stream of another node.
+    """Reply with one end of a new ring that carries a stream of another node; the host has the other end.
 
-    ``number`` is that of the request that took the end over there: the data connection is known by it.
+    ``number`` is that of the request that attached to the stream on the other node. It identifies the data
+    connection.
     """
 
     task: TaskId
@@ -383,7 +386,7 @@ class AnswerAttachAway(Struct, frozen=True, tag=74):
 
 
 class Contact(Struct, frozen=True, tag=75):
-    """Have a connection to this node, from now on."""
+    """Keep a connection to this node from now on."""
 
     node: NodeId
     name: str
@@ -391,9 +394,9 @@ class Contact(Struct, frozen=True, tag=75):
 
 
 class HangUp(Struct, frozen=True, tag=76):
-    """End the connections with this node, and do not look for it any more.
+    """Close the connections to this node, and open no more.
 
-    ``revoked``: its certificate is worth nothing from now on, for anybody.
+    ``revoked``: reject its certificate from now on.
     """
 
     node: NodeId
@@ -403,10 +406,10 @@ class HangUp(Struct, frozen=True, tag=76):
 
 # -- rates ----------------------------------------------------------------------------------------
 class SetRates(Struct, frozen=True, tag=80):
-    """Keep to these rates and guarantees for ``lease_ms`` from now on, instead of all that were set before.
+    """Apply these rates and guarantees for ``lease_ms`` from now on, instead of all former ones.
 
-    To an ``Answer`` with a ``Metered`` the host adds the meters and the capacity. ``by`` is the task that
-    told them, which is not held up itself.
+    The host adds the meters and the capacity to an ``Answer`` with a ``Metered``. ``by`` is the task that
+    set the rates, which is not limited itself.
     """
 
     rates: tuple[Rate, ...]
@@ -473,7 +476,7 @@ Effect: TypeAlias = (
 
 
 class Outcome(Struct):
-    """The answer to one event. ``deadline`` is the next ``now`` at which the core wants a TimerFired."""
+    """The result of one event. ``deadline`` is the next moment at which the core needs a TimerFired."""
 
     persist: list[StoreOperation]
     after: list[Effect]

@@ -1,7 +1,7 @@
-"""What the host tells the core: the only way in.
+"""The events that the host reports to the core: the only input of the core.
 
-Not for: deciding anything. Every event carries ``now`` in nanoseconds, as the host's clock gave it;
-the core reads no clock. A list of events, recorded, replays through a fresh core.
+Every event carries ``now`` in nanoseconds of the host's clock, because the core reads no clock. A recorded
+list of events can be replayed through a new core.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dios.wire.types import Buffering, Cause, Deletion, ObjectType
 
 
 class ObjectRecord(Struct, frozen=True, array_like=True):
-    """A physical object as the store keeps it, enough to rebuild it at start (§4.2, Persistence).
+    """The stored form of a physical object, from which it is rebuilt at start (§4.2, Persistence).
 
-    ``groups`` are the external names of its groups; ``size`` and ``digest`` describe the payload that
-    the store holds under the same object id; ``owner`` is the principal it was created for. ``limits``
-    are a group's, and those of a home group its principal's.
+    ``groups`` are the external names of its groups. ``size`` is that of the payload that the store holds
+    under the same object id. ``owner`` is the principal that it was created for. ``limits`` are those of a
+    group, or for a home group those of its principal.
     """
 
     object: ObjectId
@@ -38,14 +38,14 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
 
 
 class Recovered(Struct, frozen=True, tag=1):
-    """First event of a core's life: what the store held."""
+    """The first event of a core: the records in the store."""
 
     now: int
     records: tuple[ObjectRecord, ...]
 
 
 class SessionOpened(Struct, frozen=True, tag=2):
-    """A person's process said Hello; ``task`` is the host's fresh id for it. Answered by a Welcome."""
+    """A user's process sent Hello; ``task`` is the host's new id for it. The answer is a Welcome."""
 
     now: int
     task: TaskId
@@ -57,8 +57,10 @@ class SessionOpened(Struct, frozen=True, tag=2):
 
 
 class Called(Struct, frozen=True, tag=3):
-    """A task made a call. Its inline bytes stand in the host under ``payload``, those of a vector's calls
-    under ids that count up from it; the core looks at their length only.
+    """A call of a task.
+
+    The host keeps its inline bytes under ``payload``, and those of a vector's calls under ids that count up
+    from it; the core reads only their length.
     """
 
     now: int
@@ -69,7 +71,7 @@ class Called(Struct, frozen=True, tag=3):
 
 
 class Disconnected(Struct, frozen=True, tag=4):
-    """The connection of a session or task is gone; ``reason`` is empty for an orderly end."""
+    """The connection of a session or task is closed; ``reason`` is empty for an orderly end."""
 
     now: int
     task: TaskId
@@ -77,7 +79,7 @@ class Disconnected(Struct, frozen=True, tag=4):
 
 
 class TaskStarted(Struct, frozen=True, tag=5):
-    """The process for a Spawn runs."""
+    """The process for a Spawn is running."""
 
     now: int
     task: TaskId
@@ -85,9 +87,10 @@ class TaskStarted(Struct, frozen=True, tag=5):
 
 
 class TaskEnded(Struct, frozen=True, tag=6):
-    """The process of a task is gone, or never came to be (cause SPAWN).
+    """The process of a task ended, or could not be started (cause SPAWN).
 
-    ``cpu_ms`` and ``memory_bytes`` are what it used, as far as the kernel told; the second at its peak.
+    ``cpu_ms`` is the CPU time that it used and ``memory_bytes`` its peak memory, as far as the kernel
+    reported them.
     """
 
     now: int
@@ -101,7 +104,7 @@ class TaskEnded(Struct, frozen=True, tag=6):
 
 
 class ConsoleArrived(Struct, frozen=True, tag=7):
-    """``size`` more bytes stand in the host's console buffer of ``task``; 0 means it is closed."""
+    """The host's console buffer of ``task`` got ``size`` more bytes; 0 means that it is closed."""
 
     now: int
     task: TaskId
@@ -109,20 +112,20 @@ class ConsoleArrived(Struct, frozen=True, tag=7):
 
 
 class TimerFired(Struct, frozen=True, tag=8):
-    """The deadline that an outcome asked for has come."""
+    """The deadline of an outcome has come."""
 
     now: int
 
 
 class Persisted(Struct, frozen=True, tag=12):
-    """Every store operation up to ``last`` is durable: nothing of it will have to be undone."""
+    """Every store operation up to ``last`` is durable and will never be undone."""
 
     now: int
     last: Ticket
 
 
 class PersistFailed(Struct, frozen=True, tag=9):
-    """Every store operation from ``first`` to ``last`` failed and none of them took place."""
+    """Every store operation from ``first`` to ``last`` failed, and none of them had an effect."""
 
     now: int
     first: Ticket
@@ -143,13 +146,13 @@ class EffectFailed(Struct, frozen=True, tag=10):
 
 
 class ShutdownBegan(Struct, frozen=True, tag=11):
-    """The node stops: no new calls are taken, tasks are ended."""
+    """The node stops: it takes no new calls and ends its tasks."""
 
     now: int
 
 
 class PeerUp(Struct, frozen=True, tag=13):
-    """An authenticated control connection to another node stands; what it says of itself."""
+    """An authenticated control connection to another node is open; the fields are its own statements."""
 
     now: int
     node: NodeId
@@ -160,7 +163,7 @@ class PeerUp(Struct, frozen=True, tag=13):
 
 
 class PeerDown(Struct, frozen=True, tag=14):
-    """The control connection is gone; ``refused`` says that nobody listens at the other's address."""
+    """The control connection is closed; ``refused`` if no process listens at the other node's address."""
 
     now: int
     node: NodeId
@@ -170,10 +173,10 @@ class PeerDown(Struct, frozen=True, tag=14):
 
 
 class Received(Struct, frozen=True, tag=15):
-    """A message of another node, which was connected with this epoch.
+    """A message of another node, whose connection had this epoch.
 
-    Bytes inside its calls stand in the host under ids that count up from ``payload``, as those of
-    ``Called``. Bytes that came beside the message stand under ``payload``, and are ``attached`` many.
+    The host keeps the bytes inside its calls under ids that count up from ``payload``, as for ``Called``.
+    It keeps the ``attached`` bytes that came with the message under ``payload``.
     """
 
     now: int
@@ -185,9 +188,9 @@ class Received(Struct, frozen=True, tag=15):
 
 
 class UnderWay(Struct, frozen=True, tag=22):
-    """Many bytes beside a request to another node, or beside its answer, are on their way or wait for that.
+    """A large payload of a request to another node, or of its answer, is being sent or waits to be sent.
 
-    The host tells it when the request is repeated meanwhile, and now and then while they come.
+    The host reports it when the request is repeated meanwhile, and from time to time during the transfer.
     """
 
     now: int
@@ -196,9 +199,10 @@ class UnderWay(Struct, frozen=True, tag=22):
 
 
 class LogLeft(Struct, frozen=True, tag=21):
-    """The last ``size`` bytes that a task wrote, which is over; they stand under ``payload``.
+    """The last ``size`` bytes of the output of a task that ended, which the host keeps under ``payload``.
 
-    An event of its own: that the log cannot be stored is nothing to those who wait for the task.
+    It is a separate event, so that a log that cannot be stored does not affect callers that wait for the
+    task.
     """
 
     now: int
@@ -208,14 +212,14 @@ class LogLeft(Struct, frozen=True, tag=21):
 
 
 class LoadMeasured(Struct, frozen=True, tag=16):
-    """How much memory is free on this machine; the host tells it now and then."""
+    """The free memory of this machine in bytes, which the host reports from time to time."""
 
     now: int
     memory_bytes: int
 
 
 class NetworkOpened(Struct, frozen=True, tag=17):
-    """The socket of a network stream is open; ``address`` as ``Reference.address`` tells it."""
+    """The socket of a network stream is open; ``address`` has the form of ``Reference.address``."""
 
     now: int
     object: ObjectId
@@ -223,7 +227,7 @@ class NetworkOpened(Struct, frozen=True, tag=17):
 
 
 class NetworkFailed(Struct, frozen=True, tag=18):
-    """The socket could not be opened, or broke: the object is of no use any more."""
+    """The socket could not be opened, or it broke: the object can no longer be used."""
 
     now: int
     object: ObjectId
@@ -241,7 +245,7 @@ class ConnectionArrived(Struct, frozen=True, tag=19):
 
 
 class DatagramsDropped(Struct, frozen=True, tag=20):
-    """So many datagrams more came for a UDP_STREAM while its ring was full, or were too long for it."""
+    """A UDP_STREAM dropped ``count`` more datagrams: its ring was full, or they were too long for it."""
 
     now: int
     object: ObjectId

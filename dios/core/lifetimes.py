@@ -1,6 +1,6 @@
-"""How references, buffers and objects come and go (thesis §4.2).
+"""The creation and the end of references, buffers and objects (thesis §4.2).
 
-An object lives while somebody refers to it, or until it is deleted, as its deletion mode says.
+An object lives while there are references to it, or until it is deleted, depending on its deletion mode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def grant(
     origin: Reference | None = None,
     expires_ns: int = 0,
 ) -> Reference:
-    """Give the task a fresh reference and its public part."""
+    """Give the task a new reference and its public part."""
     reference = step.state.add_reference(
         task, target, permissions, provenance, label, origin, expires_ns, now=step.now
     )
@@ -49,7 +49,7 @@ def close_buffer(step: Step, buffer: Buffer) -> None:
     if buffer.held is not None:
         buffer.held.release()
     if not buffer.bare:
-        # A commit of its bytes may still be on the way to the disk: they go after it.
+        # A commit of its bytes may still be on the way to the disk: free them after it.
         step.depend_on(buffer.object)
         step.after.append(effects.CloseBuffer(buffer.id))
 
@@ -64,7 +64,7 @@ def close_remote_buffer(step: Step, buffer: RemoteBuffer) -> None:
 
 
 def drop_reference(step: Step, reference: Reference) -> None:
-    """Take a reference out of its table; the last counted one destroys its object (§4.2)."""
+    """Remove a reference from its table; without its last counted reference an object is destroyed (§4.2)."""
     task = reference.task
     target = reference.object
     for buffer in list(reference.buffers.values()):
@@ -76,7 +76,7 @@ def drop_reference(step: Step, reference: Reference) -> None:
     if target.home:
         for away in [one for one in task.remote_buffers.values() if one.reference is reference]:
             close_remote_buffer(step, away)
-    # The task's own calls that wait on this reference must be told, whatever the object does.
+    # Wake the task's own calls that wait on this reference, whether or not the object survives.
     step.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
     step.state.remove_reference(reference)
     if not task.home:
@@ -89,7 +89,7 @@ def drop_reference(step: Step, reference: Reference) -> None:
 
 
 def _release_at_home(step: Step, reference: Reference) -> None:
-    """The node that has the object is told, unless the whole task is over, which it is told as well."""
+    """Notify the node that has the object, unless the end of the whole task is reported to it anyway."""
     task, cluster = reference.task, step.state.cluster
     if cluster is not None and not task.ended_ns:
         cluster.to_release.setdefault((reference.object.home, task.id), []).append(reference.id)
@@ -99,8 +99,8 @@ def _release_at_home(step: Step, reference: Reference) -> None:
 
 
 def maybe_collect(step: Step, target: PhysicalObject) -> None:
-    """Destroy an object that nobody refers to any more, unless only a delete call may."""
-    # One without a name is out of everybody's reach, whatever its deletion mode says.
+    """Destroy an object without references, unless only a delete call may do so."""
+    # Nothing can reach an object without a name, so it is destroyed in every deletion mode.
     if target.home:
         if not target.references and not target.pinned:
             _forget_proxy(step, target)
@@ -111,12 +111,12 @@ def maybe_collect(step: Step, target: PhysicalObject) -> None:
     if not target.pinned:
         destroy(step, target)
     elif target.accounts and target.pinned == step.state.failed_programs.count(target):
-        # The node alone keeps it, and its creator has no way to make room by deleting it.
+        # Only the node keeps it, and its creator could not make room by deleting it.
         step.state.uncount(target)
 
 
 def destroy(step: Step, target: PhysicalObject) -> None:
-    """Zombie first, so that concurrent I/O fails safely, then gone from the node's tables."""
+    """Make the object a zombie, so that concurrent I/O fails safely, and remove it from the node's tables."""
     target.zombie = True
     holders = list(target.references.values())
     target.references.clear()
@@ -151,7 +151,7 @@ def _drop_stream_ends(step: Step, reference: Reference) -> None:
 
 
 def _close_stream_end(step: Step, target: PhysicalObject, state: StreamState, mode: Mode) -> None:
-    """The end is gone for good, or nobody can take it; the other one learns it through the ring."""
+    """Close an end for good, because its task is gone or no task can take it; the ring carries that."""
     state.holder.pop(mode, None)
     state.gone.add(mode)
     step.after.append(effects.CloseStreamEnd(target.id, mode))
@@ -160,14 +160,14 @@ def _close_stream_end(step: Step, target: PhysicalObject, state: StreamState, mo
 
 # -- proxies ----------------------------------------------------------------------------------------
 def _forget_proxy(step: Step, target: PhysicalObject) -> None:
-    """Nobody here refers to the object of another node any more."""
+    """Remove a proxy object without references from the table of its node."""
     cluster = step.state.cluster
     peer = None if cluster is None else cluster.peers.get(target.home)
-    if peer is not None and peer.proxies.get(target.id) is target:  # another may stand for it by now
+    if peer is not None and peer.proxies.get(target.id) is target:  # a newer proxy may have replaced it
         del peer.proxies[target.id]
 
 
 def _end_of(reference: Reference) -> Mode | None:
-    """Return the end of a stream that the reference was, if it was one."""
+    """Return the end of a stream on another node that the reference was attached to, or None."""
     target = reference.object
     return target.ends.pop(reference.id, None) if isinstance(target, Proxy) else None

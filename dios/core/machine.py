@@ -1,7 +1,7 @@
 """The core of a node: ``Core.step`` takes an event, changes the tables, and returns an outcome.
 
-A step never blocks, reads no clock, draws entropy only from the given function, and touches no machine. The
-same events and the same entropy give the same outcomes, byte for byte.
+A step never blocks, reads no clock, draws entropy only from the given function, and never accesses the
+machine. The same events and the same entropy give the same outcomes, byte for byte.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from dios.wire.types import Cause, Deletion, ObjectType
 class Core:
     """One node's names, groups, objects, references, requests and tasks.
 
-    ``entropy(n)`` gives n unpredictable bytes; ``node_owner`` may stop the node; ``restricted`` is the
-    mode of Table 4.7; ``defaults`` are the limits of whoever was given none of its own.
+    ``entropy(n)`` returns n unpredictable bytes; ``node_owner`` may stop the node; ``restricted`` is the
+    mode of Table 4.7; ``defaults`` are the limits of accounts without limits of their own.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class Core:
 
     @classmethod
     def continued(cls, state: State) -> Core:
-        """A core that goes on from a state, such as one of ``dios.core.snapshot.decode``."""
+        """Return a core that continues from a state, such as one from ``dios.core.snapshot.decode``."""
         core = cls.__new__(cls)
         object.__setattr__(core, "state", state)
         return core
 
     def step(self, event: events.Event) -> Outcome:
-        """Take one event, change the tables, say what is to be done."""
+        """Handle one event: change the tables and return the outcome."""
         step = Step(self.state, event.now)
         ends = self.state.expiries.next()
         if ends is not None and ends <= event.now:
@@ -113,7 +113,7 @@ class Core:
     def _called(self, step: Step, event: events.Called) -> None:
         task = self.state.tasks.get(event.task)
         if task is None or not task.alive or task.cause is not Cause.NONE:
-            return  # an ending task's last messages
+            return  # the last messages of a task that is ending
         call = event.call
         if self.state.shutting_down:
             step.answer(task, event.seq, lifecycle.refused_for_shutdown())
@@ -179,18 +179,18 @@ class Core:
             case _:
                 raise InvariantError(f"no handler for {type(event).__name__}")
 
-    # -- what the store says ----------------------------------------------------------------------
+    # -- events of the store ----------------------------------------------------------------------
     def _recovered(self, step: Step, event: events.Recovered) -> None:
-        # Groups first: what is in them is counted with them.
+        # Groups first: the objects in them are counted with them.
         for record in _groups_first(event.records):
             if record.name is None:
-                # Without a name, and with every reference gone, nobody can ever reach it again.
+                # Nothing can reach an object without a name once its references are gone.
                 step.drop(PhysicalObject.from_record(record))
             else:
                 self._reinstate(record)
 
     def _reinstate(self, record: ObjectRecord, former: PhysicalObject | None = None) -> None:
-        """Enter what the store holds; what was only just dropped is counted with whom it was before."""
+        """Enter a stored object; one that was just dropped (``former``) keeps its former accounts."""
         if record.type is ObjectType.GROUP and record.deletion is Deletion.IMMORTAL:
             groups.adopt_home(self.state, PhysicalObject.from_record(record))
             return
@@ -209,7 +209,7 @@ class Core:
         self.state.dropped = [entry for entry in self.state.dropped if entry[0] > event.last]
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
-        """Nothing from ``first`` on took place: go back to what the store holds."""
+        """Return to the records in the store, because no operation from ``first`` on took place."""
         cached_replies.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
         for target in list(self.state.objects.values()):
             before = _record_before(target, event)
@@ -222,7 +222,7 @@ class Core:
             else:
                 target.restore(before)
                 self.state.apply_limits(target)
-                # Versions go back and will be counted again: nobody active over this may trust them.
+                # Versions go back and will be counted again: requests active over this must not trust them.
                 target.dirty += 1
                 step.changed(target)
         for ticket, target in self.state.dropped:
@@ -232,7 +232,7 @@ class Core:
         self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
-        """The host has told the task; the buffer it never got is closed here."""
+        """Close the buffer that the host could not provide; the host has answered the task."""
         task = self.state.tasks.get(event.task) or self.state.remote_tasks.get(event.task)
         if task is None:
             return
@@ -243,7 +243,7 @@ class Core:
         if away is not None:
             lifetimes.close_remote_buffer(step, away)
 
-    # -- the rest -----------------------------------------------------------------------------------
+    # -- other events -------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:
         task = self.state.tasks.get(event.task)
         if task is None or not isinstance(task.console.state, ConsoleState):
@@ -273,7 +273,7 @@ class Core:
 
 
 def _groups_first(records: tuple[ObjectRecord, ...]) -> list[ObjectRecord]:
-    """Records in an order in which each comes after the groups that it is in."""
+    """Return the records in an order in which each comes after the groups that it is in."""
     named = {record.name: record for record in records if record.name and record.type is ObjectType.GROUP}
     inside = {name: [other for other in record.groups if other in named] for name, record in named.items()}
     ordered = [named[name] for name in TopologicalSorter(inside).static_order()]
@@ -281,7 +281,7 @@ def _groups_first(records: tuple[ObjectRecord, ...]) -> list[ObjectRecord]:
 
 
 def _record_before(target: PhysicalObject, event: events.PersistFailed) -> ObjectRecord | None:
-    """The object's record as the store holds it, when the operations of ``event`` did not happen."""
+    """Return the record that the store holds, given that the operations of ``event`` did not happen."""
     for ticket, before in target.undo:
         if event.first <= ticket <= event.last:
             return before
@@ -289,7 +289,7 @@ def _record_before(target: PhysicalObject, event: events.PersistFailed) -> Objec
 
 
 def _wake(step: Step) -> None:
-    """Let every call that waits on a changed object look again."""
+    """Retry every call that waits on a changed object."""
     waiting, step.wake = step.wake, {}
     for row in waiting.values():
         if row.key in step.state.pending:

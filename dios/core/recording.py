@@ -1,4 +1,4 @@
-"""The format of a recorded node, for the host, which writes it, and for the simulator, which replays it."""
+"""The format of a recorded node. The host writes recordings, and the simulator replays them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dios.ids import NodeId, Principal
 
 
 class RecordingHeader(Struct, frozen=True, array_like=True):
-    """How the recorded core was made.
+    """The arguments with which the recorded core was made.
 
     ``digest_every`` is the number of steps from one digest of the state to the next.
     """
@@ -27,7 +27,7 @@ class RecordingHeader(Struct, frozen=True, array_like=True):
 
 class Recorded(Struct, frozen=True, array_like=True):
     """One step: its event, the entropy it drew, the BLAKE3 digest of its encoded outcome, and the digest of
-    the state after it, empty where none was taken.
+    the state after it, which is empty if it was not computed.
     """
 
     event: Event

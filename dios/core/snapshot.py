@@ -1,13 +1,13 @@
 """A node's whole state as bytes: encode it, decode it and continue, or take its digest.
 
-A snapshot is exact: a core that continues from one behaves as the core that it was taken from. Every class
-that may occur in the state is known here by its module, with all its fields; anything else is refused when
-the state is encoded. ``_INJECTED`` lists what is no state: ``decode`` is given the entropy function and the
-placement policy again.
+A snapshot is exact: a core that continues from a snapshot behaves as the core that it was taken from. The
+modules in ``_MODULES`` define every class that may occur in the state; encoding refuses all others.
+``_INJECTED`` lists the fields that are not part of the state: the caller of ``decode`` supplies the entropy
+function and the placement policy again.
 
 Format: a magic number, the version, the digest of the schema (the names of all classes and fields, so that
-a snapshot is read only by code with the same classes), the records as MessagePack, and the BLAKE3 digest of
-all that. A record is the number of its class and then its fields; records refer to each other by place, and
+only code with the same classes reads a snapshot), the records as MessagePack, and the BLAKE3 digest of all
+that. A record is the number of its class and then its fields. Records refer to each other by position, and
 the first record is the state.
 """
 
@@ -83,7 +83,7 @@ _SCALARS: Final = frozenset({int, str, bytes, bool, float, type(None)})
 
 
 class SnapshotError(ValueError):
-    """The bytes are no snapshot that this code can continue, or the state holds what no snapshot can."""
+    """The bytes are not a snapshot that this code can continue, or the state has a part without encoding."""
 
 
 # -- the classes ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class _Schema(NamedTuple):
 
 
 def _fields_of(kind: type) -> tuple[str, ...]:
-    """The fields of a class: those of a Struct or NamedTuple, or the slots of a class and its bases."""
+    """Return the fields of a Struct or NamedTuple, or the slots of another class and its bases."""
     if issubclass(kind, enum.Enum):
         return ()
     if issubclass(kind, Struct):
@@ -109,7 +109,7 @@ def _fields_of(kind: type) -> tuple[str, ...]:
 
 
 def _reader(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
-    """A function that returns the values of these fields as a tuple."""
+    """Return a function that returns the values of these fields as a tuple."""
     if not names:
         return lambda value: ()  # noqa: ARG005 - a record without fields
     if len(names) == 1:
@@ -139,7 +139,7 @@ def _schemas() -> dict[type, _Schema]:
 _SCHEMAS: Final = _schemas()
 _BY_NUMBER: Final = tuple(_SCHEMAS.values())
 _RECORDS: Final = frozenset(kind for kind in _SCHEMAS if not issubclass(kind, Struct | enum.Enum | tuple))
-"""Classes with identity: a record is written once, and referred to by its place."""
+"""Classes with identity: a record is written once, and others refer to it by its position."""
 _ENUMS: Final = frozenset(kind for kind in _SCHEMAS if issubclass(kind, enum.Enum))
 _CHANGING: Final = frozenset(
     kind for kind in _SCHEMAS if issubclass(kind, Struct) and not kind.__struct_config__.frozen
@@ -158,7 +158,7 @@ _FINGERPRINT: Final = _fingerprint()
 
 
 class _Tag(enum.IntEnum):
-    """The kinds of values that are no scalars; each is an array that begins with its tag."""
+    """The kinds of values that are not scalars; each is an array that begins with its tag."""
 
     TUPLE = 0
     LIST = 1
@@ -173,7 +173,7 @@ class _Tag(enum.IntEnum):
 
 # -- encoding ---------------------------------------------------------------------------------------
 class _Encoder:
-    """Writes records one after the other, each before those that it is the first to refer to."""
+    """An encoder that writes each record once, in the order in which references to records are found."""
 
     def __init__(self, first: object) -> None:
         self._places: dict[int, int] = {id(first): 0}
@@ -181,7 +181,7 @@ class _Encoder:
         self._owned: set[int] = set()
 
     def encode(self) -> bytes:
-        """Return every record that the first one leads to."""
+        """Return every record that is reachable from the first."""
         rows: list[list[object]] = []
         for record in self._records:  # grows as records are found
             schema = _SCHEMAS[type(record)]
@@ -189,7 +189,7 @@ class _Encoder:
         return msgpack.encode(rows)
 
     def _value(self, value: object) -> object:
-        """Return what stands for a value that is no scalar; the most frequent kinds come first."""
+        """Return the encoding of a value that is not a scalar; the most frequent kinds come first."""
         kind = type(value)
         if kind in _RECORDS:
             place = self._places.get(id(value))
@@ -223,15 +223,17 @@ class _Encoder:
         if kind is deque:
             queue = cast("deque[object]", value)
             return [5, queue.maxlen, *self._many(queue)]
-        raise SnapshotError(f"a {kind.__module__}.{kind.__qualname__} cannot be part of a node's state")
+        raise SnapshotError(
+            f"cannot encode a {kind.__module__}.{kind.__qualname__} as part of a node's state"
+        )
 
     def _many(self, values: Iterable[object]) -> list[object]:
         return [one if type(one) in _SCALARS else self._value(one) for one in values]
 
     def _own(self, value: object) -> None:
-        """A Struct that changes is written with its one owner; two owners would become two Structs."""
+        """Note the owner of a mutable Struct; two owners would become two Structs after decoding."""
         if id(value) in self._owned:
-            raise SnapshotError(f"two owners share a {type(value).__qualname__}")
+            raise SnapshotError(f"cannot encode the state: two owners share a {type(value).__qualname__}")
         self._owned.add(id(value))
 
 
@@ -239,11 +241,15 @@ def _content(of: state.State) -> bytes:
     try:
         return _Encoder(of).encode()
     except AttributeError as error:
-        raise SnapshotError(f"a record of the state lacks a field: {error}") from error
+        raise SnapshotError(f"cannot encode the state: a record lacks a field: {error}") from error
 
 
 def encode(of: state.State) -> bytes:
-    """Return a snapshot of a node's state; SnapshotError if it holds anything that is no data."""
+    """Return a snapshot of a node's state.
+
+    Raises:
+        SnapshotError: the state holds anything that is not data.
+    """
     body = _MAGIC + VERSION.to_bytes(4, "big") + _FINGERPRINT + _content(of)
     return body + blake3(body).digest()
 
@@ -255,19 +261,21 @@ def digest(of: state.State) -> bytes:
 
 # -- decoding ---------------------------------------------------------------------------------------
 class _Decoder:
-    """Makes every record first, and fills them in then."""
+    """A decoder that makes all records first, and then sets their fields."""
 
     def __init__(self, rows: list[list[object]]) -> None:
         self._rows: Final = rows
         self._records: Final = [self._blank(row) for row in rows]
 
     def decode(self, injected: dict[tuple[type, str], object]) -> object:
-        """Return the first record, with everything that it leads to."""
+        """Return the first record, with everything that is reachable from it."""
         for row, record in zip(self._rows, self._records, strict=True):
             kind = type(record)
             names = _SCHEMAS[kind].fields
             if len(row) != len(names) + 1:
-                raise SnapshotError(f"a {kind.__qualname__} with {len(row) - 1} of {len(names)} fields")
+                raise SnapshotError(
+                    f"a {kind.__qualname__} has {len(row) - 1} fields instead of {len(names)}"
+                )
             for name, value in zip(names, row[1:], strict=True):
                 setattr(record, name, self._value(value))
             for (owner, name), value in injected.items():
@@ -277,23 +285,23 @@ class _Decoder:
 
     def _blank(self, row: list[object]) -> object:
         if not row:
-            raise SnapshotError("a record without a class")
+            raise SnapshotError("a record has no class")
         kind = self._kind(row[0])
         if kind not in _RECORDS:
-            raise SnapshotError(f"a {kind.__qualname__} is no record")
+            raise SnapshotError(f"a {kind.__qualname__} is not a record")
         return object.__new__(kind)
 
     @staticmethod
     def _kind(number: object) -> type:
         if type(number) is not int or not 0 <= number < len(_BY_NUMBER):
-            raise SnapshotError(f"there is no class {number!r}")
+            raise SnapshotError(f"the class number {number!r} does not exist")
         return _BY_NUMBER[number].kind
 
     def _value(self, value: object) -> object:
         if type(value) is not list:
             return value
         if not value:
-            raise SnapshotError("a value without a tag")
+            raise SnapshotError("a value has no tag")
         parts = value[1:]
         match value[0]:
             case _Tag.TUPLE:
@@ -317,22 +325,22 @@ class _Decoder:
                 return self._member(self._kind(parts[0]), parts[1])
             case _Tag.STRUCT if parts:
                 return self._struct(self._kind(parts[0]), parts[1:])
-        raise SnapshotError(f"a value with the tag {value[0]!r} and {len(parts)} parts")
+        raise SnapshotError(f"a value has the invalid tag {value[0]!r} with {len(parts)} parts")
 
     def _record(self, place: object) -> object:
         if type(place) is not int or not 0 <= place < len(self._records):
-            raise SnapshotError(f"there is no record {place!r}")
+            raise SnapshotError(f"the record number {place!r} does not exist")
         return self._records[place]
 
     def _struct(self, kind: type, parts: list[object]) -> object:
         if not issubclass(kind, Struct | tuple) or len(parts) != len(_SCHEMAS[kind].fields):
-            raise SnapshotError(f"a {kind.__qualname__} with {len(parts)} fields")
+            raise SnapshotError(f"a {kind.__qualname__} has a wrong number of fields: {len(parts)}")
         return kind(*(cast("Never", self._value(one)) for one in parts))
 
     @staticmethod
     def _member(kind: type, value: object) -> object:
         if not issubclass(kind, enum.Enum):
-            raise SnapshotError(f"a {kind.__qualname__} is no enumeration")
+            raise SnapshotError(f"a {kind.__qualname__} is not an enumeration")
         return kind(value)
 
 
@@ -348,10 +356,10 @@ def decode(
     """
     body, checksum = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or len(body) < _HEAD_BYTES or blake3(body).digest() != checksum:
-        raise SnapshotError("the bytes are no snapshot, or were damaged")
+        raise SnapshotError("cannot read the snapshot: the bytes are damaged, or are not a snapshot")
     version = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 4], "big")
     if version != VERSION or data[len(_MAGIC) + 4 : _HEAD_BYTES] != _FINGERPRINT:
-        raise SnapshotError("the snapshot is of another version of DIOS; read it with that version")
+        raise SnapshotError("cannot read the snapshot: another version of DIOS wrote it. Use that version.")
     injected: dict[tuple[type, str], object] = {
         (state.State, "entropy"): entropy,
         (probes.Probes, "_entropy"): entropy,
@@ -360,10 +368,10 @@ def decode(
     try:
         rows = msgpack.decode(body[_HEAD_BYTES:], type=list[list[object]])
         if not rows:
-            raise SnapshotError("a snapshot without a state")
+            raise SnapshotError("it has no state")
         found = _Decoder(rows).decode(injected)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as error:
-        raise SnapshotError(f"the snapshot is wrong in itself: {error}") from error
+        raise SnapshotError(f"cannot read the snapshot: its content is inconsistent: {error}") from error
     if not isinstance(found, state.State):
-        raise SnapshotError("the first record is no node's state")
+        raise SnapshotError("cannot read the snapshot: its first record is not the state of a node")
     return found

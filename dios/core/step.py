@@ -1,7 +1,7 @@
-"""One step of the core: collects what the outcome will be while handlers change the state.
+"""One step of the core: collects the outcome while handlers change the state.
 
-Handlers decide; they check first and change afterwards, so that a refusal leaves no trace. How references
-and objects come and go is in ``dios.core.lifetimes``.
+Handlers check everything first and change the state afterwards, so that a refusal changes nothing. The
+creation and the end of references and objects are in ``dios.core.lifetimes``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dios.wire import dcp, messages
 
 
 class ReceivedAnswer(NamedTuple):
-    """An answer to a request to another node, the bytes that came with it, and what goes on with it."""
+    """An answer of another node, the bytes that came with it, and the continuation that handles it."""
 
     then: Continuation
     answer: dcp.Answer
@@ -64,22 +64,22 @@ class Step:
         self.payload_size = 0
         self.wake: dict[tuple[int, int], Pending] = {}
         self.read_in_vector: set[int] = set()
-        self.informed = NodeId(0)  # whom the answer itself tells of the versions
+        self.informed = NodeId(0)  # the node to which the answer itself carries the new versions
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)
         self._wait = Ticket(0)
 
     def require_cluster(self) -> Cluster:
-        """Return what is known of other nodes; EHOSTUNREACH on a node that is alone."""
+        """Return the state of the cluster; raise UnreachableError on a node without a cluster."""
         cluster = self.state.cluster
         if cluster is None:
-            raise UnreachableError("this node is alone: no other node is known here")
+            raise UnreachableError("cannot reach other nodes: this node is not part of a cluster")
         return cluster
 
     # -- answers --------------------------------------------------------------------------------
     def reply(self, answer: Reply) -> None:
-        """Answer a call; inside a vector the parts are collected."""
+        """Answer a call; inside a vector the parts are collected first."""
         if self._changed:
             self.flush_counters()
         if self.state.remote_tasks and self.parts is None:
@@ -90,38 +90,45 @@ class Step:
             self.after.append(answer)
 
     def emit_answer(self, answer: effects.AnswerVector) -> None:
-        """Answer a vector as a whole."""
+        """Answer a whole vector."""
         self.flush_counters()
         if self.state.remote_tasks:
             cached_replies.remember(self.state, answer)
         self.after.append(answer)
 
     def answer(self, task: Holder, seq: int, result: messages.AnyResult) -> None:
-        """Answer with a result the core knows whole."""
+        """Answer with a result that needs no bytes from the host."""
         self.reply(effects.Answer(task.id, seq, result))
 
     def refuse(self, task: Holder, seq: int, error: DiosError) -> None:
-        """Answer with a failure."""
+        """Answer with an error."""
         self.answer(task, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
     def require_unread(self, target: PhysicalObject) -> None:
-        """A vector's bytes are read when it is answered: its later calls must leave them as they are."""
+        """Raise InvalidError if an earlier call of this vector reads the object.
+
+        The bytes of a read are taken when the whole vector is answered, so that later calls must not change
+        them.
+        """
         if target.id in self.read_in_vector:
-            raise InvalidError("the calls of a vector must be independent; this object is used before")
+            raise InvalidError(
+                "the calls of a vector must be independent, but an earlier one reads this object."
+                " Send this call after the vector."
+            )
 
     # -- effects --------------------------------------------------------------------------------
     def emit(self, effect: Effect) -> None:
-        """Do this once the step's store operations are durable."""
+        """Add an effect, which runs once the step's store operations are durable."""
         self.after.append(effect)
 
     def changed(self, target: PhysicalObject) -> None:
-        """Publish the object's counters with this step, and let its waiters look again."""
+        """Publish the object's counters with this step, and wake the calls that wait on it."""
         self._changed[target.id] = target
         if target.waiters:
             self.wake.update(target.waiters)
 
     def flush_counters(self) -> None:
-        """Write changed counters to the pages before the answer that speaks of them."""
+        """Write changed counters to the pages before the answer that mentions them."""
         for target in self._changed.values():
             self.after.append(
                 effects.PublishCounters(
@@ -140,24 +147,24 @@ class Step:
         self._changed.clear()
 
     def audit(self, task: Holder, action: str, outcome: str, subject: str, detail: str = "") -> None:
-        """Leave an audit record (§3.2.2)."""
+        """Write an audit record (§3.2.2)."""
         self.after.append(
             effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)
         )
 
     def audit_node(self, action: str, outcome: str, subject: str, detail: str = "") -> None:
-        """Leave an audit record of what no task did."""
+        """Write an audit record of an action of the node itself."""
         self.after.append(
             effects.Audit(self.now, action, outcome, self.state.node_owner, "", subject, detail)
         )
 
     # -- persistence ----------------------------------------------------------------------------
     def depend_on(self, target: PhysicalObject) -> None:
-        """The answer depends on the object's last store operation: wait until that is durable."""
+        """Delay the answer until the object's last store operation, which it depends on, is durable."""
         self._wait = max(self._wait, target.ticket)
 
     def depend_on_everything(self) -> None:
-        """The answer depends on what earlier steps did: wait until all of it is durable."""
+        """Delay the answer until the store operations of all earlier steps are durable."""
         self._wait = max(self._wait, Ticket(self.state.next_ticket - 1))
 
     def _take_ticket(self, target: PhysicalObject) -> Ticket:
@@ -192,22 +199,24 @@ class Step:
 
     # -- answers of other nodes -----------------------------------------------------------------
     def continue_with(self, then: Continuation, answer: dcp.Answer) -> None:
-        """Go on with an answer once what is under way in this step is done."""
+        """Handle an answer of another node after the current event is handled."""
         self.answers += (ReceivedAnswer(then, answer, self.payload, self.payload_size),)
 
     def follow(self, decision: Decision) -> None:
-        """Have a decision of the membership followed once the call is handled."""
+        """Carry out a decision of the membership after the current call is handled."""
         self.decisions += (decision,)
 
     # -- waiting --------------------------------------------------------------------------------
     def wait(self, row: Pending) -> None:
-        """Let a call wait; refused where it must not."""
+        """Let a call wait; raise WouldBlockError inside a vector."""
         if self.parts is not None:
-            raise WouldBlockError("the call would have to wait, which none inside a vector may")
+            raise WouldBlockError(
+                "the call would have to wait, which calls of a vector cannot. Send it alone."
+            )
         self.state.pending.add(row)
 
     def outcome(self) -> Outcome:
-        """What the host has to do."""
+        """Return everything that the host has to do."""
         self.flush_counters()
         waits, ends = self.state.pending.next_deadline(), self.state.expiries.next()
         deadline = waits if ends is None else ends if waits is None else min(waits, ends)

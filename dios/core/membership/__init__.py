@@ -1,7 +1,7 @@
-"""Which nodes of the cluster live: SWIM with Lifeguard's cautions, pure and in ticks.
+"""The membership of the cluster: its nodes and their status, by SWIM with Lifeguard; pure, in ticks.
 
-- ``swim``: the protocol, one method for each thing that happens.
-- ``member_table``: the table of nodes, and which of two statements about a node counts.
-- ``probes``: which node is asked next, and the open probes.
-- ``dissemination``: news, and how often each is still sent.
+- ``swim``: the protocol, with a method for each event.
+- ``member_table``: the table of nodes, and the rules that merge two statements about a node.
+- ``probes``: the order of the probed nodes, and the open probes.
+- ``dissemination``: the news to send, and the number of sends left for each.
 """

@@ -1,7 +1,7 @@
-"""News that still has to be sent, and how often: each piece rides on a bounded number of messages.
+"""The dissemination of news: each piece of news travels with a bounded number of messages.
 
-About 3 log n sends by each node that hears of it make it rare that a piece of news misses a node; the next
-exchange of tables repairs that.
+If each node that receives it sends it about 3 log n times, a piece of news rarely misses a node. The next
+exchange of whole tables repairs that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dios.ids import NodeId
 
 
 class Spreading:
-    """Nodes of which something new is to be told, with the number of sends that are left."""
+    """The nodes with unsent news, and the number of sends left for each."""
 
     __slots__ = ("_left",)
 
@@ -19,15 +19,15 @@ class Spreading:
         self._left: dict[NodeId, int] = {}
 
     def add(self, node: NodeId, others: int) -> None:
-        """There is news of this node, in a cluster with this many others; it replaces older news."""
+        """Spread news of this node among ``others`` nodes; it replaces older news of it."""
         self._left[node] = limits.GOSSIP_RETRANSMIT_FACTOR * max(1, others.bit_length())
 
     def drop(self, node: NodeId) -> None:
-        """There is nothing to be said of it any more."""
+        """Stop spreading news of this node."""
         self._left.pop(node, None)
 
     def take(self, count: int) -> list[NodeId]:
-        """Up to ``count`` nodes whose news goes with the next message: what was told least, first."""
+        """Return up to ``count`` nodes whose news goes with the next message, the least sent first."""
         if not self._left:
             return []
         chosen = sorted(self._left, key=lambda node: -self._left[node])[:count]

@@ -1,15 +1,16 @@
-"""The table of nodes, and which of two statements about a node counts.
+"""The table of nodes, and the rules by which it merges statements about a node.
 
-Not for: asking and telling (``dios.core.membership.swim``). Everything here is a rule about rows:
+The protocol that sends and receives statements is in ``dios.core.membership.swim``. The rules:
 
 - A higher epoch wins over everything of a lower one. Within an epoch the higher incarnation wins, and
-  within that the worse status. All else in a row goes by ``version``, so that news of load never looks
-  like a denial of death.
-- What a node says of itself over its own authenticated connection wins over what others say of its epoch.
-  What others say of another epoch is not believed of a node that is connected and alive.
-- Another's word that a node is dead makes a live one suspect, for a shorter time; one that is suspect here
-  too, and was not heard since, is dead. So neither a healed partition nor a liar ends the living.
-- Who hears something worse or newer of itself than it ever said, says something newer.
+  within an incarnation the worse status. The other fields of a row follow ``version``, so that news of load
+  never looks like a denial of death.
+- A statement of a node about itself, over its own authenticated connection, wins over statements of others
+  about its epoch. Statements of others about another epoch do not change a node that is connected and alive.
+- A statement of another node that a live node is dead makes it suspect here, with a shorter suspicion. A node
+  that is suspect here too, and was not heard since, is dead. So neither a healed partition nor a liar can
+  make a living node dead.
+- A node that hears something worse or newer about itself than it ever stated replies with something newer.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _OVER: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
 class Change(Struct, frozen=True):
-    """A node is new, or changed in something else than its load.
+    """A node is new, or something other than its load changed.
 
-    ``former`` is its status before, None for one that was never seen. ``restarted`` says that its epoch is
-    another than before: whatever was known of the former one is over, also where both statuses are ALIVE.
+    ``former`` is its status before, None for a new node. ``restarted`` is set if its epoch changed. Then all
+    knowledge about the former epoch is void, also if both statuses are ALIVE.
     """
 
     member: MemberRow
@@ -44,26 +45,26 @@ class Change(Struct, frozen=True):
 
 
 class Standing(Struct):
-    """What this node knows of another by itself, and tells nobody. Times are ticks of the own clock."""
+    """The own evidence about another node, which is never sent. Times are ticks of the own clock."""
 
     proven: int = -1  # the highest epoch that the node itself stated
     connected: bool = False
-    heard_ns: int = -1  # when it was last heard, or another vouched for it
-    answered_ns: int = -(2**62)  # when it last answered a ping: the way to it is good
+    heard_ns: int = -1  # the last message from it, or about it from a relay that reached it
+    answered_ns: int = -(2**62)  # its last answer to a ping, which shows that the direct path works
     suspected_ns: int = 0
-    until_ns: int = 0  # when it is dead, if it is a suspect
-    asked: int = -1  # the number of the last question about it that others were asked
-    relay: NodeId = NodeId(0)  # who last vouched for it
+    until_ns: int = 0  # a suspect is declared dead then
+    asked: int = -1  # the number of the last probe of it through relays
+    relay: NodeId = NodeId(0)  # the last relay that reached it
 
 
 class Findings(Struct):
-    """What came of looking at rows."""
+    """The results of merging rows into the table."""
 
     changed: list[Change] = field(default_factory=list)
     forgotten: list[NodeId] = field(default_factory=list)
     suspected: list[NodeId] = field(default_factory=list)
-    urgent: list[NodeId] = field(default_factory=list)  # nodes whose life or death is news
-    denied: bool = False  # something was said of this node itself that is not so
+    urgent: list[NodeId] = field(default_factory=list)  # nodes with a new status or incarnation
+    denied: bool = False  # a statement about this node itself was wrong
 
 
 def _too_far(row: MemberRow, incarnation: int, version: int) -> bool:
@@ -74,7 +75,7 @@ def _too_far(row: MemberRow, incarnation: int, version: int) -> bool:
 
 
 class MemberTable:
-    """This node's own row, those of the others, and who is forgotten."""
+    """This node's own row, the rows of the other nodes, and the ids of removed nodes."""
 
     __slots__ = ("_standings", "forgotten", "grace_ns", "own", "rows", "spreading")
 
@@ -83,21 +84,21 @@ class MemberTable:
         self.rows: Final[dict[NodeId, MemberRow]] = {}
         self.forgotten: Final[dict[NodeId, None]] = dict.fromkeys(forgotten[: limits.NODES_FORGOTTEN_MAX])
         self.spreading: Final = Spreading()
-        self.grace_ns = 0  # before this nobody is declared dead
+        self.grace_ns = 0  # no node is declared dead before this moment
         self._standings: Final[dict[NodeId, Standing]] = {}
 
     def standing(self, node: NodeId) -> Standing | None:
-        """What this node knows of a node in the table by itself."""
+        """Return the own evidence about a node, or None if it is not in the table."""
         return self._standings.get(node)
 
     def status(self, node: NodeId) -> NodeStatus | None:
-        """The status of another node, None for one that is not in the table."""
+        """Return the status of another node, or None if it is not in the table."""
         row = self.rows.get(node)
         return None if row is None else row.status
 
     # -- statements ---------------------------------------------------------------------------------
     def merge(self, now: int, row: MemberRow, found: Findings, *, first_hand: bool) -> None:
-        """Consider a row that somebody told; ``first_hand`` when it is the teller's own."""
+        """Merge a received row; ``first_hand`` if it is the sender's own row."""
         if row.node == self.own.node:
             self._about_own(row, found)
             return
@@ -138,11 +139,11 @@ class MemberTable:
             self._put(now, new, found, soon=told)
 
     def _believable(self, now: int, held: MemberRow) -> bool:
-        """Whether another's word that this node is dead is enough here."""
+        """Return True if another node's statement that this node is dead is believed."""
         if held.status is not NodeStatus.SUSPECT:
             return held.status in _OVER
         standing = self._standings[held.node]
-        # A suspect must have had the time for an answer: several may tell of its death at once.
+        # A suspect must have had time to answer: several nodes may report its death at the same moment.
         return standing.heard_ns < standing.suspected_ns and now >= max(
             standing.suspected_ns + _CUT_OFF_NS, self.grace_ns
         )
@@ -166,7 +167,10 @@ class MemberTable:
             found.urgent.append(own.node)
 
     def _room(self, row: MemberRow) -> bool:
-        """Whether there is a row for one more; whoever is over makes room, and gets none in a full table."""
+        """Return True if there is room for a row.
+
+        In a full table a new row replaces a dead or left node, unless it is such a row itself.
+        """
         if len(self.rows) + 1 < limits.NODES_MAX:
             return True
         if row.status in _OVER:
@@ -199,32 +203,32 @@ class MemberTable:
                 found.urgent.append(row.node)
             plain = replace(held, load=row.load, version=row.version, incarnation=row.incarnation)
             if plain == row and not news:
-                return  # nothing but its load: that travels with its own messages
+                return  # only the load changed, which travels with the node's own messages
             if plain != row:
                 found.changed.append(Change(row, held.status, restarted))
         self.spreading.add(row.node, len(self.rows))
 
     # -- own evidence -------------------------------------------------------------------------------
     def hear(self, now: int, node: NodeId) -> None:
-        """The node lives, as of now: a suspicion gets its whole time again."""
+        """Note that the node lives: a suspicion of it lasts its whole time again."""
         standing = self._standings.get(node)
         if standing is not None:
             standing.heard_ns = now
             standing.until_ns = max(standing.until_ns, now + _SUSPECTED_NS)
 
     def connect(self, now: int, node: NodeId, found: Findings) -> None:
-        """A new connection to it stands: here it is alive, whatever was said."""
+        """Note a new connection to the node, which makes it alive here in spite of other statements."""
         standing = self._standings[node]
         standing.connected = True
         standing.heard_ns = standing.answered_ns = now
         row = self.rows[node]
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
-            # Nobody else would believe this row: the node itself will deny with a higher incarnation.
+            # Other nodes would not believe this row: the node itself denies with a higher incarnation.
             self.rows[node] = replace(row, status=NodeStatus.ALIVE)
             found.changed.append(Change(self.rows[node], row.status))
 
     def suspect(self, now: int, node: NodeId, found: Findings, *, soon: bool = False) -> None:
-        """This node itself has reason to suspect that one; ``soon`` when the reason is a strong one."""
+        """Suspect the node on this node's own evidence; ``soon`` for a shorter suspicion."""
         row = self.rows[node]
         if row.status is NodeStatus.ALIVE:
             self._put(now, replace(row, status=NodeStatus.SUSPECT), found, soon=soon)
@@ -233,7 +237,7 @@ class MemberTable:
             standing.until_ns = min(standing.until_ns, max(now + _CUT_OFF_NS, self.grace_ns))
 
     def suspects(self) -> list[tuple[int, NodeId]]:
-        """Who is suspect, with the moment at which it is dead."""
+        """Return the suspects, each after the moment at which it is declared dead."""
         return [
             (self._standings[node].until_ns, node)
             for node, row in self.rows.items()
@@ -241,20 +245,20 @@ class MemberTable:
         ]
 
     def expire(self, now: int, found: Findings) -> None:
-        """Whose suspicion has lasted long enough is dead."""
+        """Declare the suspects dead whose time is over."""
         for until, node in self.suspects():
             if until <= now:
                 self._put(now, replace(self.rows[node], status=NodeStatus.DEAD), found)
 
     def spare(self, until: int) -> None:
-        """This node was not running: nobody is declared dead before ``until``."""
+        """Declare no node dead before ``until``, because this node was not running."""
         self.grace_ns = until
         for _, node in self.suspects():
             standing = self._standings[node]
             standing.until_ns = max(standing.until_ns, until)
 
     def forget(self, node: NodeId, found: Findings) -> None:
-        """The node is gone for good, and whatever is still said of it is void."""
+        """Remove the node for good, and ignore later statements about it."""
         if node in self.forgotten or len(self.forgotten) >= limits.NODES_FORGOTTEN_MAX:
             return
         self._remove(node)

@@ -1,7 +1,7 @@
-"""The order in which nodes are asked if they live, the open probes, and the probes made for others.
+"""The order in which nodes are probed, the open probes, and the probes made for other nodes.
 
-Every node is asked once in each round of a random order, so that the time until a dead node is asked is
-bounded (SWIM's round-robin probing).
+Every node is probed once in each round of a random order, which bounds the time until a dead node is probed
+(SWIM's round-robin probing).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct
 from dios import limits
 from dios.ids import NodeId
 
-_NUMBER_BYTES: Final = 6  # the first number is random, so that answers to an earlier life fit none
+_NUMBER_BYTES: Final = 6  # the first number is random, so that answers to an earlier process match none
 
 
 class Probe(Struct):
-    """An open question to a node; ``relayed`` once others were asked to ask it, too."""
+    """An open probe of a node; ``relayed`` once other nodes probe it, too."""
 
     number: int
     until_ns: int
@@ -26,7 +26,7 @@ class Probe(Struct):
 
 
 class Errand(Struct, frozen=True):
-    """A question asked for another node, and its number there."""
+    """A probe made for another node, and its number there."""
 
     asker: NodeId
     number: int
@@ -35,7 +35,7 @@ class Errand(Struct, frozen=True):
 
 
 class Probes:
-    """The open questions of one node."""
+    """The open probes of one node."""
 
     __slots__ = ("_entropy", "_errands", "_number", "_order", "open")
 
@@ -47,12 +47,12 @@ class Probes:
         self.open: Final[dict[NodeId, Probe]] = {}
 
     def number(self) -> int:
-        """A number that no other question of this node has."""
+        """Return a number that no other probe of this node has."""
         self._number += 1
         return self._number
 
     def pick(self, nodes: Sequence[NodeId], count: int) -> list[NodeId]:
-        """Up to ``count`` of these nodes at random, each once."""
+        """Return up to ``count`` of these nodes, chosen at random without repetition."""
         rest = list(nodes)
         chosen: list[NodeId] = []
         while rest and len(chosen) < count:
@@ -62,7 +62,7 @@ class Probes:
         return chosen
 
     def next(self, alive: Sequence[NodeId], count: int) -> list[NodeId]:
-        """The next up to ``count`` nodes of the round, each once."""
+        """Return the next nodes of the round, at most ``count``, without repetition."""
         here = set(alive)
         count = min(count, len(here))
         chosen: list[NodeId] = []
@@ -79,7 +79,7 @@ class Probes:
         return chosen
 
     def take_errand(self, asker: NodeId, number: int, target: NodeId, until_ns: int) -> int:
-        """Note a question that is asked for another; return its own number."""
+        """Note a probe that is made for another node; return its number on this node."""
         own = self.number()
         self._errands[own] = Errand(asker, number, target, until_ns)
         if len(self._errands) > limits.GOSSIP_RELAYED_MAX:
@@ -87,7 +87,7 @@ class Probes:
         return own
 
     def errand_done(self, number: int, target: NodeId, now: int) -> Errand | None:
-        """For whom this answer of ``target`` is, if it is for another and comes in time."""
+        """Return the probe for another node that this answer of ``target`` belongs to, if it is in time."""
         errand = self._errands.pop(number, None)
         if errand is None or errand.target != target or errand.until_ns < now:
             return None

@@ -1,17 +1,18 @@
-"""Which nodes there are, and which of them live: SWIM with Lifeguard's cautions, pure, in ticks.
+"""The membership protocol: the nodes of the cluster and their status, by SWIM with Lifeguard; pure, in ticks.
 
-Not for: connections (the host makes and loses them and says so), rules about rows
-(``dios.core.membership.member_table``), or what a death means for references and tasks.
+The host opens connections and reports them here. The rules about rows are in
+``dios.core.membership.member_table``.
 
-Each node asks two others every GOSSIP_PING_MS whether they live. Who does not answer is asked through
-others; who stays silent is *suspect*, which is told to everybody and to itself; who then does not deny it is
-*dead*. A denial is a row of the node's own with a higher incarnation. Every message carries its sender's
-own row, so a denial needs one way only. See docs/membership.md for times and proofs by simulation.
+Each node pings GOSSIP_PINGS_PER_PERIOD others every GOSSIP_PERIOD_MS. A node that does not answer is pinged
+through others. If it still does not answer it becomes *suspect*, which is sent to all nodes and to itself. A
+suspect that does not deny in time is *dead*. A denial is the node's own row with a higher incarnation. Every
+message carries its sender's own row, so a denial needs a path in one direction only. See docs/membership.md
+for times and proofs by simulation.
 
-Prior art: SWIM (Das, Gupta, Motivala 2002): random round-robin probing, indirect probes, suspicion and
-incarnations, news riding on probes. Lifeguard (Dadgar, Phillips, Currey 2018): a suspect is told so first of
-all, and a node that was late itself does not trust its own judgement. Of our own is that a broken
-connection shortens the suspicion, and that anything heard from a node prolongs it.
+Prior art: SWIM (Das, Gupta, Motivala 2002) has random round-robin probing, indirect probes, suspicion and
+incarnations, and news that travels with probes. Lifeguard (Dadgar, Phillips, Currey 2018) informs a suspect
+first of all, and a node that was late itself does not trust its own judgement. In addition to both, a broken
+connection shortens the suspicion here, and any message from a node prolongs it.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _TABLE_NS: Final = limits.GOSSIP_TABLE_PERIOD_MS * _MS
 
 
 class Decision(Struct):
-    """What to do after one call: send these in any order, and act on these changes in this order.
+    """The result of one call: messages to send in any order, and changes to act on in this order.
 
-    What goes to a node without a connection may be lost, but is a good reason to dial it. ``forgotten`` are
-    nodes that somebody removed, each told once; the own id among them says that this node was removed.
+    A message to a node without a connection may be lost, but is a good reason to open a connection.
+    ``forgotten`` are nodes that were removed, each reported once; the own id among them means that this node
+    was removed.
     """
 
     send: list[tuple[NodeId, GossipMessage]] = field(default_factory=list)
@@ -58,9 +60,9 @@ class Decision(Struct):
 class Membership:
     """One node's view of the cluster.
 
-    ``entropy`` gives random bytes; ``forgotten`` are the nodes that were removed before. Times are
-    nanoseconds of one clock that never goes back; only its differences count, and no two nodes' clocks are
-    ever compared.
+    ``entropy`` returns random bytes; ``forgotten`` are the nodes that were removed before. Times are
+    nanoseconds of a monotonic clock. Only their differences count, and the clocks of two nodes are never
+    compared.
     """
 
     __slots__ = ("_dead_ns", "_next", "_probes", "_round_ns", "_table", "_table_ns")
@@ -75,7 +77,7 @@ class Membership:
         self._dead_ns = 0
         self._table_ns = 0
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------
     @property
     def own(self) -> MemberRow:
         """This node's own row."""
@@ -88,26 +90,26 @@ class Membership:
 
     @property
     def forgotten(self) -> frozenset[NodeId]:
-        """Every node that was removed, as far as this one knows."""
+        """The nodes that were removed, as far as this node knows."""
         return frozenset(self._table.forgotten)
 
     def is_forgotten(self, node: NodeId) -> bool:
-        """Whether this node was removed, as far as this one knows. Cheap."""
+        """Return True if this node knows that ``node`` was removed. Cheap."""
         return node in self._table.forgotten
 
     @property
     def next_tick(self) -> int | None:
-        """When ``tick`` wants to be called; None while there is nobody to ask."""
+        """The moment at which ``tick`` should be called; None while there is no node to probe."""
         return self._next
 
     def alive(self) -> tuple[MemberRow, ...]:
-        """The others that live, suspects among them."""
+        """Return the rows of the other living nodes, including suspects."""
         good = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
         return tuple(row for row in self._table.rows.values() if row.status in good)
 
-    # -- what happens -------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
     def tick(self, now: int) -> Decision:
-        """Time has passed; harmless when it is early."""
+        """Do what is due at ``now``; a call that is early does no harm."""
         decision, found = self._begin(now)
         self._silences(now, decision, found)
         self._table.expire(now, found)
@@ -116,10 +118,10 @@ class Membership:
         return self._end(now, decision, found)
 
     def connected(self, now: int, member: MemberRow) -> Decision:
-        """An authenticated connection to ``member`` stands, which said this of itself.
+        """Note an authenticated connection to a node that stated the row ``member`` about itself.
 
-        Where only some fields of the row are known the others may keep their defaults. A node that stays
-        out of ``members`` was removed, or has an epoch below one that it had, or finds the table full.
+        Fields of the row that are not known may have their defaults. A node that is not in ``members``
+        afterwards was removed, or has an epoch below a former one, or found the table full.
         """
         node = member.node
         decision, found = self._begin(now)
@@ -128,14 +130,14 @@ class Membership:
         self._table.merge(now, member, found, first_hand=True)
         standing = self._table.standing(node)
         if standing is not None and standing.proven == member.epoch:
-            # The table goes as it was before this connection: a node that was declared dead must know.
+            # Send the table as it was before this connection: a node that was declared dead must know.
             decision.send.append((node, self._whole(answer=False)))
             self._table.connect(now, node, found)
             self._probes.open.pop(node, None)
         return self._end(now, decision, found)
 
     def disconnected(self, now: int, node: NodeId) -> Decision:
-        """The connection broke, or a new one was refused: suspicion begins at once, and is a short one."""
+        """Note that the connection broke or was refused: a short suspicion begins at once."""
         decision, found = self._begin(now)
         standing = self._table.standing(node)
         if standing is not None:
@@ -147,12 +149,12 @@ class Membership:
         return self._end(now, decision, found)
 
     def heard(self, now: int, node: NodeId) -> None:
-        """Any message at all came from the node over its own connection. Cheap."""
+        """Note any message from the node over its own connection. Cheap."""
         self._table.hear(now, node)
         self._probes.open.pop(node, None)
 
     def received(self, now: int, sender: NodeId, message: GossipMessage) -> Decision:
-        """A gossip message came over the connection of ``sender``; nonsense in it changes nothing."""
+        """Handle a gossip message over the connection of ``sender``; invalid parts change nothing."""
         decision, found = self._begin(now)
         if sender == self.own.node or sender in self._table.forgotten:
             return self._end(now, decision, found)
@@ -167,16 +169,16 @@ class Membership:
         self._set_right(sender, message, decision, found)
         return self._end(now, decision, found)
 
-    # -- what this node says of itself --------------------------------------------------------------
+    # -- statements of this node about itself -------------------------------------------------------
     def refresh(self, now: int, load: Load) -> Decision:
-        """The own load is now this; it travels with what is sent anyway."""
+        """Set the own load; it travels with the messages that are sent anyway."""
         decision, found = self._begin(now)
         if load != self.own.load:
             self._table.own = replace(self.own, load=load, version=self.own.version + 1)
         return self._end(now, decision, found)
 
     def drain(self, now: int, *, on: bool) -> Decision:
-        """Whether new tasks shall be kept away from this node; told to everybody at once."""
+        """Mark this node as draining, which gets no new tasks, or end that; send it to all nodes at once."""
         decision, found = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=self.own.version + 1)
@@ -184,14 +186,14 @@ class Membership:
         return self._end(now, decision, found)
 
     def leave(self, now: int) -> Decision:
-        """This node stops, and says so; from now on it asks nobody."""
+        """Send all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)
         self._table.own = replace(self.own, status=NodeStatus.LEFT)
         self._tell_all(decision)
         return self._end(now, decision, found)
 
     def forget(self, now: int, node: NodeId) -> Decision:
-        """People removed the node: everybody drops it and hears nothing of it again."""
+        """Remove a node at the operator's request: all nodes drop it and ignore later statements about it."""
         decision, found = self._begin(now)
         self._table.forget(node, found)
         if found.forgotten:
@@ -201,7 +203,7 @@ class Membership:
     # -- one call -----------------------------------------------------------------------------------
     def _begin(self, now: int) -> tuple[Decision, Findings]:
         if self._next is not None and now - self._next > _LATE_NS:
-            # This node was frozen, or starved: the answers that it misses may stand in its own sockets.
+            # This node was frozen or starved: the missing answers may be waiting in its own sockets.
             self._probes.open.clear()
             self._table.spare(now + _SUSPECTED_NS)
             self._round_ns = now
@@ -210,10 +212,10 @@ class Membership:
     def _end(self, now: int, decision: Decision, found: Findings) -> Decision:
         for node in dict.fromkeys(found.suspected):
             if self._table.status(node) is NodeStatus.SUSPECT:
-                # The suspect hears of it from everyone who does: one answer is enough to deny it.
+                # Each node that learns of the suspicion informs the suspect: one answer is enough to deny it.
                 self._ping(node, self._probes.number(), decision)
         if found.urgent:
-            # Life and death travel at the speed of messages, not of rounds: each who learns tells some.
+            # A new status travels at once, not with the next round: each node that learns it sends it on.
             for node in self._some(now):
                 decision.send.append((node, self._news(node, found.urgent)))
         decision.changed = found.changed
@@ -233,13 +235,13 @@ class Membership:
             moments.append(max(self._round_ns, self._dead_ns))
         return max(now, min(moments)) if moments else None
 
-    # -- asking -------------------------------------------------------------------------------------
+    # -- probes -------------------------------------------------------------------------------------
     def _alive(self, besides: NodeId | None = None) -> list[NodeId]:
         rows = self._table.rows.values()
         return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != besides]
 
     def _some(self, now: int, besides: NodeId | None = None) -> list[NodeId]:
-        """A few live nodes at random, first those that answered lately."""
+        """Return a few live nodes at random, first those that answered lately."""
         near: list[NodeId] = []
         rest: list[NodeId] = []
         for node in self._alive(besides):
@@ -263,7 +265,7 @@ class Membership:
             self._ask_others(now, node, number, decision)
         dead = [row.node for row in self._table.rows.values() if row.status is NodeStatus.DEAD]
         if dead and now >= self._dead_ns:
-            # Both sides of a partition hold the other for dead: somebody has to ask again.
+            # After a partition each side considers the other dead: pings of dead nodes heal that.
             self._dead_ns = now + _DEAD_PING_NS
             self._ping(self._probes.pick(dead, 1)[0], self._probes.number(), decision)
         if alive and now >= self._table_ns:
@@ -303,7 +305,7 @@ class Membership:
             message = gossip.PingRequest(self.own, number, target, updates, forgotten)
             decision.send.append((relay, message))
 
-    # -- answering ----------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------
     def _answer(self, now: int, sender: NodeId, message: GossipMessage, decision: Decision) -> None:
         if isinstance(message, gossip.Ping):
             self._vouch(sender, message.number, self.own.node, decision)
@@ -332,10 +334,10 @@ class Membership:
             self.heard(now, message.subject)
 
     def _set_right(self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings) -> None:
-        """Tell the sender what it has wrong of this node, or what is said of it here.
+        """Send the sender news if it is wrong about this node, or if it is suspect or dead here.
 
-        News is answered only where it has changed the own row: two nodes that cannot convince each other
-        must not talk for ever.
+        News is answered only if it changed the own row: two nodes that cannot convince each other must not
+        exchange messages for ever.
         """
         about_sender = self._table.status(sender) in {NodeStatus.DEAD, NodeStatus.SUSPECT}
         if isinstance(message, gossip.News):
@@ -349,11 +351,11 @@ class Membership:
         updates, forgotten = self._riders(asker, (subject,))
         decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, forgotten)))
 
-    # -- what rides on messages ---------------------------------------------------------------------
+    # -- news in messages ---------------------------------------------------------------------------
     def _riders(
         self, to: NodeId, about: Sequence[NodeId] = ()
     ) -> tuple[tuple[MemberRow, ...], tuple[NodeId, ...]]:
-        """The news for a message to ``to``: bad news of itself first, then what is known of ``about``."""
+        """Return the news for a message to ``to``: first bad news about itself, then about ``about``."""
         chosen: dict[NodeId, None] = {}
         if self._table.status(to) not in {None, NodeStatus.ALIVE}:
             chosen[to] = None

@@ -3,8 +3,9 @@
 - ``records``: objects, references, tasks, buffers and waiting calls, which refer to each other.
 - ``state``: all tables of a node. Its parts: ``name_table``, ``pending`` (waiting calls), ``expiries``
   (references with an end), ``submission_queue`` (runs that wait for a place).
-- ``accounts``: who uses how much, and may use how much.
+- ``accounts``: the use and the limits of tasks, groups, principals and the node.
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.
-- ``names``: how names are made; ``type_rules`` and ``type_states``: the abilities and the state of each type.
-- ``placement``: the choice of a node where no scheduler is; ``invariants``: the check of all tables.
+- ``names``: the construction of names.
+- ``type_rules`` and ``type_states``: the abilities and the state of each type.
+- ``placement``: the choice of a node without a scheduler; ``invariants``: the check of all tables.
 """

@@ -1,8 +1,8 @@
-"""Who uses how much and may use how much: accounts of tasks, groups and principals.
+"""The use and the limits of resources, in accounts of tasks, groups, principals and the node.
 
-Accounts form chains: a task's leads to that of its parent, then to its principal's, and at last to the
-node's. The use of a task is counted along the whole chain, so that splitting work over tasks gains nothing.
-An object is counted with its creator, and with each group that it is in.
+Accounts form chains: the account of a task leads to that of its parent, then to that of its principal, and
+ends at the account of the node. The use of a task is counted along the whole chain, so that a task cannot
+evade its limit by starting children. An object is counted with its creator and with each of its groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dios.wire.types import Resource, Scope
 
 UNLIMITED: Final = 2**63 - 1
 
-# Plain numbers: a list finds its place by one in half the time that a member of an enumeration takes.
+# Plain integers: indexing a list with an int takes half the time of indexing it with an enumeration member.
 _BYTES: Final = int(Resource.BYTES)
 _VOLATILE_BYTES: Final = int(Resource.VOLATILE_BYTES)
 
@@ -29,8 +29,8 @@ _UNITS: Final = {Resource.CPU_MS: "ms of CPU time", Resource.MEMORY_BYTES: "byte
 
 
 class Defaults(Struct, frozen=True):
-    """Limits of every task, group and principal that was given none of its own, the memory of a task for
-    which its run call asks for none, and the limits of all together.
+    """The limits of every task, group and principal without limits of its own, the memory of a task whose
+    run call does not ask for any, and the limits of the whole node.
     """
 
     task: tuple[Bound, ...] = ()
@@ -41,7 +41,7 @@ class Defaults(Struct, frozen=True):
 
 
 class Account:
-    """What one task with everything it starts, one group, or one principal uses and may use."""
+    """The use and the limits of a task with its descendants, of a group, of a principal, or of the node."""
 
     __slots__ = ("bounds", "parent", "scope", "subject", "used")
 
@@ -56,17 +56,17 @@ class Account:
         self.bind(bounds)
 
     def bind(self, bounds: Iterable[Bound]) -> None:
-        """Set limits, the last for a resource counts; what is used above a new one stays."""
+        """Set these limits; of several for one resource the last counts. Use above a new limit stays."""
         for bound in bounds:
             self.bounds[bound.resource] = UNLIMITED if bound.value is None else bound.value
 
     def rebind(self, bounds: Iterable[Bound]) -> None:
-        """Have just these limits."""
+        """Replace all limits by these."""
         self.bounds[:] = [UNLIMITED] * len(Resource)
         self.bind(bounds)
 
     def require(self, resource: int, amount: int) -> None:
-        """Refuse, before anything changes, what this account or one it leads to has no room for."""
+        """Raise LimitError if ``amount`` more does not fit here or anywhere up the chain."""
         index = int(resource)
         account: Account | None = self
         while account is not None:
@@ -75,14 +75,14 @@ class Account:
             account = account.parent
 
     def charge(self, resource: Resource, amount: int) -> None:
-        """Count ``amount`` more, or less if negative, here and up the chain."""
+        """Add ``amount``, which may be negative, to the use here and up the chain."""
         account: Account | None = self
         while account is not None:
             account.used[resource] += amount
             account = account.parent
 
     def left(self, resource: Resource) -> int:
-        """How much more may be used; UNLIMITED where nothing limits it."""
+        """Return the amount that may still be used; UNLIMITED if no account of the chain limits it."""
         least = UNLIMITED
         account: Account | None = self
         while account is not None:
@@ -92,7 +92,7 @@ class Account:
         return least
 
     def refusal(self, resource: Resource, amount: int) -> LimitError:
-        """The error for ``amount`` more than fits."""
+        """Return the error for ``amount`` more than fits."""
         unit = _UNITS.get(resource, str(resource))
         whose = {
             Scope.TASK: f"task {self.subject} and all it starts",
@@ -102,33 +102,33 @@ class Account:
         }[self.scope]
         return LimitError(
             f"the limit of {self.bounds[resource]:,} {unit} for {whose} is reached: {self.used[resource]:,}"
-            f" are in use and {amount:,} more were asked for; free some, or have it raised"
-            " (see `dios limits`)",
+            f" are in use and {amount:,} more were requested. Free some, or ask for a higher limit"
+            " (see `dios limits`).",
             fingerprint=self.subject if self.scope in {Scope.TASK, Scope.GROUP} else "",
         )
 
     @property
     def generation(self) -> int:
-        """How many accounts it leads to."""
+        """The number of accounts further up the chain."""
         count, account = 0, self.parent
         while account is not None:
             count, account = count + 1, account.parent
         return count
 
     def row(self, label: str) -> messages.LimitRow:
-        """Use and limits for a person."""
+        """Return the use and the limits as a row for display."""
         found = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)
         return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), found)
 
 
 def require_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
-    """Refuse what any of the accounts has no room for."""
+    """Raise LimitError if any of the accounts has no room for ``amount`` more."""
     for account in accounts:
         account.require(resource, amount)
 
 
 def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
-    """Refuse bytes that any of the accounts has no room for."""
+    """Raise LimitError if any of the accounts has no room for ``amount`` more bytes."""
     for account in accounts:
         account.require(_BYTES, amount)
         if volatile:
@@ -136,7 +136,7 @@ def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -
 
 
 def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
-    """Count with each of the accounts, and up their chains."""
+    """Add ``amount`` to the use of each account and up its chain."""
     index = int(resource)
     for first in accounts:
         account: Account | None = first
@@ -146,7 +146,7 @@ def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> 
 
 
 def charge_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
-    """Count bytes with each of the accounts, and up their chains: the hot path of every create and write."""
+    """Add bytes to the use of each account and up its chain; every create and write calls this."""
     for first in accounts:
         account: Account | None = first
         while account is not None:
@@ -158,16 +158,16 @@ def charge_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) ->
 
 
 def require_each(accounts: Iterable[Account], resource: Resource) -> None:
-    """Refuse when an account has no room for as many as it is named times."""
+    """Raise LimitError if an account has no room for one more per occurrence in ``accounts``."""
     for account, times in Counter(accounts).items():
         account.require(resource, times)
 
 
 class Version:
-    """The bytes of one version of an object: counted until the object has moved on and nobody holds them.
+    """The bytes of one version of an object: counted until it is superseded and no buffer holds it.
 
-    Without this, whoever re-writes an object while reading its old versions would have any amount of
-    memory for the price of one. ``volatile`` ones are in memory, the others in the store.
+    Without this, a task that rewrites an object while it reads old versions could use any amount of memory
+    and be charged for one version. ``volatile`` versions are in memory, the others in the store.
     """
 
     __slots__ = ("_current", "accounts", "bytes", "holders", "volatile")
@@ -183,23 +183,23 @@ class Version:
         self.resize(size)
 
     def resize(self, size: int) -> None:
-        """The same version has another size now."""
+        """Change the size of this version."""
         if size != self.bytes:
             charge_bytes(self.accounts, size - self.bytes, volatile=self.volatile)
             self.bytes = size
 
     def hold(self) -> Version:
-        """A buffer stands for these bytes."""
+        """Count a buffer that holds these bytes."""
         self.holders += 1
         return self
 
     def release(self) -> None:
-        """A buffer does no longer."""
+        """Count a buffer less; the last one frees a superseded version."""
         self.holders -= 1
         self._settle()
 
     def supersede(self) -> None:
-        """The object has other bytes now, or is gone."""
+        """Note that the object has other bytes now, or is gone."""
         self._current = False
         self._settle()
 
@@ -209,5 +209,5 @@ class Version:
 
 
 def buffer_version(account: Account, size: int) -> Version:
-    """The bytes of a buffer that a task is writing, which are no object's yet."""
+    """Return a version for a buffer that a task is writing, whose bytes belong to no object yet."""
     return Version((account,), size, volatile=True, current=False)

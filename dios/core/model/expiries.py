@@ -1,4 +1,4 @@
-"""The references that expire, by the time of their end. ``dios.core.calls.retirement`` takes them back."""
+"""The references that expire, by time. ``dios.core.calls.retirement`` takes them back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _Key: TypeAlias = tuple[TaskId, RefId]
 
 
 def _key(reference: Reference) -> _Key:
-    # Another node chose the ids of references to its objects: alone they need not be unique here.
+    # Another node chose the ids of references to its objects, so that these ids need not be unique here.
     return reference.task.id, reference.id
 
 
 class ExpiryTable:
-    """References with an end, by the moment of it."""
+    """The references with an end, ordered by the moment of their end."""
 
     __slots__ = ("_living", "_moments")
 
@@ -27,7 +27,7 @@ class ExpiryTable:
         self._moments: list[tuple[int, _Key]] = []
 
     def add(self, reference: Reference) -> None:
-        """Note a reference's end."""
+        """Add a reference that expires."""
         self._living[_key(reference)] = reference
         heapq.heappush(self._moments, (reference.expires_ns, _key(reference)))
         if len(self._moments) > 2 * len(self._living) + limits.STALE_TIMERS_MAX:
@@ -35,17 +35,17 @@ class ExpiryTable:
             heapq.heapify(self._moments)
 
     def forget(self, reference: Reference) -> None:
-        """The reference is gone already."""
+        """Remove a reference that is gone already."""
         self._living.pop(_key(reference), None)
 
     def next(self) -> int | None:
-        """When the next one goes."""
+        """Return the moment at which the next reference expires, or None."""
         while self._moments and self._moments[0][1] not in self._living:
             heapq.heappop(self._moments)
         return self._moments[0][0] if self._moments else None
 
     def due(self, now: int) -> list[Reference]:
-        """Those whose time has come, the earliest first; they stay in the table until they are gone."""
+        """Return the expired references, the earliest first; they stay in the table until removed."""
         found: list[Reference] = []
         while self._moments and self._moments[0][0] <= now:
             reference = self._living.get(heapq.heappop(self._moments)[1])

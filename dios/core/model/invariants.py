@@ -18,7 +18,7 @@ from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, Ta
 
 
 def check(state: State) -> None:
-    """Raise InvariantError naming the first thing that is not as it must be."""
+    """Raise InvariantError for the first invariant that does not hold."""
     _check_references(state)
     _check_counters(state)
     _check_names(state)
@@ -35,18 +35,18 @@ def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a s
 
 
 def _check_references(state: State) -> None:
-    """Reference counts are exact, no reference stands in two tables, ids and slots are unique."""
+    """Check that reference counts are exact, each reference is in one table, ids and slots are unique."""
     counted: dict[int, dict[int, Reference]] = {}
     seen: set[int] = set()
     for task in state.everybody():
         slots: set[int] = set()
         for reference in task.table:
-            _require(id(reference) not in seen, "a reference stands in two tables")
+            _require(id(reference) not in seen, "a reference is in two tables")
             seen.add(id(reference))
-            _require(reference.task is task, "a reference stands in a foreign table")
+            _require(reference.task is task, "a reference is in the table of another task")
             _require(reference.slot not in slots, "two references share a slot")
             slots.add(reference.slot)
-            _require(reference.permissions in Permission.ALL, "a reference has rights there are not")
+            _require(reference.permissions in Permission.ALL, "a reference has unknown permissions")
             if reference.object.home:
                 _check_stand_in(state, reference)
                 continue
@@ -54,7 +54,7 @@ def _check_references(state: State) -> None:
                 counted.setdefault(reference.object.id, {})[reference.id] = reference
                 _require(
                     state.objects.get(reference.object.id) is reference.object,
-                    "a reference leads to an object the node does not know",
+                    "a reference leads to an object that is not in the node's tables",
                 )
         _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
     for target in state.objects.values():
@@ -63,29 +63,29 @@ def _check_references(state: State) -> None:
         _require(target.watchers == away, "other nodes' references are not counted exactly")
         _require(not target.zombie, "a zombie is still in the node's tables")
         forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
-        # What the store brought back counts from its first reference on (§4.2, Persistence).
+        # A recovered durable object is counted from its first reference on (§4.2, Persistence).
         reinstated = target.recorded is not None and not target.ticket
-        _require(not forgotten or target.pinned > 0 or reinstated, "an unreferenced counted object lives on")
+        _require(not forgotten or target.pinned > 0 or reinstated, "an object without references exists")
 
 
 def _check_stand_in(state: State, reference: Reference) -> None:
-    """A reference to an object of another node is to the one proxy for it, and counts with it."""
+    """Check that a reference to an object of another node leads to its only proxy and is counted there."""
     target = reference.object
     cluster = state.cluster
-    _require(cluster is not None and not reference.task.home, "a stand-in is for tasks of this node")
+    _require(cluster is not None and not reference.task.home, "a task of another node has a proxy object")
     if cluster is not None:
         found = cluster.peers[target.home].proxies.get(target.id)
-        _require(found is target, "a stand-in that nobody knows")
-        _require(target.references.get(reference.id) is reference, "a stand-in does not know its reference")
+        _require(found is target, "a proxy object is not in the table of its node")
+        _require(target.references.get(reference.id) is reference, "a proxy object lacks its reference")
 
 
 def _check_counters(state: State) -> None:
-    """a_r and a_w are exactly the active requests."""
+    """Check that a_r and a_w are exactly the numbers of active requests."""
     active: dict[int, list[int]] = {}
     for task in state.everybody():
         for buffer in task.buffers.values():
-            _require(buffer.reference.task is task, "a buffer is in a foreign table")
-            _require(buffer.id in buffer.reference.buffers, "a buffer its reference does not know")
+            _require(buffer.reference.task is task, "a buffer is in the table of another task")
+            _require(buffer.id in buffer.reference.buffers, "a buffer is missing from its reference")
             if buffer.active:
                 _require(not buffer.object.zombie, "a request is active on a zombie")
                 pair = active.setdefault(buffer.object.id, [0, 0])
@@ -96,7 +96,7 @@ def _check_counters(state: State) -> None:
 
 
 def _check_names(state: State) -> None:
-    """The name table maps exactly the living named objects, once for each of their groups."""
+    """Check that the name table has exactly the living named objects, once for each of their groups."""
     expected: dict[bytes, set[int]] = {}
     for target in state.objects.values():
         if target.name is not None:
@@ -105,11 +105,11 @@ def _check_names(state: State) -> None:
     found = {key: {target.id for target in entry} for key, entry in state.names.items()}
     _require(found == expected, "the name table does not match the objects")
     for owner, home in state.homes.items():
-        _require(_is_group(home) and home.owner == owner, "a principal's home is gone or another's")
+        _require(_is_group(home) and home.owner == owner, "a home group is gone or has another owner")
     for group_name, group_object in state.groups.items():
         _require(
             _is_group(group_object) and group_object.name == group_name,
-            "the group table holds what is no group",
+            "the group table has an object that is not a group",
         )
 
 
@@ -118,30 +118,30 @@ def _is_group(target: PhysicalObject) -> bool:
 
 
 def _check_pending(state: State) -> None:
-    """Every waiting call belongs to a living task and waits on what it says."""
+    """Check that every waiting call belongs to a living task and that its objects would wake it."""
     for row in state.pending:
-        _require(row.task.alive, "a call of an ended task waits")
-        _require(row.task.pending.get(row.seq) is row, "a waiting call its task does not know")
+        _require(row.task.alive, "a call of an ended task is waiting")
+        _require(row.task.pending.get(row.seq) is row, "a waiting call is missing from its task")
         for target in row.watched:
-            _require(row.key in target.waiters or target.zombie, "a waiting call nobody would wake")
+            _require(row.key in target.waiters or target.zombie, "a waiting call is missing from its object")
 
 
 def _check_delegations(state: State) -> None:
-    """Every line of delegations runs through living references, and none outlives what it came from."""
+    """Check that delegations run through living references, and none outlives its origin."""
     for task in state.everybody():
         for reference in task.table:
             origin = reference.origin
             if origin is not None:
                 _require(origin.id in origin.task.table, "a delegation comes from a reference that is gone")
-                _require(origin.descendants.get(reference.id) is reference, "an unknown descendant")
+                _require(origin.descendants.get(reference.id) is reference, "an origin lacks a descendant")
                 limited = origin.expires_ns == 0 or 0 < reference.expires_ns <= origin.expires_ns
-                _require(limited, "a delegation lives longer than what it came from")
+                _require(limited, "a delegation expires later than the reference it came from")
             for other in reference.descendants.values():
-                _require(other.origin is reference, "a descendant of another reference")
+                _require(other.origin is reference, "a descendant has another origin")
 
 
 def _check_accounts(state: State) -> None:
-    """What the accounts say is used is what the tables hold."""
+    """Check that the use in every account is what the tables hold."""
     expected: dict[int, tuple[Account, list[int]]] = {}
 
     def count(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
@@ -176,15 +176,15 @@ def _check_accounts(state: State) -> None:
     for principal in state.principals.values():
         count([principal], Resource.OBJECTS, 0)
     for account, used in expected.values():
-        used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # what ended tasks used stays counted
+        used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # the CPU time of ended tasks stays counted
         _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
 
 
 def _check_task(task: Holder) -> None:
     if task.state is TaskState.ENDED:
         _require(not len(task.table), "an ended task holds references")
-        _require(not task.buffers and not task.pending, "an ended task holds buffers or waits")
+        _require(not task.buffers and not task.pending, "an ended task has buffers or waiting calls")
     if isinstance(task, LocalHolder):
         unread = task.events or task.lost_events
-        _require(task.alive or not unread, "an ended task keeps events that nobody can read")
+        _require(task.alive or not unread, "an ended task has unread events")
         _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

@@ -11,7 +11,7 @@ from dios.wire.types import Mode, Semantics
 
 
 def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool) -> None:
-    """Let an idle buffer serve another reference, for good or until it is given back."""
+    """Associate an idle buffer with another reference, for good or until it is given back."""
     if borrow:
         buffer.owner = buffer.reference
         buffer.lent = (buffer.mode, buffer.offset, buffer.length)
@@ -20,14 +20,15 @@ def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool)
     buffer.reference = reference
     buffer.object = reference.object
     buffer.mode = mode
-    buffer.committed = False  # what was committed was another object's
+    buffer.committed = False  # the last commit was on another object
     reference.buffers[buffer.id] = buffer
     buffer.recount()
 
 
 def give_back(buffer: Buffer) -> None:
-    """Return a borrowed buffer to its owner, as it was but without a request: what its last one had
-    seen says nothing about the owner's object any more.
+    """Return a borrowed buffer to its owner with its former mode and range, but without a request.
+
+    The counters that its last request saw are those of another object, so they are dropped.
     """
     owner = buffer.owner
     if owner is None or buffer.lent is None:
@@ -42,7 +43,7 @@ def give_back(buffer: Buffer) -> None:
 
 
 def admits(target: PhysicalObject, level: Semantics) -> bool:
-    """Whether an acquire at ``level``, to read or to write, is admitted beside the requests active now."""
+    """Return True if an acquire at ``level``, to read or to write, may run with the active requests."""
     if level is Semantics.ANY:
         return True
     if level is Semantics.EXCL:
@@ -53,7 +54,7 @@ def admits(target: PhysicalObject, level: Semantics) -> bool:
 
 
 def begin(buffer: Buffer, level: Semantics) -> None:
-    """Count an admitted request as active and remember the versions it starts from."""
+    """Count an admitted request as active and record the counters that it starts from."""
     target = buffer.object
     target.admissions += 1
     if buffer.mode is Mode.READ:
@@ -75,7 +76,7 @@ def _remember(buffer: Buffer) -> None:
 
 
 def holds(buffer: Buffer) -> bool:
-    """Whether the semantics held from the acquire until now: the commit's answer."""
+    """Return True if the semantics held from the acquire until now, which is the result of a commit."""
     target = buffer.object
     if buffer.seen_dirty != target.dirty:
         return False
@@ -99,7 +100,7 @@ def holds(buffer: Buffer) -> bool:
 
 
 def settle(buffer: Buffer, *, valid: bool) -> None:
-    """End the commit stage: exact counters, and versions only for a valid one."""
+    """End the commit stage: correct the active counters, and count a version if the commit is valid."""
     deactivate(buffer)
     buffer.committed = True
     target = buffer.object
@@ -114,16 +115,16 @@ def settle(buffer: Buffer, *, valid: bool) -> None:
 
 
 def abort(buffer: Buffer) -> None:
-    """End an active request that will not commit: released, its task dead, its object gone."""
+    """End an active request that will not commit: it was released, its task ended or its object is gone."""
     if buffer.active:
         deactivate(buffer)
         if buffer.raw:
-            # The bytes may have been touched already: whoever is active now must not trust them.
+            # The bytes may have been changed already: requests that are active now must not trust them.
             buffer.object.dirty += 1
 
 
 def deactivate(buffer: Buffer) -> None:
-    """Take the request off the active counters, once."""
+    """Remove the request from the active counters; a second call has no effect."""
     if not buffer.active:
         return
     buffer.active = False

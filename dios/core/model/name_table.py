@@ -8,7 +8,7 @@ from dios.ids import InternalName
 
 
 class NameTable:
-    """One hash table for the whole node; an entry is the local physical objects in creation order."""
+    """One hash table for the whole node; an entry holds local physical objects in creation order."""
 
     __slots__ = ("_entries",)
 
@@ -19,14 +19,14 @@ class NameTable:
         return len(self._entries)
 
     def insert(self, target: PhysicalObject) -> None:
-        """Map one internal name for each of the object's groups; an anonymous object has none."""
+        """Map one internal name for each of the object's groups; an anonymous object gets none."""
         if target.name is None:
             return
         for group in target.groups:
             self._entries.setdefault(internal_name(target.name, group), {})[target.id] = target
 
     def remove(self, target: PhysicalObject) -> None:
-        """Unmap the object; the name goes with its last physical object."""
+        """Unmap the object; a name without objects leaves the table."""
         if target.name is None:
             return
         for group in target.groups:
@@ -36,9 +36,9 @@ class NameTable:
                 del self._entries[key]
 
     def find(self, key: InternalName) -> tuple[PhysicalObject, ...]:
-        """The physical objects mapped under an internal name."""
+        """Return the physical objects mapped under an internal name."""
         return tuple(self._entries.get(key, {}).values())
 
     def items(self) -> list[tuple[InternalName, tuple[PhysicalObject, ...]]]:
-        """Every entry, for the invariants."""
+        """Return all entries."""
         return [(key, tuple(entry.values())) for key, entry in self._entries.items()]

@@ -1,4 +1,4 @@
-"""External and internal names: how they are made (thesis §4.3.1).
+"""The construction of external and internal names (thesis §4.3.1).
 
 ``dios.wire.nametext`` writes names as text.
 """
@@ -27,42 +27,42 @@ NETWORK: Final = 3
 
 
 def internal_name(name: Name, group: Name) -> InternalName:
-    """H(external name || external name of the group): what the name table is keyed by."""
+    """Return H(external name || external name of the group), the key of the name table."""
     return InternalName(blake3(name + group).digest())
 
 
 def deterministic_name(task: Name, counter: int) -> Name:
-    """The ``counter``-th deterministic creation of the task of that name."""
+    """Return the name of the ``counter``-th deterministic creation of the task with this name."""
     return Name(blake3(_DETERMINISTIC + task + counter.to_bytes(8, "big")).digest())
 
 
 def child_task_name(task: Name, counter: int) -> Name:
-    """The ``counter``-th task started by the task of that name."""
+    """Return the name of the ``counter``-th child of the task with this name."""
     return Name(blake3(_TASK + task + counter.to_bytes(8, "big")).digest())
 
 
 def log_name(task: Name) -> Name:
-    """The name of what the task of that name wrote."""
+    """Return the name of the log with the output of the task with this name."""
     return Name(blake3(_LOG + task).digest())
 
 
 def logs_group(home: Name) -> Name:
-    """The group of the logs of a principal, which whoever knows its home group knows."""
+    """Return the name of the group of a principal's logs, which follows from its home group's name."""
     return Name(blake3(_LOGS + home).digest())
 
 
 def home_name(secret: bytes, principal: str) -> Name:
-    """The name of a principal's home group: the same on every node that knows the cluster's secret."""
+    """Return the name of a principal's home group: the same on every node with the cluster's secret."""
     return Name(blake3(_HOME + principal.encode(), key=secret).digest())
 
 
 def group_name(secret: bytes, random: bytes, owner: str) -> Name:
-    """A name that says, to who knows the secret, whose group it is: random bytes, and their seal."""
+    """Return a name from random bytes and a seal, by which a holder of the secret recognises the owner."""
     return Name(random + _seal(secret, random, owner))
 
 
 def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
-    """Whether ``group_name`` made the name for this owner."""
+    """Return True if ``group_name`` made the name for this owner."""
     half = NAME_BYTES // 2
     return bool(secret) and compare_digest(name[half:], _seal(secret, name[:half], owner))
 
@@ -72,14 +72,14 @@ def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
 
 
 def special_name(number: int) -> Name:
-    """The well-known name of a default resource: zero bytes and a 16-bit number."""
+    """Return the well-known name of a default resource: zero bytes and a 16-bit number."""
     if not 0 < number < SPECIAL_NAMES_MAX:
-        raise ValueError(f"special names are numbered 1 to {SPECIAL_NAMES_MAX - 1}, not {number}")
+        raise ValueError(f"a special name has a number from 1 to {SPECIAL_NAMES_MAX - 1}, not {number}")
     return Name(_SPECIAL_PREFIX + number.to_bytes(2, "big"))
 
 
 def special_number(name: bytes) -> int:
-    """The number of a special name, 0 for every other name."""
+    """Return the number of a special name, 0 for every other name."""
     if not name.startswith(_SPECIAL_PREFIX):
         return 0
     return int.from_bytes(name[-2:], "big")

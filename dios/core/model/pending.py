@@ -34,7 +34,7 @@ class PendingTable:
         return iter(list(self._rows.values()))
 
     def has(self, row: Pending) -> bool:
-        """Whether this very call waits still."""
+        """Return True if this very call is still waiting."""
         return self._rows.get(row.key) is row
 
     def find(self, call: CallId) -> Pending | None:
@@ -43,9 +43,11 @@ class PendingTable:
         return row if row is not None and row.number == call[2] else None
 
     def add(self, row: Pending) -> None:
-        """Let a call wait; bounded for each task."""
+        """Add a waiting call. The number of waiting calls of each task is bounded."""
         if row.key in self._rows:
-            raise InvalidError(f"sequence number {row.seq} is waiting already")
+            raise InvalidError(
+                f"sequence number {row.seq} belongs to a call that is still waiting; use another number"
+            )
         self.require_room(row.task)
         row.number = self._next_number
         self._next_number += 1
@@ -63,19 +65,25 @@ class PendingTable:
         if deadline is None:
             return
         heapq.heappush(self._deadlines, (deadline, *row.key))
-        # Most calls are answered long before their deadline, and leave their entry behind.
+        # Most calls are answered long before their deadline, and their entry stays in the heap.
         if len(self._deadlines) > 2 * len(self._rows) + limits.STALE_TIMERS_MAX:
             self._deadlines = [entry for entry in self._deadlines if self._live(entry)]
             heapq.heapify(self._deadlines)
 
     def require_room(self, task: Holder) -> None:
-        """Refuse one more waiting call; for calls that change something before they wait."""
+        """Raise LimitError if the task may not wait in one more call.
+
+        Calls that change something before they wait must check this first.
+        """
         task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
-            raise LimitError(f"{limits.PENDING_PER_TASK_MAX} calls of this task wait already")
+            raise LimitError(
+                f"the call would have to wait, and {limits.PENDING_PER_TASK_MAX} calls of this task wait"
+                " already, which is the maximum. Wait for one of them, or cancel one."
+            )
 
     def remove(self, row: Pending) -> None:
-        """Forget a call that is answered or given up."""
+        """Remove a call that is answered or cancelled."""
         del self._rows[row.key]
         del row.task.pending[row.seq]
         row.task.account.charge(Resource.REQUESTS, -1)
@@ -83,14 +91,14 @@ class PendingTable:
             target.waiters.pop(row.key, None)
 
     def next_deadline(self) -> int | None:
-        """When the earliest time limit passes."""
+        """Return the earliest deadline of a waiting call, or None."""
         heap = self._deadlines
         while heap and not self._live(heap[0]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def expired(self, now: int) -> list[Pending]:
-        """The calls whose time has passed, earliest first; they stay in the table."""
+        """Return the calls whose deadline has passed, earliest first; they stay in the table."""
         late: list[Pending] = []
         heap = self._deadlines
         while heap and heap[0][0] <= now:

@@ -1,4 +1,4 @@
-"""The choice of a node for a task when no scheduler is there: an interface, and the simplest policy."""
+"""The choice of a node for a task in a cluster without a scheduler: an interface, and the simplest policy."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from dios.wire.types import NodeStatus
 
 
 class Placement(Protocol):
-    """Chooses one of the candidates, which are other nodes that live, or this one.
+    """A policy that chooses a node for a task among this node and the other living nodes.
 
-    It must not wait, and gives the same answer to the same question.
+    It must not wait, and must return the same result for the same arguments.
     """
 
     def choose(self, candidates: Sequence[MemberRow], own: MemberRow, asked: Limits) -> MemberRow:
-        """The node for a task with these limits, of which 0 means that nothing was said; always one."""
+        """Return the node for a task with these limits, where a limit of 0 was not given."""
         ...
 
 
 class LeastLoaded:
-    """The node with the fewest tasks for each processor; of equal ones this one, then the first by name.
+    """The node with the fewest tasks per processor; a tie goes to this node, then to the first by name.
 
-    A draining node gets no task, and a suspect only when nothing else is left. Nodes that have less free
-    memory than the task may use come after all others: a limit is no forecast, so they are not excluded.
-    When everybody is draining the task stays here, where it was asked for.
+    A draining node gets no task, and a suspect only if there is no other node. Nodes with less free memory
+    than the limit of the task come after all others. They are not excluded, because a limit does not
+    predict the use. If all nodes are draining the task stays on this node, where the run was requested.
     """
 
     def choose(self, candidates: Sequence[MemberRow], own: MemberRow, asked: Limits) -> MemberRow:
-        """The node for a task with these limits."""
+        """Return the node for a task with these limits."""
 
         def reluctance(one: MemberRow) -> tuple[bool, bool, float, bool, str, int]:
             return (

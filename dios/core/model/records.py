@@ -1,9 +1,9 @@
 """The records of a node: objects, references, tasks, buffers and waiting calls (thesis §4.2, §4.5, §4.7).
 
-They refer to each other, so that they are one module. They hold data and the operations on one record; the
-tables that hold them are in ``dios.core.model.state``, and what calls do with them is in
-``dios.core.calls``. In this order: waiting calls, physical objects, references and a task's table of them,
-buffers and the requests on them, how a task was started, and tasks.
+They refer to each other, so they share one module. They hold data and the operations on one record. The
+tables of records are in ``dios.core.model.state``, and the system calls on them are in ``dios.core.calls``.
+In this order: waiting calls, physical objects, references and a task's table of them, buffers and the
+requests on them, the start of a task, and tasks.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ RequestId: TypeAlias = tuple[NodeId, int]
 
 # -- waiting calls ----------------------------------------------------------------------------------
 class Progress(Struct):
-    """The base of what a waiting call has gathered so far (``dios.core.remote.continuations``)."""
+    """The base of the intermediate results of a waiting call (``dios.core.remote.continuations``)."""
 
 
 class Pending:
     """One waiting call and the objects whose change may finish it.
 
-    ``deadline`` is when to look again at the latest, ``limit`` when the caller's timeout ends. ``requests``
-    are requests to other nodes, and ``progress`` is what their answers have brought so far. ``number`` tells
-    this call from an earlier one with the same sequence number; the table assigns it.
+    ``deadline`` is the latest moment for the next check, and ``limit`` is the end of the caller's timeout.
+    ``requests`` are requests to other nodes, and ``progress`` holds the results of those that are answered.
+    The table assigns ``number``, which distinguishes this call from an earlier one with the same sequence
+    number.
     """
 
     __slots__ = ("call", "deadline", "limit", "number", "progress", "requests", "seq", "task", "watched")
@@ -84,12 +85,12 @@ class Pending:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Unique among all waiting calls."""
+        """The task and the sequence number, unique among all waiting calls."""
         return (self.task.id, self.seq)
 
     @property
     def id(self) -> CallId:
-        """The name of this very call in continuations."""
+        """The id by which continuations refer to this very call."""
         return (self.task.id, self.seq, self.number)
 
 
@@ -102,13 +103,13 @@ _ON_DISK = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM})
 class PhysicalObject:
     """One physical object with its four counters (§4.7) and its life cycle.
 
-    ``references`` are those that count: empty once the object is a zombie. ``pinned`` stands for the
-    node's own interests, beside references. ``ticket`` is the last store operation on the object;
-    ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are whom
-    it is counted with: its creator first, then ``sharing``, its groups; none for what the node makes itself.
-    ``account`` and ``limits`` are a group's own. ``raw_memory`` says that its writers have memory of its own
-    to write, and ``retirements`` how often references to it were taken back. ``shown`` is a fingerprint
-    that another node gave it.
+    ``references`` are those that count: empty once the object is a zombie. ``pinned`` counts the node's own
+    reasons to keep the object in addition to references. ``ticket`` is the last store operation on the
+    object; ``undo`` has, for each operation not known to be durable, the record before it. ``accounts`` are
+    those that the object is counted with: its creator's first, then ``sharing``, those of its groups. They
+    are empty for objects that the node makes itself. ``account`` and ``limits`` are those of a group.
+    ``raw_memory`` is set once writers change the object's own memory, and ``retirements`` is the number of
+    times that references to it were taken back. ``shown`` is a fingerprint that another node gave it.
     """
 
     __slots__ = (
@@ -176,13 +177,13 @@ class PhysicalObject:
         )
         self.home = _HERE  # of a proxy: the node that has the object
         self.place = ("", "")  # name and rack of the node that has it
-        self.watchers: dict[NodeId, int] = {}  # how many references tasks of other nodes have to it
+        self.watchers: dict[NodeId, int] = {}  # node -> number of references that its tasks have
         self.size = 0
         self.v_r = 0
         self.v_w = 0
         self.a_r = 0
         self.a_w = 0
-        self.admissions = 0  # beside the four: a request that came and went without committing
+        self.admissions = 0  # all admitted requests, also those that came and went without a commit
         self.dirty = 0  # failed writes that had already touched raw bytes
         self.zombie = False
         self.pinned = 0
@@ -203,21 +204,21 @@ class PhysicalObject:
 
     @property
     def persistence(self) -> Persistence:
-        """Durable exactly when the store holds a record of it."""
+        """DURABLE exactly when the store holds a record of the object."""
         return Persistence.DURABLE if self.recorded is not None else Persistence.VOLATILE
 
     @property
     def gone(self) -> bool:
-        """Whether I/O on it would not wait, but fail or tell of its end."""
+        """True if I/O on the object would not wait, but fail or return its end."""
         return self.zombie
 
     @property
     def volatile(self) -> bool:
-        """Whether its bytes are in memory."""
+        """True if the object's bytes are in memory."""
         return self.type not in _ON_DISK
 
     def record(self) -> ObjectRecord:
-        """What the store keeps of this object as it is now."""
+        """Return the record of the object's current attributes for the store."""
         return ObjectRecord(
             object=self.id,
             name=self.name,
@@ -234,7 +235,7 @@ class PhysicalObject:
 
     @classmethod
     def from_record(cls, record: ObjectRecord, accounts: tuple[Account, ...] = ()) -> PhysicalObject:
-        """Reinstate an object at start (§4.2, Persistence)."""
+        """Return an object that the store recovered at start (§4.2, Persistence)."""
         made = cls(
             record.object,
             record.type,
@@ -249,7 +250,7 @@ class PhysicalObject:
         return made
 
     def restore(self, record: ObjectRecord) -> None:
-        """Go back to what the store holds, after a write that could not be made durable."""
+        """Return to the stored record, after a write that could not be made durable."""
         self.size = record.size
         if is_blob(self.type) or self.type is ObjectType.DURABLE_STREAM:
             self.version.resize(record.size)
@@ -259,11 +260,11 @@ class PhysicalObject:
         self.recorded = record
 
     def growth(self, size: int) -> int:
-        """How many more bytes are counted once the next version has ``size``."""
+        """Return the number of bytes by which the use grows once the next version has ``size``."""
         return size - (0 if self.version.holders and not self.raw_memory else self.version.bytes)
 
     def rewritten(self, size: int) -> None:
-        """A write was committed: the next version, or the same memory with other bytes."""
+        """Note a committed write: the next version, or the same memory with other bytes."""
         self.size = size
         if self.raw_memory:
             self._widen(size)
@@ -273,8 +274,9 @@ class PhysicalObject:
             self._replace(size)
 
     def opened_raw(self, size: int) -> None:
-        """A task gets the object's own memory of ``size`` bytes to write. That never shrinks again, whether
-        the write is committed or not.
+        """Note that a task gets the object's own memory of ``size`` bytes to write.
+
+        This memory never shrinks again, also if the write is not committed.
         """
         if not self.raw_memory and self.version.holders:
             self._replace(size)
@@ -282,13 +284,13 @@ class PhysicalObject:
         self._widen(size)
 
     def disown(self) -> None:
-        """It is counted with nobody any more."""
+        """Remove the object from all accounts."""
         self.version.supersede()
         self.accounts = self.sharing = ()
         self.version = Version((), self.size, volatile=self.volatile)
 
     def watch(self, node: NodeId, change: int) -> None:
-        """Tasks of another node have so many references more, or less, to this."""
+        """Change by ``change`` the number of references that tasks of another node have to this object."""
         count = self.watchers.get(node, 0) + change
         if count:
             self.watchers[node] = count
@@ -305,7 +307,7 @@ class PhysicalObject:
 
 # -- references -------------------------------------------------------------------------------------
 class Provenance(enum.Enum):
-    """How a task came by a reference; Table 4.2 depends on it for groups."""
+    """The way in which a task got a reference; Table 4.2 depends on it for groups."""
 
     INITIAL = "initial"
     CREATED = "created"
@@ -314,10 +316,10 @@ class Provenance(enum.Enum):
 
 
 class Reference:
-    """The private part: holder, object, rights, open buffers, and the place of the public part.
+    """The private part: holder, object, permissions, open buffers, and the slot of the public part.
 
-    ``origin`` is the reference that it was delegated from and ``descendants`` are those delegated from it,
-    which are taken back with it; ``expires_ns`` is when it goes by itself, 0 for never.
+    ``origin`` is the reference from which it was delegated, and ``descendants`` are those delegated from it,
+    which are taken back with it. It expires at ``expires_ns``, or never if that is 0.
     """
 
     __slots__ = (
@@ -356,7 +358,7 @@ class Reference:
         self.provenance: Final = provenance
         self.slot: Final = slot
         self.label: Final = label
-        self.position = 0  # how far this holder has read a console
+        self.position = 0  # the end of what this holder has read of a console
         self.buffers: dict[BufferId, Buffer] = {}
         self.origin = origin
         self.descendants: dict[RefId, Reference] = {}
@@ -366,7 +368,7 @@ class Reference:
             origin.descendants[ref_id] = self
 
     def public(self) -> messages.Reference:
-        """The public part as the holder sees it now (§4.5.1)."""
+        """Return the public part as the holder sees it now (§4.5.1)."""
         target = self.object
         return messages.Reference(
             ref=self.id,
@@ -392,7 +394,7 @@ class Reference:
         )
 
     def disown(self) -> None:
-        """Leave the line of delegations: what was delegated from here comes from where this came from."""
+        """Leave the chain of delegations: connect the descendants of this reference to its origin."""
         origin = self.origin
         if origin is None and not self.descendants:
             return
@@ -405,12 +407,12 @@ class Reference:
 
 
 def narrowed(held: Permission, wanted: int) -> Permission:
-    """Rights after a delegation: only ever fewer (Table 4.3, permissions)."""
+    """Return the permissions after a delegation, which can only remove some (Table 4.3, permissions)."""
     return held & Permission(wanted & int(Permission.ALL))
 
 
 def earlier(one: int, other: int) -> int:
-    """The earlier of two moments, of which 0 is never."""
+    """Return the earlier of two moments, where 0 means never."""
     return min(one or other, other or one)
 
 
@@ -434,15 +436,15 @@ class ReferenceTable:
         return ref_id in self._references
 
     def require_room(self, count: int = 1) -> None:
-        """Refuse before anything changes when ``count`` more references would not fit."""
+        """Raise LimitError if ``count`` more references do not fit."""
         if len(self._references) + count > limits.REFERENCES_PER_TASK_MAX:
             raise LimitError(
                 f"the task holds {len(self._references)} of at most {limits.REFERENCES_PER_TASK_MAX}"
-                " references; delete some first"
+                " references. Delete some, then try again."
             )
 
     def take_slot(self) -> int:
-        """A free slot of the public page; slots are re-used, ids never."""
+        """Return a free slot of the public page; slots are re-used, ids never."""
         if self._free:
             return self._free.pop()
         slot = self._next_slot
@@ -450,26 +452,31 @@ class ReferenceTable:
         return slot
 
     def insert(self, reference: Reference) -> None:
-        """Add a fresh reference."""
+        """Add a new reference."""
         self._references[reference.id] = reference
 
     def get(self, ref_id: int) -> Reference:
-        """The caller's own reference; raises BadReferenceError for all others alike."""
+        """Return one of the task's own references.
+
+        Raises:
+            BadReferenceError: the task has no such reference. It is the same error for a deleted reference,
+                one of another task, and one that never existed.
+        """
         reference = self._references.get(ref_id)
         if reference is None:
-            raise BadReferenceError("no such reference in this task; it was deleted, or is another task's")
+            raise BadReferenceError("this task has no such reference: it was deleted, or is another task's")
         return reference
 
     def find(self, ref_id: int) -> Reference | None:
-        """The caller's own reference, or None."""
+        """Return one of the task's own references, or None."""
         return self._references.get(ref_id)
 
     def holding(self, target: PhysicalObject) -> list[Reference]:
-        """The references to one object."""
+        """Return the references to one object."""
         return [reference for reference in self._references.values() if reference.object is target]
 
     def remove(self, ref_id: RefId) -> None:
-        """Forget a reference and free its slot."""
+        """Remove a reference and free its slot."""
         reference = self._references.pop(ref_id)
         self._free.append(reference.slot)
 
@@ -478,11 +485,11 @@ class ReferenceTable:
 class Buffer:
     """A buffer and the I/O request on it.
 
-    ``reference`` is who it is associated with now; while it is borrowed, ``owner`` is whose it is and
-    ``lent`` its mode and range there. ``bare`` marks a request acquired with IOV_NONE, which has no
-    bytes. The ``seen_`` fields are the object's counters as of the acquire, or of this request's own
-    last successful commit. ``held`` are the bytes that the buffer keeps from going, and ``accounts``
-    whom it is counted with.
+    ``reference`` is the one that the buffer serves now. While it is borrowed, ``owner`` is the reference
+    that it belongs to and ``lent`` has its mode and range there. ``bare`` marks a request acquired with
+    IOV_NONE, which has no bytes. The ``seen_`` fields are the object's counters at the acquire, or at this
+    request's own last successful commit. ``held`` is the version whose bytes the buffer keeps, and
+    ``accounts`` are those that it is counted with.
     """
 
     __slots__ = (
@@ -527,13 +534,13 @@ class Buffer:
         self.seen_dirty = 0
 
     def stand_for(self, version: Version) -> None:
-        """The buffer has these bytes from now on, and no longer those that it had."""
+        """Hold this version from now on, and release the former one."""
         former, self.held = self.held, version.hold()
         if former is not None:
             former.release()
 
     def recount(self) -> None:
-        """It serves another object: count it with that one's groups, and with those of its owner."""
+        """Count the buffer with the groups of the object that it serves now, and with those of its owner."""
         charge_all(self.accounts, Resource.REQUESTS, -1)
         lender = () if self.owner is None else self.owner.object.sharing
         counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
@@ -542,15 +549,15 @@ class Buffer:
 
     @property
     def raw(self) -> bool:
-        """Whether the task writes the object's own bytes through this buffer."""
+        """True if the task writes the object's own bytes through this buffer."""
         return self.mode is Mode.WRITE and self.object.buffering is Buffering.RAW and not self.bare
 
 
 class RemoteBuffer:
-    """A buffer here, and the request over there that it belongs to.
+    """A buffer on this node for a request on an object of another node.
 
-    ``held`` are its bytes, counted with the task. It is no ``Buffer``: its request is
-    counted over there.
+    ``held`` are its bytes, counted with the task. It is not a ``Buffer`` because the other node counts its
+    request.
     """
 
     __slots__ = ("held", "id", "length", "mode", "offset", "reference", "remote")
@@ -569,7 +576,7 @@ class RemoteBuffer:
 
 # -- how a task was started -------------------------------------------------------------------------
 class Reserved(Struct, frozen=True):
-    """What is set aside for a task while it runs."""
+    """The resources that are reserved for a task while it runs."""
 
     memory_bytes: int = 0
     cpu_ms: int = 0
@@ -583,10 +590,10 @@ class ChildIdentity(Struct, frozen=True):
 
 
 class HandedReference(Struct, frozen=True):
-    """One reference that a task was handed; ``v_w`` is the object's version then.
+    """A reference that was passed to a task at its start; ``v_w`` is the object's version at that moment.
 
-    ``expires_ns`` is when the reference that it came from goes by itself, 0 for never, and ``retirements``
-    how often the object's references had been taken back.
+    ``expires_ns`` is the moment at which the reference that it came from expires, 0 for never.
+    ``retirements`` is the number of times that the object's references had been taken back by then.
     """
 
     object: PhysicalObject
@@ -598,12 +605,12 @@ class HandedReference(Struct, frozen=True):
     retirements: int
 
     def lost(self, now: int) -> bool:
-        """Whether nobody may be handed it again: it is no more, or was taken back since."""
+        """Return True if the reference cannot be passed again: it expired or was taken back since."""
         over = 0 < self.expires_ns <= now
         return over or self.object.zombie or self.object.retirements != self.retirements
 
     def row(self) -> messages.HandedRow:
-        """For a person."""
+        """Return the reference as a row for display."""
         target = self.object
         return messages.HandedRow(
             fingerprint=target.fingerprint,
@@ -630,7 +637,7 @@ class Recipe(Struct, frozen=True):
 
     @property
     def executable(self) -> PhysicalObject:
-        """What the task runs."""
+        """The object with the task's program."""
         return self.program.object
 
 
@@ -638,10 +645,10 @@ class Recipe(Struct, frozen=True):
 
 
 class Holder:
-    """Whoever holds references on this node: a task, a session, or a task of another node.
+    """A holder of references on this node: a task, a session, or a task of another node.
 
-    ``home`` is the node of a remote task, 0 for the others; ``remote_nodes`` are the nodes that know of a
-    task of this one, and ``remote_buffers`` its buffers for objects of other nodes.
+    ``home`` is the node of a remote task and 0 for the others. ``remote_nodes`` are the nodes that have a
+    record of a task of this node, and ``remote_buffers`` are its buffers for objects of other nodes.
     """
 
     __slots__ = (
@@ -699,24 +706,24 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still make calls."""
+        """True if the holder can still make calls."""
         return self.state is not TaskState.ENDED
 
     def caller(self) -> dcp.Caller:
-        """How requests to other nodes name it."""
+        """Return the description of the holder in requests to other nodes."""
         return dcp.Caller(self.id, self.principal, self.object.fingerprint, self.brand, self.label)
 
     def leave(self, group: Name) -> None:
-        """The group is no more."""
+        """Forget a group that no longer exists."""
         self.memberships.pop(group, None)
         self.created_groups.discard(group)
 
 
 class RemoteTask(Holder):
-    """A task of another node, as far as this node knows it.
+    """A remote task record: this node's view of a task of another node.
 
-    It has no process: its table holds the references that count, so that every check, counter, limit and
-    retirement is as for any task here. ``guessed`` says that its principal is not known yet.
+    It has no process. Its table holds the references that count, so that every check, counter, limit and
+    retirement works as for a task of this node. ``guessed`` is set while its principal is unknown.
     """
 
     __slots__ = ("guessed",)
@@ -785,14 +792,14 @@ class LocalHolder(Holder):
         self.detail = ""
 
     def push_event(self, event: messages.SelfEvent) -> None:
-        """Queue a notification on the self-reference; over the bound the loss itself is told (§4.5.3)."""
+        """Queue a notification on the self-reference; above the bound only the loss is counted (§4.5.3)."""
         if len(self.events) >= limits.EVENTS_PER_TASK_MAX:
             self.lost_events += 1
             return
         self.events.append(event)
 
     def pop_event(self) -> messages.SelfEvent | None:
-        """The next notification, oldest first; losses are told once the queue has room again."""
+        """Return the oldest notification; lost ones are reported when the queue is empty."""
         if self.events:
             return self.events.popleft()
         if self.lost_events:
@@ -803,11 +810,11 @@ class LocalHolder(Holder):
 
     @property
     def has_event(self) -> bool:
-        """Whether a read of the self-reference would not wait."""
+        """True if a read of the self-reference would not wait."""
         return bool(self.events) or self.lost_events > 0
 
     def row(self, node: str = "") -> messages.TaskRow:
-        """The status record, as the node of this name tells it to another."""
+        """Return the status record; ``node`` is the name of this node in a record for another node."""
         return messages.TaskRow(
             name=self.name,
             fingerprint=self.object.fingerprint,
@@ -828,7 +835,7 @@ class LocalHolder(Holder):
 
 
 class Session(LocalHolder):
-    """A person's session: a root task of a principal, whose process is not the node's.
+    """A session of a user: a root task of a principal, whose process the node does not manage.
 
     The node, as the cluster manager, makes it a member of the groups that it creates (ADR 0003).
     """
@@ -864,8 +871,9 @@ class Session(LocalHolder):
 class Task(LocalHolder):
     """A task of this node. Memberships are fixed at its start.
 
-    ``bounds`` are those of its own process, ``reserved`` is what is set aside for it now, and ``defaults``
-    are its references to itself, its console and its groups. ``member_accounts`` are those of its groups.
+    ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
+    ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
+    its groups.
     """
 
     __slots__ = (
@@ -919,7 +927,7 @@ class Task(LocalHolder):
         self.memory_bytes = 0
 
     def row(self, node: str = "") -> messages.TaskRow:
-        """The status record, with how the process ended."""
+        """Return the status record with the exit status of the process."""
         return replace(
             super().row(node),
             exit_code=self.exit_code,

@@ -1,6 +1,6 @@
 """All tables of a node, and the few operations on them that keep the tables consistent.
 
-``dios.core.model.invariants`` checks what is always true of them.
+``dios.core.model.invariants`` checks the invariants of the tables.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class State:
         self.ended: deque[Task] = deque()
         self.logs: deque[PhysicalObject] = deque()
         self.failed_programs: deque[PhysicalObject] = deque()  # kept, so that a run can be repeated
-        self.network: PhysicalObject | None = None  # made when somebody first asks for it
+        self.network: PhysicalObject | None = None  # created on first use
         self.next_ticket = 1
         self.settled = Ticket(0)
         self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
@@ -105,18 +105,18 @@ class State:
 
     # -- identifiers ----------------------------------------------------------------------------
     def fresh_id(self) -> int:
-        """A random 63-bit id that is not 0, so that every language and format can carry it."""
+        """Return a random 63-bit id that is not 0, which every language and format can carry."""
         while True:
             number = int.from_bytes(self.entropy(8), "big") & _POSITIVE_63_BITS
             if number:
                 return number
 
     def fresh_name(self) -> Name:
-        """A random name (§4.3.1)."""
+        """Return a random name (§4.3.1)."""
         return Name(self.entropy(NAME_BYTES))
 
     def fresh_buffer(self) -> BufferId:
-        """The next buffer id; never re-used."""
+        """Return the next buffer id; ids are never re-used."""
         number = self._next_buffer
         self._next_buffer += 1
         return BufferId(number)
@@ -124,19 +124,19 @@ class State:
     # -- accounts -------------------------------------------------------------------------------
     @property
     def place(self) -> str:
-        """The name of this node; empty for one that is alone."""
+        """The name of this node; empty without a cluster."""
         return "" if self.cluster is None else self.cluster.here.name
 
     def everybody(self) -> Iterator[Holder]:
-        """Tasks and sessions of this node, and the remote tasks of those of others."""
+        """Return the tasks and sessions of this node and the remote tasks."""
         return chain(self.tasks.values(), self.remote_tasks.values())
 
     def living_tasks(self) -> Iterator[Task]:
-        """The tasks of this node that have not ended; no sessions."""
+        """Return the tasks of this node that have not ended, without sessions."""
         return (task for task in self.tasks.values() if isinstance(task, Task) and task.alive)
 
     def account_of(self, principal: Principal) -> Account:
-        """The account of everything that is done for a principal."""
+        """Return the account of all tasks and sessions of a principal."""
         account = self.principals.get(principal)
         if account is None:
             account = Account(Scope.PRINCIPAL, principal, self.defaults.principal, self.account)
@@ -144,7 +144,7 @@ class State:
         return account
 
     def enter_group(self, group: PhysicalObject) -> None:
-        """A group's name means it from now on, and what is in it is counted."""
+        """Add a group to the table of groups, and give it an account and its limits."""
         if group.name is not None:
             self.groups[group.name] = group
             if group.account is None:
@@ -152,20 +152,20 @@ class State:
             self.apply_limits(group)
 
     def apply_limits(self, group: PhysicalObject) -> None:
-        """Let the limits in a group's record hold: those of its principal in a home group, else its own."""
+        """Apply the limits in a group's record: to its principal for a home group, else to the group."""
         if self.homes.get(group.owner) is group:
             self.account_of(group.owner).rebind((*self.defaults.principal, *group.limits))
         elif group.account is not None:
             group.account.rebind((*self.defaults.group, *group.limits))
 
     def accounts_of_groups(self, names: tuple[Name, ...]) -> tuple[Account, ...]:
-        """The accounts of those of the named groups that there are."""
+        """Return the accounts of those of the named groups that exist."""
         found = (self.groups.get(name) for name in names)
         return tuple(group.account for group in found if group is not None and group.account is not None)
 
     # -- objects and references -----------------------------------------------------------------
     def add_object(self, target: PhysicalObject) -> None:
-        """Enter a physical object into the node's tables."""
+        """Add a physical object to the node's tables."""
         if self.cluster is not None:
             target.place = self.cluster.place
         self.objects[target.id] = target
@@ -173,24 +173,24 @@ class State:
         self.names.insert(target)
 
     def uncount(self, target: PhysicalObject) -> None:
-        """An object to which there is no reference is the node's own from now on."""
+        """Count an object without references with its accounts no longer; only the node still uses it."""
         for account in target.accounts:
             account.charge(Resource.OBJECTS, -1)
         target.disown()
 
     def forget_object(self, target: PhysicalObject) -> None:
-        """Take a destroyed object out of every table of the node."""
+        """Remove a destroyed object from every table of the node."""
         if self.objects.pop(target.id, None) is not None:
             charge_all(target.accounts, Resource.OBJECTS, -1)
             target.version.supersede()
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
-            # Its name space is gone with it: nothing is found there, and who had it remembers nothing.
+            # Its name space is gone with it: lookups find nothing there, and tasks need no membership.
             for task in self.tasks.values():
                 task.leave(target.name)
         if self.homes.get(target.owner) is target:
-            # The store refused it: the next session of the principal makes another.
+            # The store refused the home group: the next session of the principal makes another.
             del self.homes[target.owner]
             for task in self.tasks.values():
                 task.leave(logs_group(target.name or Name(b"")))
@@ -209,10 +209,10 @@ class State:
         ref_id: int = 0,
         now: int = 0,
     ) -> Reference:
-        """A fresh reference in the task's table; the caller has made sure that there is room.
+        """Add a new reference to the task's table and return it. The caller checks for room first.
 
-        It goes at the latest when the one that it was delegated from goes by itself. ``ref_id`` is given to
-        one to a proxy: that of the reference over there.
+        It expires no later than the reference that it was delegated from. ``ref_id`` is set for a reference
+        to a proxy object: the id of the reference on the other node.
         """
         reference = Reference(
             RefId(ref_id or self.fresh_id()),
@@ -236,7 +236,7 @@ class State:
         return reference
 
     def remove_reference(self, reference: Reference) -> None:
-        """Take a reference out of its holder's table and out of every account."""
+        """Remove a reference from its holder's table and from every account."""
         reference.task.table.remove(reference.id)
         reference.object.references.pop(reference.id, None)
         if reference.task.home:

@@ -1,6 +1,6 @@
-"""The submission queue of a node: runs that wait for a place, and questions to the scheduler (thesis ch. 6).
+"""The submission queue of a node: runs that wait for a place, and requests to the scheduler (thesis ch. 6).
 
-The queue has no policy: runs wait in it while a scheduler reads it, and are placed once.
+The queue has no policy. Runs wait in it while a scheduler reads it, and each is placed once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MS: Final = 1_000_000
 
 
 class QueuedRun(Struct):
-    """A run that waits for its place."""
+    """A run that waits for its placement."""
 
     row: Pending
     call: messages.Run
@@ -30,18 +30,18 @@ class QueuedRun(Struct):
 
 
 class SchedulerQuestion(Struct, frozen=True):
-    """A question to the scheduler, and the call that waits for the answer."""
+    """A request to the scheduler, and the call that waits for the answer."""
 
     row: Pending
     asked: messages.Asked
 
 
 class SubmissionQueue:
-    """What is on it, and a version that counts its changes.
+    """The waiting runs, the open requests to the scheduler, and a version that counts the changes.
 
-    ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` the same for
-    this node's own coordinator, which need not be the one that schedules. ``shares`` are those that
-    coordinators told last, and ``shares_since`` the version of the submission queue before them.
+    ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` is the same for
+    this node's own coordinator, which need not be the scheduler. ``shares`` are the latest shares that a
+    coordinator reported, and ``shares_since`` is the version of the queue before they arrived.
     """
 
     __slots__ = (
@@ -80,11 +80,11 @@ class SubmissionQueue:
         self.shares_since = 0
 
     def attended(self, now: int) -> bool:
-        """Whether somebody schedules what waits here."""
+        """Return True if a scheduler reads this queue."""
         return now < self.attended_until
 
     def renew(self, now: int, wait_ms: int, *, attend: bool, own: bool) -> None:
-        """Whoever asks lives: at least until the lease after the answer is over."""
+        """Extend the lease of a scheduler that asked: until QUEUE_LEASE_MS after its answer is due."""
         until = now + (wait_ms + limits.QUEUE_LEASE_MS) * _MS
         if attend:
             self.attended_until = until
@@ -92,28 +92,28 @@ class SubmissionQueue:
             self.own_until = until
 
     def keep_shares(self, version: int, shares: bytes) -> bool:
-        """Keep these where they are newer than those here; whether they are."""
+        """Keep these shares if they are newer; return True if they are."""
         if version <= self.shares_version:
             return False
         self.shares_version, self.shares, self.shares_since = version, shares, self.version
         return True
 
     def put(self, one: QueuedRun) -> None:
-        """Let a run wait; one that waits already keeps its place in the order."""
+        """Add a run; a run that waits already keeps its place in the order."""
         self.waiting[one.chosen.task] = one
         self.by_call[one.row.key] = one.chosen.task
 
     def take(self, one: QueuedRun) -> None:
-        """A run waits no longer."""
+        """Remove a run."""
         del self.waiting[one.chosen.task], self.by_call[one.row.key]
 
     def of_call(self, row: Pending) -> QueuedRun | None:
-        """The run that waits by this very call."""
+        """Return the run that waits by this very call, or None."""
         one = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
         return one if one is not None and one.row is row else None
 
     def tidy(self, pending: PendingTable) -> None:
-        """Forget what nobody waits for any more: callers end, and calls are cancelled."""
+        """Remove runs and requests without a waiting call: the caller ended, or cancelled it."""
         for one in [one for one in self.waiting.values() if not pending.has(one.row)]:
             self.take(one)
         for number in [number for number, one in self.questions.items() if not pending.has(one.row)]:

@@ -43,18 +43,25 @@ RULES: Final[dict[ObjectType, TypeRules]] = {
 
 
 def rules_for_creation(kind: ObjectType, buffering: Buffering) -> TypeRules:
-    """The rules of a type that create may make; refuses the others with the reason."""
+    """Return the rules of a type that create may make.
+
+    Raises:
+        NotSupportedError: this release does not have the type.
+        InvalidError: create may not make the type, or not with this buffering.
+    """
     rules = RULES.get(kind)
     if rules is None:
-        raise NotSupportedError(f"{kind.name} needs the network; this release has it on no node")
+        raise NotSupportedError(f"cannot create a {kind.name}: this release has no such objects on any node")
     if not rules.creatable:
-        raise InvalidError(f"a {kind.name} is made by the node, not by create")
+        raise InvalidError(f"cannot create a {kind.name}: only the node itself makes such objects")
     if buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
-        raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
+        raise InvalidError(
+            f"cannot create a {kind.name} with raw buffering: only a SHMEM_BLOB has it. Use double buffering."
+        )
     return rules
 
 
 def is_blob(kind: ObjectType) -> bool:
-    """Whether the host holds bytes for objects of this type."""
+    """Return True if the host holds bytes for objects of this type."""
     rules = RULES.get(kind)
     return rules is not None and rules.bytes_in_host

@@ -14,7 +14,7 @@ from dios.wire.types import Mode
 
 
 class StreamState:
-    """The two ends of a SHMEM_STREAM: who holds each, and whether it is gone for good."""
+    """The two ends of a SHMEM_STREAM: the holder of each, and the ends that are gone for good."""
 
     __slots__ = ("gone", "holder", "ring_bytes")
 
@@ -25,7 +25,7 @@ class StreamState:
 
 
 class TimerState:
-    """When the timer becomes ready; 0 is the clock itself, which always is."""
+    """The moment at which the timer becomes ready; 0 is the clock itself, which is always ready."""
 
     __slots__ = ("due_ns",)
 
@@ -34,7 +34,7 @@ class TimerState:
 
 
 class ConsoleState:
-    """How many bytes ever arrived, and whether more can."""
+    """The number of bytes that ever arrived, and a flag that no more can."""
 
     __slots__ = ("arrived", "closed", "task")
 
@@ -45,9 +45,9 @@ class ConsoleState:
 
 
 class SocketState(StreamState):
-    """A stream in both directions with a socket behind it: its two ends are the ends of two rings.
+    """A bidirectional stream with a socket behind it: its two ends are the ends of two rings.
 
-    ``failure`` says why the socket could not be opened.
+    ``failure`` is the reason for which the socket could not be opened.
     """
 
     __slots__ = ("failure", "opened")
@@ -59,7 +59,7 @@ class SocketState(StreamState):
 
 
 class AcceptState:
-    """Connections that nobody took yet: the host's number of each and its peer's address."""
+    """Connections that no task has taken yet: the host's number of each and its peer's address."""
 
     __slots__ = ("arrived", "failure", "opened", "ring_bytes")
 

@@ -48,7 +48,7 @@ def test_what_is_no_data_is_refused() -> None:
     """A function in the state is refused with the name of its type."""
     node = Node()
     node.core.state.dropped = no_entropy  # type: ignore[assignment]
-    with pytest.raises(SnapshotError, match="function cannot be part"):
+    with pytest.raises(SnapshotError, match="function as part of"):
         encode(node.core.state)
 
 
