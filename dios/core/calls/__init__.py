@@ -1,4 +1,4 @@
-"""The system calls (thesis appendix B), and what tasks and sessions do at their beginning and end.
+"""The system calls (thesis appendix B), and the beginning and end of tasks and sessions.
 
 Begin with ``dispatch``, which finds the function for a call, and ``access``, the checks that calls share.
 
@@ -6,9 +6,9 @@ Begin with ``dispatch``, which finds the function for a call, and ``access``, th
   ``delegation`` (copy), ``retirement`` (taking references back).
 - Input and output: ``io_calls`` and ``compound_calls`` on ``io_steps``, which they share;
   ``computed_objects`` (types without stored content), ``durable_streams``, ``network_streams``.
-- Tasks: ``run_calls`` (run), which leads through ``submissions`` (waiting for a place), ``run_orders`` (what
-  is asked for), ``admission`` (what the child may use) and ``starting`` (the child); ``lifecycle`` (begin
-  and end), ``task_calls`` (pause, resume, select, attach, cancel), ``logs`` (what tasks wrote).
+- Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node), ``run_orders`` (the recipe of the
+  child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
+  end), ``task_calls`` (pause, resume, select, attach, cancel), ``logs`` (the stored output of ended tasks).
 - The node: ``introspection``, ``tables`` (rows of the node's tables), ``limit_calls``, ``node_calls``,
   ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).
 """

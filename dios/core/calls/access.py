@@ -1,6 +1,6 @@
 """The checks that every call makes before it changes anything.
 
-Each function returns what the call asked for, or raises the refusal.
+Each function returns the checked value, or raises the error that refuses the call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
 
 
 def flags_of(given: int, allowed: Flag) -> Flag:
-    """The call's flags; a flag that means nothing to it is EINVAL."""
+    """Return the call's flags. Raise InvalidError if the call does not know one of them."""
     if given & ~int(allowed):
-        raise InvalidError(f"flags {given & ~int(allowed):#x} mean nothing to this call")
+        raise InvalidError(f"this call does not accept the flags {given & ~int(allowed):#x}")
     return Flag(given)
 
 
 def held(task: Holder, ref_id: int, right: Permission = Permission.NONE) -> Reference:
-    """The caller's reference, with a right on it; EBADF and EPERM otherwise."""
+    """Return the caller's reference.
+
+    Raises:
+        BadReferenceError: the caller has no reference with this id.
+        NotPermittedError: the reference lacks ``right``.
+    """
     reference = task.table.get(ref_id)
     if right and not reference.permissions & right:
         raise NotPermittedError(
@@ -40,7 +45,7 @@ def held(task: Holder, ref_id: int, right: Permission = Permission.NONE) -> Refe
 
 
 def living(reference: Reference) -> Reference:
-    """A reference whose object is no zombie; ESTALE otherwise."""
+    """Return the reference. Raise StaleError if its object is a zombie."""
     if reference.object.zombie:
         raise StaleError(
             "the object was deleted; drop the reference", fingerprint=reference.object.fingerprint
@@ -49,12 +54,12 @@ def living(reference: Reference) -> Reference:
 
 
 def for_io(task: Holder, ref_id: int, mode: Mode) -> Reference:
-    """A reference that may be read or written now."""
+    """Return the caller's reference, checked for I/O in ``mode``."""
     return living(held(task, ref_id, _RIGHT_OF_MODE[mode]))
 
 
 def typed(reference: Reference, kind: ObjectType) -> Reference:
-    """A reference to an object of one type; EINVAL otherwise."""
+    """Return the reference. Raise InvalidError if its object has another type."""
     if reference.object.type is not kind:
         raise InvalidError(
             f"needs a reference to a {kind.name}, not to a {reference.object.type.name}",
@@ -64,15 +69,18 @@ def typed(reference: Reference, kind: ObjectType) -> Reference:
 
 
 def own_buffer(task: Holder, buffer_id: int) -> Buffer:
-    """A buffer of the caller; EBADF for everything else alike."""
+    """Return a buffer of the caller.
+
+    Raise BadReferenceError for every other id, so that the caller cannot find out which buffers exist.
+    """
     buffer = task.buffers.get(BufferId(buffer_id))
     if buffer is None:
-        raise BadReferenceError("no such buffer in this task; it was released, or is another task's")
+        raise BadReferenceError("this task has no such buffer: it was released, or belongs to another task")
     return buffer
 
 
 def receiving(state: State, reference: Reference) -> Holder:
-    """The task of this node behind a reference, as long as it lives; ESRCH otherwise."""
+    """Return the task of this node that a reference denotes. Raise NoSuchTaskError if it has ended."""
     receiver = state.tasks.get(TaskId(reference.object.id))
     if receiver is None or not receiver.alive:
         raise NoSuchTaskError("the receiving task has ended", fingerprint=reference.object.fingerprint)
@@ -80,13 +88,16 @@ def receiving(state: State, reference: Reference) -> Holder:
 
 
 def is_member(task: Holder, reference: Reference) -> bool:
-    """Table 4.2, first row."""
+    """Return True if the task is a member of the group (Table 4.2, first row)."""
     name = reference.object.name
     return name is not None and name in task.memberships
 
 
 def may_grant(task: Holder, reference: Reference) -> bool:
-    """Table 4.2, last column: members and creators grant, who merely resolved the name does not."""
+    """Return True if the task may grant membership of the group (Table 4.2, last column).
+
+    Members and creators may. A task that only resolved the group's name may not.
+    """
     name = reference.object.name
     if name is None:
         return False
@@ -96,39 +107,45 @@ def may_grant(task: Holder, reference: Reference) -> bool:
 
 
 def is_nodes_own(state: State, task: Holder) -> bool:
-    """Whether the task is there for the principal that runs the node, or for root."""
+    """Return True if the task acts for the principal that runs the node, or for root."""
     return task.principal in {state.node_owner, "uid:0"}
 
 
 def local(task: Holder) -> LocalHolder:
-    """A task or session of this node; EINVAL for a task of another, whose own node makes such calls."""
+    """Return a task or session of this node. Raise InvalidError for a task of another node."""
     if not isinstance(task, LocalHolder):
-        raise InvalidError("a task makes this call on its own node")
+        raise InvalidError("a task can make this call only on its own node")
     return task
 
 
 def require_nodes_own(state: State, task: Holder, action: str) -> None:
-    """EPERM for everybody but the node's own user and root."""
+    """Raise NotPermittedError unless the caller acts for the node's own user or for root."""
     refuse_pure(task)
     if not is_nodes_own(state, task):
         raise NotPermittedError(f"only the node's own user and root may {action}")
 
 
 def refuse_pure(task: Holder) -> None:
-    """EPERM for a pure task: it sees nothing of the node."""
+    """Raise NotPermittedError for a pure task, because such a task sees nothing of the node."""
     if task.brand is Brand.PURE:
-        raise NotPermittedError("a pure task sees nothing but what it was handed")
+        raise NotPermittedError("a pure task may use only the references that it was started with")
 
 
 def may_delete(task: Holder, reference: Reference) -> bool:
-    """The right to delete; a group is not destroyed by who merely resolved its name (Table 4.2)."""
+    """Return True if the task has the right to delete the object.
+
+    A task that only resolved a group's name may not destroy the group (Table 4.2).
+    """
     if not reference.permissions & Permission.DELETE:
         return False
     return reference.object.type is not ObjectType.GROUP or may_grant(task, reference)
 
 
 def delegable(task: Holder, ref_id: int) -> Reference:
-    """A reference the caller may hand on: it has the right, lives, and is to no group (§4.4)."""
+    """Return a reference that the caller may delegate (§4.4).
+
+    The object must exist and must not be a group, and the reference must have the right to delegate.
+    """
     reference = living(held(task, ref_id))
     if reference.object.type is ObjectType.GROUP:
         raise NotPermittedError(

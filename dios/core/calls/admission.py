@@ -1,4 +1,4 @@
-"""What a child may use: its account and what is set aside for it, if all those above it have room."""
+"""The limits of a child: its account and its reservation, checked against every account above it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ _OWN_REFERENCES = 3  # to itself, its console and its program
 
 
 class Budget(Struct, frozen=True):
-    """The child's account, and what is set aside for it."""
+    """The child's account, and the memory and CPU time that are reserved for the child."""
 
     account: Account
     reserved: Reserved
 
 
 def admit(step: Step, task: Holder, order: Order) -> Budget:
-    """What the child may use, if it and those above it have room for everything it is started with."""
+    """Return the child's account and reservation.
+
+    Raise LimitError if the child, or an account that it is counted with, has no room for its first objects.
+    """
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
         raise LimitError(
-            f"tasks were started one by the other {limits.TASK_GENERATIONS_MAX} times; let one that stands"
-            " further up start this one"
+            f"cannot start the task: {limits.TASK_GENERATIONS_MAX} tasks have already started each other in a"
+            " chain. Let a task nearer to the session start it."
         )
     return Budget(*_budget(step, task, order.recipe))
 
 
 def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserved]:
-    """The child's account, if everything it is started with fits it and those above it."""
+    """Return the child's account and reservation, if they fit every account that counts the child."""
     asked = recipe.limits
     account = Account(Scope.TASK, "(to be started)", _bounds(step.state.defaults.task, asked), parent.account)
     members = step.state.accounts_of_groups(recipe.groups)
@@ -64,11 +67,11 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
 
 
 def _require_references(step: Step, parent: Holder, account: Account, recipe: Recipe) -> None:
-    """Room for all that the child begins with, and above it for its parent's reference to it, too."""
+    """Require room for the child's first references, and for its parent's reference to the child."""
     found = (step.state.groups.get(name) for name in recipe.groups)
     member_of = [group for group in found if group is not None]
     given = [*recipe.inputs, *recipe.outputs]
-    count = len(given) + max(len(member_of), 1) + _OWN_REFERENCES  # a group of its own where none is named
+    count = len(given) + max(len(member_of), 1) + _OWN_REFERENCES  # a child without groups gets a fresh one
     account.require(Resource.REFERENCES, count)
     parent.account.require(Resource.REFERENCES, count + 1)
     targets = [recipe.executable, *member_of, *(item.object for item in given)]
@@ -76,12 +79,12 @@ def _require_references(step: Step, parent: Holder, account: Account, recipe: Re
 
 
 def whole_seconds(cpu_ms: int) -> int:
-    """What the kernel makes of a limit of CPU time: a second that has begun is given whole."""
+    """Round a limit of CPU time up to whole seconds, as the kernel enforces it."""
     return -(-cpu_ms // _SECOND_MS) * _SECOND_MS
 
 
 def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
-    """The narrower of what every task has and what the run call says."""
+    """Return the bounds of a child: for each resource the lower of the default and the run call's limit."""
     wanted = {
         Resource.OBJECTS: asked.objects,
         Resource.BYTES: asked.bytes,

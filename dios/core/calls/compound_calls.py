@@ -27,7 +27,7 @@ _BUFFER_BYTES_DEFAULT = 4096
 
 
 def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> None:
-    """Acquire, commit and release a read: valid at one instant, so its commit always holds."""
+    """Acquire, commit and release a read at one instant, so that its commit always succeeds."""
     if call.flags:
         access.flags_of(call.flags, Flag.NON_BLOCKING)
     reference = access.for_io(task, call.ref, Mode.READ)
@@ -49,7 +49,7 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
 
 
 def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> None:
-    """Acquire, fill, commit and release a write in one instant."""
+    """Acquire, fill, commit and release a write at one instant."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
     reference = access.for_io(task, call.ref, Mode.WRITE)
     target = reference.object
@@ -60,12 +60,12 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
         durable_streams.append(step, reference, seq, call)
         return
     if not is_blob(target.type):
-        raise InvalidError(f"a {target.type.name} is not written in one message")
+        raise InvalidError(f"a {target.type.name} cannot be written with write_once")
     io_steps.require_extent(target, call.offset)
     io_steps.require_admission(target, call.semantics)
     end = call.offset + step.payload_size
     if end > limits.BLOB_BYTES_MAX:
-        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+        raise TooLargeError(f"the object would be larger than {limits.BLOB_BYTES_MAX} bytes")
     step.require_unread(target)
     replace = bool(flags & Flag.REPLACE)
     size = end if replace else max(target.size, end)
@@ -78,7 +78,7 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
 
 
 def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.CommitAcquireRead) -> None:
-    """Commit a read and at once start the next on the same buffer and range."""
+    """Commit a read, and acquire the next on the same buffer and range."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, Mode.READ)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.READ)
@@ -87,8 +87,8 @@ def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.Commi
         io_steps.answer_commit(step, buffer.object, task, seq, valid=False)
         return
     if not admits(buffer.object, call.semantics):
-        # Busy, and not the commit's own Conflict: what was read is good, only nothing new was begun.
-        said = "the read held, but the next is not admitted beside the requests active now; acquire again"
+        # Busy instead of the commit's Conflict: the bytes read are valid, only no new request was begun.
+        said = "the read is valid, but active requests do not admit the next one; acquire again later"
         step.refuse(task, seq, Busy(said, fingerprint=buffer.object.fingerprint))
         return
     buffer.length = min(buffer.length, max(buffer.object.size - buffer.offset, 0))
@@ -97,7 +97,7 @@ def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.Commi
 
 
 def commit_acquire_write(step: Step, task: Holder, seq: int, call: messages.CommitAcquireWrite) -> None:
-    """Commit a write and at once start the next on the same buffer and range."""
+    """Commit a write, and acquire the next on the same buffer and range."""
     flags = access.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)
     reference = access.for_io(task, call.ref, Mode.WRITE)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, CommitIov.USE, Mode.WRITE)

@@ -1,6 +1,7 @@
-"""Reading and writing objects whose bytes the core makes itself: timers, groups, tasks, consoles.
+"""Reading and writing objects whose bytes the core computes: timers, groups, tasks, consoles.
 
-Not for: blobs (their bytes are the host's) and streams (their bytes never pass the node).
+The bytes of blobs are stored by the host. The bytes of streams pass through shared memory, not through the
+core.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ReadCall: TypeAlias = messages.AcquireRead | messages.ReadOnce
 
 
 def ready(step: Step, task: Holder, target: PhysicalObject, reference: Reference, mode: Mode) -> bool:
-    """Whether I/O in ``mode`` would not wait (B.1.13)."""
+    """Return True if I/O in ``mode`` would not wait (B.1.13)."""
     if target.zombie:
         return True
     state = target.state
@@ -47,14 +48,14 @@ def ready(step: Step, task: Holder, target: PhysicalObject, reference: Reference
 
 
 def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | messages.AcquireWrite) -> None:
-    """Acquire on a type without content in the host; waits where there is nothing to read yet."""
+    """Acquire on a type whose bytes are not in the host; wait if there is nothing to read yet."""
     target = reference.object
     if isinstance(target.state, StreamState):
-        raise InvalidError("attach to the stream; its requests then work on the ring itself")
+        raise InvalidError("a stream is not read or written with system calls; attach to it and use its ring")
     if isinstance(call, messages.AcquireWrite):
-        raise InvalidError(f"a {target.type.name} is written with one message, or not at all")
+        raise InvalidError(f"a {target.type.name} has no write buffers; use write_once if its type allows it")
     if isinstance(call, messages.AcquireRead) and call.iov is not AcquireIov.CREATE:
-        raise InvalidError(f"reads of a {target.type.name} leave no buffer to take, borrow or re-use")
+        raise InvalidError(f"a read of a {target.type.name} has no buffer to take, borrow or reuse")
     task = reference.task
     if target.type is ObjectType.DURABLE_STREAM:
         durable_streams.require_place(step, reference, call)
@@ -63,14 +64,14 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
         return
     if call.flags & Flag.NON_BLOCKING:
         if target.type is ObjectType.TASK and target is not task.object:
-            deliver(step, reference, seq, call)  # how it is now, instead of how it ended
+            deliver(step, reference, seq, call)  # the task's present status instead of its final status
             return
         raise WouldBlockError("nothing to read yet", fingerprint=target.fingerprint)
     step.wait(Pending(task, seq, call, (target,)))
 
 
 def _is_there(step: Step, reference: Reference, call: ReadCall) -> bool:
-    """Whether this read need not wait. A log is read from the reader's own place."""
+    """Return True if this read need not wait. A log is read from the caller's offset."""
     target = reference.object
     if target.type is ObjectType.DURABLE_STREAM:
         return target.zombie or target.size > call.offset or bool(call.flags & Flag.NON_BLOCKING)
@@ -100,7 +101,7 @@ def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
 def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq: int, call: ReadCall) -> None:
     waiting = state.arrived - reference.position
     if waiting <= 0:
-        raise EndOfStreamError("the console is closed and read to its end")
+        raise EndOfStreamError("the console is closed, and all of its bytes were read")
     length = min(waiting, call.size or INLINE_BYTES_MAX, INLINE_BYTES_MAX)
     position = reference.position
     reference.position += length
@@ -124,12 +125,12 @@ def _bytes_of(step: Step, reference: Reference) -> bytes:
         return b"" if event is None else encode_event(event)
     other = step.state.tasks.get(TaskId(target.id))
     if other is None:
-        raise NoSuchTaskError("the node no longer keeps this task's status", fingerprint=target.fingerprint)
+        raise NoSuchTaskError("the node no longer stores this task's status", fingerprint=target.fingerprint)
     return encode_status(other.row(step.state.place))
 
 
 def commit(step: Step, reference: Reference, seq: int, call: messages.CommitWrite) -> None:
-    """Commit on a type without content: only consoles take it, and in one message."""
+    """Refuse a commit, because these types have no buffers. A console is written with write_once."""
     del step, seq, call
     raise InvalidError(f"a {reference.object.type.name} has no buffer to commit")
 
@@ -149,7 +150,7 @@ def write_console(step: Step, reference: Reference, seq: int) -> None:
 
 
 def resume_read(step: Step, row: Pending) -> bool:
-    """Try a waiting read again; True when it was answered."""
+    """Try a waiting read again. Return True if it was answered."""
     call = row.call
     if not isinstance(call, messages.AcquireRead | messages.ReadOnce):
         return False

@@ -1,6 +1,6 @@
 """Delegation: a new reference in another task's table, with at most the same rights (Table 4.3, B.1.3).
 
-``dios.core.calls.retirement`` takes delegated references back.
+``dios.core.calls.retirement`` retires delegated references.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from dios.wire.types import (
 
 
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
-    """dios_copy: delegate, and where an attribute asks for it, copy the object's data."""
+    """dios_copy: delegate a reference, and copy the object's data if an attribute requires that."""
     access.flags_of(call.flags, Flag.NONE)
     access.delegable(task, call.ref)
     held = access.typed(access.held(task, call.task, Permission.WRITE), ObjectType.TASK)
     node = place_for_copy(step, held, call)
     if node or held.object.home:
         if step.parts is not None:
-            raise InvalidError("what goes to another node stands alone; no vector")
+            raise InvalidError("a copy to another node cannot be part of a vector. Send it alone.")
         _copy_remote(step, task, seq, call)
         return
     receiver = access.receiving(step.state, held)
@@ -62,7 +62,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
 
 
 def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
-    """A new reference in the table of a task of this node, or of another one's remote task."""
+    """Delegate a reference to a task of this node, or to the remote task record of another node's task."""
     reference = access.delegable(task, call.ref)
     kind = _kind_wanted(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
@@ -94,9 +94,9 @@ def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) ->
 
 # -- to other nodes ---------------------------------------------------------------------------------
 def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> NodeId:
-    """The other node on which a copy of the data is asked for; 0 for none, or for this one.
+    """Return the other node that gets a copy of the data; 0 for no copy, or for a copy on this node.
 
-    Proximity is seen from the receiver's node (§4.5.1).
+    Proximity is relative to the receiver's node (§4.5.1).
     """
     cluster = step.state.cluster
     if call.host:
@@ -104,17 +104,17 @@ def place_for_copy(step: Step, receiver: Reference, call: messages.Copy) -> Node
         return NodeId(0) if peer is None else peer.node
     if call.proximity in {Proximity.RACK, Proximity.CLUSTER}:
         if cluster is None:
-            raise UnreachableError("no other node is known here")
+            raise UnreachableError("this node belongs to no cluster, so it knows no other node")
         for peer in cluster.living():
             if cluster.proximity_of(peer.node) is call.proximity:
                 return peer.node
-        raise UnreachableError(f"no living node is in proximity {call.proximity} of this one")
+        raise UnreachableError(f"no living node has proximity {call.proximity} to this node")
     copies = call.proximity is not None or call.persistence is not None or call.buffering is not None
     return receiver.object.home if copies else NodeId(0)
 
 
 def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
-    """An object of this node, and a receiver or a place on another."""
+    """Delegate an object of this node to a task of another node, or copy it to another node."""
     cluster = step.require_cluster()
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
     row = Pending(task, seq, call, ())
@@ -128,14 +128,14 @@ def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> Non
 
 
 def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) -> None:
-    """Answer a copy call on an object of this node."""
+    """Answer a copy call for an object of this node."""
     del then
     if isinstance(answer, dcp.ReplicaCreated):
         remote_calls.finish_copy(step, row.task, row.seq, answer)
     elif isinstance(answer, messages.Done | messages.Failure):
         step.answer(row.task, row.seq, answer)
     else:
-        raise ProtocolError("an answer of the wrong kind")
+        raise ProtocolError("the other node sent an unexpected answer to a copy")
 
 
 def delegate_remote(
@@ -148,10 +148,10 @@ def delegate_remote(
     *,
     asker: NodeId,
 ) -> None:
-    """Delegate an object of this node to a task of any node, or copy it to any, for a task or a remote task.
+    """Delegate an object of this node to a task of any node, or copy it to any node.
 
-    ``then`` goes on with the answer. ``asker`` is the node that waits for it; what is for one of its own
-    tasks it enters itself.
+    ``giver`` is a task or a remote task. ``then`` continues with the answer. ``asker`` is the node that waits
+    for the answer; it enters references for its own tasks itself.
     """
     cluster = step.require_cluster()
     place = NodeId(0)
@@ -159,7 +159,9 @@ def delegate_remote(
         place = _place_seen_from(cluster, node, call)
     if place and place != cluster.here.node:
         if receiver.task != giver.id:
-            raise InvalidError("a copy on another node is for who asks for it; delegate it then")
+            raise InvalidError(
+                "a copy on another node can only be made for the caller. Copy the object, then delegate it."
+            )
         replication.create_replica(step, giver, call, place, then)
         return
     if node == cluster.here.node:
@@ -189,7 +191,7 @@ def delegate_remote(
 
 
 def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
-    """Drop a reference that the receiver's node did not take, and go on."""
+    """Drop a reference that the receiver's node refused, and continue."""
     remote_task = step.state.remote_tasks.get(then.task)
     if remote_task is not None and not isinstance(answer, messages.Done):
         reference = remote_task.table.find(then.ref)
@@ -199,7 +201,7 @@ def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
 
 
 def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
-    """Where a copy of the data is to be, which is asked for on node ``node``."""
+    """Return the node for a copy of the data, given that a task of node ``node`` requests it."""
     if call.host:
         return remote_calls.member_named(cluster, call.host)
     if call.proximity in {None, Proximity.NODE, Proximity.PROCESS}:
@@ -210,7 +212,7 @@ def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> Nod
         near = bool(own) and rack == own
         if other != node and near is (call.proximity is Proximity.RACK):
             return other
-    raise UnreachableError(f"no living node is in proximity {call.proximity}")
+    raise UnreachableError(f"no living node has proximity {call.proximity} to the receiver's node")
 
 
 def _without_place(call: messages.Copy) -> messages.Copy:
@@ -218,30 +220,31 @@ def _without_place(call: messages.Copy) -> messages.Copy:
 
 
 def end_of(step: Step, lifetime_ns: int) -> int:
-    """When a reference with this lifetime goes by itself; 0 for never."""
+    """Return the time in nanoseconds at which a reference with this lifetime expires; 0 for never."""
     if lifetime_ns > limits.LIFETIME_NS_MAX:
         days = limits.LIFETIME_NS_MAX // (24 * 3600 * 1_000_000_000)
-        raise InvalidError(f"a lifetime is at most {days} days; give none for a reference without an end")
+        raise InvalidError(f"a lifetime is at most {days} days; leave it out for a reference without an end")
     return step.now + lifetime_ns if lifetime_ns else 0
 
 
 def require_room(receiver: Holder, target: PhysicalObject) -> None:
-    """The receiver's table, its account and those of the object's groups take one more reference."""
+    """Require room for one more reference in the receiver's table and in all accounts that count it."""
     receiver.table.require_room()
     receiver.account.require(Resource.REFERENCES, 1)
     require_all(target.sharing, Resource.REFERENCES, 1)
 
 
 def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
-    """No call of the same vector writes what is copied: the host stores before it writes volatile bytes.
+    """Require that no call of the same vector writes the object that is copied.
 
-    Refused there, the whole step would fail, and with it whatever others have asked to be stored since.
+    The host stores a copy before it applies writes to volatile memory. It would find the contradiction too
+    late: the whole step would fail, and with it all other writes that wait for the store.
     """
     if step.parts is None:
         return
     written = (one.object for one in step.after if isinstance(one, effects.ApplyWrite) and not one.durable)
     if origin.id in written:
-        raise InvalidError("the calls of a vector must be independent; this object is written before")
+        raise InvalidError("the calls of a vector must be independent; an earlier one writes this object")
     note_in_vector(step, origin)
 
 
@@ -252,7 +255,7 @@ def _require_room_for_copy(task: Holder, origin: PhysicalObject, kind: ObjectTyp
 
 
 def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
-    """Table 4.3, last rows: persistence and proximity can be asked for, and then copy the data."""
+    """Return the type of the new object. Persistence and proximity require a copy (Table 4.3, last rows)."""
     kind = target.type
     asks = call.persistence is not None or call.proximity is not None or call.buffering is not None
     if asks and not is_blob(kind):
@@ -262,18 +265,18 @@ def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
         kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
     if call.proximity is not None and call.proximity is not RULES[kind].proximity:
         if kind is ObjectType.DURABLE_BLOB:
-            raise InvalidError("a durable copy is on the node's disk; it cannot be in the process")
+            raise InvalidError("a durable object cannot have proximity PROCESS; leave out one of the two")
         near = call.proximity is Proximity.PROCESS
         kind = ObjectType.PRIVMEM_BLOB if near else ObjectType.SHMEM_BLOB
     if call.buffering is Buffering.RAW and kind is not ObjectType.SHMEM_BLOB:
-        raise InvalidError(f"raw buffering is for SHMEM_BLOB, not {kind.name}")
+        raise InvalidError(f"raw buffering is only possible for SHMEM_BLOB, not for {kind.name}")
     return kind
 
 
 def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT001 - one internal caller
     if not to_self:
         raise NotPermittedError(
-            "private memory stays with its task; ask for proximity NODE to delegate a shared copy",
+            "private memory cannot be delegated; ask for proximity NODE to delegate a shared copy",
             fingerprint=reference.object.fingerprint,
         )
 
@@ -281,7 +284,7 @@ def _refuse_private(reference: Reference, to_self: bool) -> None:  # noqa: FBT00
 def _duplicate(
     step: Step, task: Holder, origin: PhysicalObject, kind: ObjectType, buffering: Buffering | None
 ) -> PhysicalObject:
-    """A new physical object of the same logical object, with the same bytes and versions."""
+    """Create a physical object of the same logical object, with the same bytes and versions."""
     raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE
     made = PhysicalObject(
         ObjectId(step.state.fresh_id()),

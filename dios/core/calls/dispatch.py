@@ -1,6 +1,6 @@
 """The interface of the core: the function that handles each call (Table 4.4, appendix B).
 
-A refusal becomes a Failure here, and a denial also an audit record.
+A DiosError becomes a Failure here, and an access denial becomes an audit record in addition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dios.errors import Code, DiosError, InvalidError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
 
-# Each handler takes just the call it stands beside; the table's key is what makes that true.
+# Each handler accepts only the call type that is its key in the table; the type checker cannot express that.
 Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
 
 _HANDLERS: Final[dict[type, Handler]] = {
@@ -80,7 +80,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
 _ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise, messages.Govern)
-"""Calls that are in no vector: they do more than to answer themselves, or are answered by the host too."""
+"""Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final = (
     messages.Create,
@@ -91,17 +91,17 @@ _PAYLOAD_CALLS: Final = (
 
 
 def carried_bytes(call: messages.PlainCall) -> bytes | None:
-    """The inline bytes of a call: what the host keeps as a payload. One place for both sides."""
+    """Return the inline bytes of a call, which the host stores as a payload, or None."""
     return call.data if isinstance(call, _PAYLOAD_CALLS) else None
 
 
 def dispatch(
     step: Step, task: Holder, seq: int, call: messages.PlainCall, payload: PayloadId, attached: int = 0
 ) -> None:
-    """Handle one call, whose inline bytes stand in the host under ``payload``; a refusal changes nothing.
+    """Handle one call. A refused call changes nothing.
 
-    ``attached`` many bytes may have come beside the call instead. What is about an object of another node
-    goes there.
+    The host stores the call's inline bytes under ``payload``. A call without inline bytes may have
+    ``attached`` bytes that came next to it. A call on an object of another node is forwarded to that node.
     """
     data = carried_bytes(call)
     if data is None:
@@ -126,8 +126,8 @@ def dispatch_vector(
 ) -> None:
     """Handle the calls of a vector in order and answer them in one message.
 
-    The inline bytes of its calls stand in the host under ids that count up from ``payload``; or else
-    ``attached`` many came beside the message, for the one commit in it.
+    The host stores the inline bytes of the calls under consecutive ids from ``payload`` on. Alternatively the
+    bytes of the vector's only commit came next to the message: ``attached`` is their number.
     """
     if task.remote_nodes:
         places = [forwarding.proxy_of(task, call) for call in vector.calls]
@@ -151,7 +151,7 @@ def _answers(
     step.parts = []
     for call in calls:
         if isinstance(call, _ALONE):
-            step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} stands alone"))
+            step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} cannot be part of a vector"))
             continue
         dispatch(step, task, seq, call, payload, attached if isinstance(call, _COMMITTING) else 0)
         if carried_bytes(call) is not None:
@@ -174,19 +174,21 @@ def _remote_vector(
     vector: messages.Vector,
     places: list[Proxy | None],
 ) -> None:
-    """A vector of which some calls go to other nodes; the rest is done when these are answered."""
+    """Handle a vector with calls for other nodes. The local calls are handled after those are answered."""
     try:
         for call, target in zip(vector.calls, places, strict=True):
-            # The event that brought its bytes would be over.
+            # The payload lives only as long as the event that brought it, and the vector waits longer.
             if target is None and carried_bytes(call) is not None:
-                raise InvalidError("what a vector writes inline must all be on other nodes, or all here")
+                raise InvalidError(
+                    "the calls of a vector that carry bytes must all be for this node or all for other nodes"
+                )
         remote_calls.vector(step, task, seq, vector, places)
     except DiosError as error:
         step.refuse(task, seq, error)
 
 
 def take_gathered(step: Step, then: GatherAnswer, answer: dcp.Answer) -> None:
-    """Go on with a vector, or with a list of tasks, once every node has answered."""
+    """Continue with a vector, or with a list of tasks, when every node has answered."""
     complete = remote_calls.take_gathered(step, then, answer)
     if complete is None:
         return

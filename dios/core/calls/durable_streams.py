@@ -1,10 +1,9 @@
-"""DURABLE_STREAM: a log on disk that is appended to, and whose readers keep their own places.
+"""DURABLE_STREAM: a log on disk with append-only writes; each reader keeps its own position.
 
-Not for: its bytes, which the host stores and cuts into entries (``dios.store.log_files``).
-
-A place is a position in bytes at which an entry begins, 0 for the first. The core knows where the log ends,
-and that is an entry's end; a reader is told the place after each entry that it got. An append is answered
-when it is durable, and until then nobody reads it.
+A position is an offset in bytes at which an entry begins; the first is 0. The core stores the position of the
+log's end. The answer to a read contains the position after each entry. An append is answered when it is
+durable, and no reader sees it earlier. The bytes are in ``dios.store.log_files``, which divides them into
+entries.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ if TYPE_CHECKING:
 
 
 def append(step: Step, reference: Reference, seq: int, call: messages.WriteOnce) -> None:
-    """Add one entry; the answer's write version is its number, from 1 on."""
+    """Append one entry. The write version in the answer is the entry's number, from 1 on."""
     access.flags_of(call.flags, Flag.NONE)
     if call.offset:
-        raise InvalidError("a log is written at its end; leave the offset out")
+        raise InvalidError("entries are always appended to the end of a log; leave the offset out")
     if step.payload_size > limits.LOG_ENTRY_BYTES_MAX:
         raise TooLargeError(
-            f"an entry of {step.payload_size} bytes is over {limits.LOG_ENTRY_BYTES_MAX}; "
-            "put the bytes into a blob, and append its name"
+            f"cannot append {step.payload_size} bytes: an entry has at most {limits.LOG_ENTRY_BYTES_MAX}. "
+            "Write the bytes to a blob, and append its name."
         )
     target = reference.object
     position = target.size
     growth = limits.LOG_HEAD_BYTES + step.payload_size
     if position + growth > limits.BLOB_BYTES_MAX:
-        raise TooLargeError(f"the log would pass {limits.BLOB_BYTES_MAX} bytes; begin another")
+        raise TooLargeError(
+            f"cannot append: the log would be larger than {limits.BLOB_BYTES_MAX} bytes. Create another log."
+        )
     require_bytes(target.accounts, growth, volatile=False)
     target.size = position + growth
     target.v_w += 1
@@ -50,22 +51,28 @@ def append(step: Step, reference: Reference, seq: int, call: messages.WriteOnce)
 
 
 def require_place(step: Step, reference: Reference, call: messages.AcquireRead | messages.ReadOnce) -> None:
-    """The reader's place is not behind the log's end; EINVAL otherwise, and in vectors."""
+    """Check a read's position.
+
+    Raise InvalidError if it is after the log's end, if the call gives a size, and in vectors.
+    """
     target = reference.object
     if step.parts is not None:
-        raise InvalidError("a log is read in a message of its own")
+        raise InvalidError("a read of a log cannot be part of a vector. Send it alone.")
     if call.size:
-        raise InvalidError("a log is read in whole entries, as many as a message holds; leave the size out")
+        raise InvalidError("a log is read in whole entries, as many as fit a message; leave the size out")
     if call.offset > target.size:
         raise InvalidError(
-            f"position {call.offset} is behind the log's end at {target.size}", fingerprint=target.fingerprint
+            f"position {call.offset} is after the log's end at {target.size}", fingerprint=target.fingerprint
         )
 
 
 def deliver(
     step: Step, reference: Reference, seq: int, call: messages.AcquireRead | messages.ReadOnce
 ) -> None:
-    """Answer with entries from the reader's place on, none at the end; ``select`` finds what comes after."""
+    """Answer with the entries from the reader's position on, with none at the end of the log.
+
+    This sets the position of the reference, so that ``select`` waits for later entries.
+    """
     target = reference.object
     if target.zombie:
         raise StaleError("the log was deleted; drop the reference", fingerprint=target.fingerprint)

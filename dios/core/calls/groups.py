@@ -1,4 +1,4 @@
-"""Groups: namespaces as objects, and what Table 4.2 allows (thesis §4.4).
+"""Groups: namespaces as objects, and the rights of Table 4.2 (thesis §4.4).
 
 References to groups are never delegated; ``dios.core.calls.access`` refuses that.
 """
@@ -22,7 +22,7 @@ from dios.wire.types import Deletion, ObjectType
 
 
 def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
-    """Names of the groups a new object goes into: any group object the task can refer to will do."""
+    """Return the names of the groups for a new object. The task may use every group it has a reference to."""
     found: dict[Name, None] = {}
     for ref_id in refs:
         reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
@@ -32,13 +32,13 @@ def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
 
 
 def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
-    """Memberships for a child: only of groups the parent is a member of, or created (Figure 4.5)."""
+    """Return a child's memberships. The parent must be a member or the creator of each (Figure 4.5)."""
     found: dict[Name, None] = {}
     for ref_id in refs:
         reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
         if not access.may_grant(task, reference):
             raise NotPermittedError(
-                "the task merely resolved this group's name; members and its creator can grant membership",
+                "the task only resolved this group's name; a member or the group's creator must grant this",
                 fingerprint=reference.object.fingerprint,
             )
         if reference.object.name is not None:
@@ -47,25 +47,25 @@ def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
 
 
 def enter(step: Step, task: Holder, group: PhysicalObject) -> None:
-    """Note a group just created by ``task``."""
+    """Record a group that ``task`` just created."""
     if group.name is None:
         return
     step.state.enter_group(group)
     task.created_groups.add(group.name)
     if isinstance(task, Session):
-        # A session could come back at once with this group in its keyring and be made a member then,
-        # so that denying it now would protect nobody (ADR 0003).
+        # A session could reconnect with this group in its keyring and become a member then,
+        # so that denying membership now would protect nothing (ADR 0003).
         task.memberships[group.name] = None
 
 
 def is_durable(state: State, group: PhysicalObject) -> bool:
-    """A group outlives the node when one of its parents does: its objects may be durable."""
+    """Return True if one of the group's parents is stored, so that the group may hold durable objects."""
     parents = [state.groups.get(name) for name in group.groups]
     return any(parent is not None and parent.recorded is not None for parent in parents)
 
 
 def home_of(step: Step, principal: Principal) -> PhysicalObject:
-    """The principal's home group, made at its first session (semantics, Groups)."""
+    """Return the principal's home group; create it for the first session (semantics, Groups)."""
     home = step.state.homes.get(principal)
     if home is None:
         home = PhysicalObject(
@@ -82,7 +82,7 @@ def home_of(step: Step, principal: Principal) -> PhysicalObject:
 
 
 def adopt_home(state: State, home: PhysicalObject) -> None:
-    """Enter a home group into the node's tables; it is a group without a parent that never dies."""
+    """Enter a home group into the node's tables. It has no parent and is never destroyed."""
     state.add_object(home)
     home.pinned += 1
     state.homes[home.owner] = home
@@ -90,7 +90,7 @@ def adopt_home(state: State, home: PhysicalObject) -> None:
 
 
 def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
-    """The otherwise empty group of a task that was started with none (§4.4, Bootstrap)."""
+    """Create the empty group of a task that was started without groups (§4.4, Bootstrap)."""
     group = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         ObjectType.GROUP,
@@ -105,14 +105,14 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
 
 
 def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:
-    """Those of the presented groups that belong to the principal: the node injects membership of them.
+    """Return those of the presented groups that the principal owns: the node makes it a member of them.
 
-    One that was made on another node of the cluster shows by its name whose it is.
+    The name of a group from another node of the cluster carries a signature that proves the owner.
     """
     state = step.state
     found: list[PhysicalObject] = []
     for name in dict.fromkeys(names):
-        # Asked of every name alike: what takes how long tells nobody which groups there are.
+        # Verify every name, so that the time a call takes does not reveal which groups exist.
         signed = is_signed(state.secret, name, principal)
         group = state.groups.get(name)
         if signed and group is None:
@@ -125,15 +125,20 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 
 # -- groups of other nodes --------------------------------------------------------------------------
 def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
-    """The group of this name, made known here if it was not: a group is its name, wherever it is.
+    """Return the group with this name; enter it if this node does not know it, because a group is its name.
 
-    None for one that was destroyed: who speaks of it has not heard of that yet. EDQUOT over their bound.
+    Return None if the group was destroyed and the other node has not learned of that yet.
+
+    Raises:
+        LimitError: this node knows ``GROUPS_KNOWN_MAX`` groups already.
     """
     group = step.state.groups.get(told.name)
     if group is None and _is_disbanded(step, told.name):
         return None
     if group is None and len(step.state.groups) >= limits.GROUPS_KNOWN_MAX:
-        raise LimitError(f"this node knows {len(step.state.groups)} groups, and takes no more of others")
+        raise LimitError(
+            f"cannot enter a group of another node: this node knows {len(step.state.groups)} groups already"
+        )
     if group is None:
         group = PhysicalObject(
             ObjectId(step.state.fresh_id()),
@@ -150,19 +155,19 @@ def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
 
 
 def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
-    """Groups as another node is told of them."""
+    """Return the groups with these names, as they are described to another node."""
     found = (step.state.groups.get(name) for name in names)
     return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
 
 
 def names_for(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
-    """The names of those groups, made known here; without any that was destroyed."""
+    """Return the names of these groups without destroyed groups; enter the groups if they are unknown."""
     found = (group_for(step, one) for one in told)
     return tuple(group.name for group in found if group is not None and group.name is not None)
 
 
 def disband(step: Step, name: Name) -> None:
-    """The group was destroyed on another node."""
+    """Destroy a group that was destroyed on another node."""
     _remember(step, name)
     group = step.state.groups.get(name)
     if group is not None and group.deletion is not Deletion.IMMORTAL and not group.zombie:
@@ -170,7 +175,7 @@ def disband(step: Step, name: Name) -> None:
 
 
 def notify_disbanded(step: Step, group: PhysicalObject) -> None:
-    """Every other node learns that a group is no more; one that is out of reach when it is back."""
+    """Notify every other node that a group was destroyed; a node that is out of reach learns of it later."""
     cluster = step.state.cluster
     if cluster is None or group.name is None:
         return

@@ -1,4 +1,4 @@
-"""What a task may learn of tasks and of the node, and the call that stops the node.
+"""Calls that show tasks and the node, and the call that stops the node.
 
 Use and limits of resources are in ``dios.core.calls.limit_calls``.
 """
@@ -18,13 +18,13 @@ from dios.wire.types import Flag, ObjectType, Permission
 
 
 def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> None:
-    """A read-only reference to the console of a task that the caller may read."""
+    """Answer with a read-only reference to the console of a task that the caller may read."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if other is None:
-        raise NoSuchTaskError("the node no longer keeps this task's console")
+        raise NoSuchTaskError("the node no longer stores this task's console")
     delegation.require_room(task, other.console)
-    # Whoever loses the task, by time or by hand, loses its console as well.
+    # With ``origin``, the reference to the console is dropped together with the reference to the task.
     granted = lifetimes.grant(
         step, task, other.console, Permission.READ, Provenance.DELEGATED, origin=reference
     )
@@ -32,7 +32,7 @@ def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> 
 
 
 def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> None:
-    """Every task of the caller's own principal, sessions left out; those of other nodes as well."""
+    """List every task of the caller's own principal, sessions excluded, on all nodes of the cluster."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = tuple(
@@ -48,7 +48,7 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
 
 
 def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
-    """Counts of this node; the host adds what it knows of the machine."""
+    """Answer with counts of this node; the host adds facts about the machine."""
     access.refuse_pure(task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
@@ -69,7 +69,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
 
 
 def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
-    """End the node; for the principal that runs it, and root."""
+    """Stop the node. Only the principal that runs it and root may do so."""
     del call
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
@@ -80,11 +80,11 @@ def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> Non
 
 
 def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> None:
-    """What a task was handed, may use and has used; for who may read it."""
+    """Describe a task's recipe, limits and usage to a caller that may read the task."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(other, Task) or other.recipe is None:
-        raise NoSuchTaskError("the node does not keep how this task was run")
+        raise NoSuchTaskError("the node no longer stores the recipe of this task")
     recipe, groups = other.recipe, step.state.groups
     step.answer(
         task,

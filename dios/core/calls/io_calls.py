@@ -1,8 +1,8 @@
 """acquire, commit and release (B.1.7 to B.1.12, Figure 4.8).
 
-Not for: their compounds (``dios.core.calls.compound_calls``), the arithmetic of validity
-(``dios.core.model.io_requests``), or types whose bytes the core makes itself
-(``dios.core.calls.computed_objects``).
+The compound requests are in ``dios.core.calls.compound_calls``, the rules of validity in
+``dios.core.model.io_requests``, and the types whose bytes the core computes in
+``dios.core.calls.computed_objects``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUFFER_BYTES_DEFAULT = 4096
 
 # -- acquire --------------------------------------------------------------------------------------
 def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead) -> None:
-    """dios_acquire_read: register the request and hand out a buffer with the object's bytes."""
+    """dios_acquire_read: register the request and return a buffer with the object's bytes."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     reference = access.for_io(task, call.ref, Mode.READ)
     if not is_blob(reference.object.type):
@@ -48,7 +48,7 @@ def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead)
 
 
 def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrite) -> None:
-    """dios_acquire_write: register the request and hand out a buffer to fill."""
+    """dios_acquire_write: register the request and return a buffer to fill."""
     access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
     reference = access.for_io(task, call.ref, Mode.WRITE)
     target = reference.object
@@ -56,11 +56,11 @@ def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrit
         computed_objects.acquire(step, reference, seq, call)
         return
     if target.buffering is Buffering.RAW:
-        access.held(task, call.ref, Permission.READ)  # the object's own memory shows what stands there
+        access.held(task, call.ref, Permission.READ)  # raw memory shows the object's present bytes
     io_steps.require_extent(target, call.offset)
     length = _length_to_write(target, call)
     if call.offset + length > limits.BLOB_BYTES_MAX:
-        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+        raise TooLargeError(f"the object would be larger than {limits.BLOB_BYTES_MAX} bytes")
     if target.buffering is Buffering.RAW and call.iov in {AcquireIov.CREATE, AcquireIov.REUSE}:
         io_steps.require_growth(target, call.offset + length)
     buffer = _admitted(step, reference, Mode.WRITE, call)
@@ -69,7 +69,9 @@ def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrit
     if taken:
         length = buffer.length
     elif call.iov is AcquireIov.REUSE and length > buffer.length:
-        raise InvalidError(f"the buffer has {buffer.length} bytes; release it and acquire {length} anew")
+        raise InvalidError(
+            f"the buffer has only {buffer.length} bytes; release it and acquire another of {length} bytes"
+        )
     buffer.length = length
     io_steps.begin_request(step, buffer, call.semantics)
     io_steps.answer_write(step, buffer, seq, call)
@@ -78,7 +80,7 @@ def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrit
 def _admitted(
     step: Step, reference: Reference, mode: Mode, call: messages.AcquireRead | messages.AcquireWrite
 ) -> Buffer:
-    """Check everything about an acquire, then associate its buffer (Figure 4.8, first stage)."""
+    """Check an acquire completely, then associate its buffer (Figure 4.8, first stage)."""
     task = reference.task
     existing: Buffer | None = None
     if call.iov in {AcquireIov.TAKE, AcquireIov.BORROW, AcquireIov.REUSE}:
@@ -89,9 +91,9 @@ def _admitted(
         else:
             io_steps.require_movable(existing, reference, mode, call.offset)
             if call.iov is AcquireIov.BORROW and existing.reference is reference:
-                raise InvalidError("the buffer is this reference's own; REUSE it")
+                raise InvalidError("the buffer already belongs to this reference; REUSE it")
     elif call.buffer:
-        raise InvalidError("only TAKE, BORROW and REUSE name a buffer")
+        raise InvalidError("only TAKE, BORROW and REUSE accept a buffer; leave it out")
     else:
         _require_room(reference, mode, call)
     io_steps.require_admission(reference.object, call.semantics)
@@ -109,10 +111,10 @@ def _admitted(
 def _require_room(
     reference: Reference, mode: Mode, call: messages.AcquireRead | messages.AcquireWrite
 ) -> None:
-    """One more buffer fits the task's table, and every account that it would be counted with."""
+    """Require room for one more buffer in the task's table and in every account that counts it."""
     task, target = reference.task, reference.object
     if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
-        raise LimitError(f"the task holds {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
+        raise LimitError(f"the task already has {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
     if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
         require_bytes((task.account,), _length_to_write(target, call), volatile=True)
@@ -124,14 +126,14 @@ def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messag
 
 # -- commit ---------------------------------------------------------------------------------------
 def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -> None:
-    """dios_commit_read: say whether the bytes were valid until now."""
+    """dios_commit_read: report whether the bytes were valid until now."""
     access.flags_of(call.flags, Flag.NONE)
     if call.iov is CommitIov.BORROW:
-        raise InvalidError("a read is committed with USE or MOVE")
+        raise InvalidError("a read cannot be committed with BORROW; use USE or MOVE")
     reference = access.for_io(task, call.ref, Mode.READ)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.READ)
     if buffer.mode is not Mode.READ:
-        raise InvalidError("the buffer was acquired to write; commit the write")
+        raise InvalidError("the buffer was acquired for writing; commit the write instead")
     valid = io_steps.settle_request(step, buffer)
     if call.iov is CommitIov.MOVE:
         associate(buffer, reference, Mode.READ, borrow=False)
@@ -139,7 +141,7 @@ def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -
 
 
 def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite) -> None:
-    """dios_commit_write: if the semantics held, the buffer's bytes become the object's."""
+    """dios_commit_write: if the request is valid, write the buffer's bytes to the object."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
     reference = access.for_io(task, call.ref, Mode.WRITE)
     if not is_blob(reference.object.type):
@@ -161,7 +163,7 @@ def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite)
 def _require_growth(
     reference: Reference, buffer: Buffer, iov: CommitIov, length: int, *, replace: bool
 ) -> None:
-    """What this commit would make of the object fits its accounts."""
+    """Require room in the object's accounts for its size after this commit."""
     target = reference.object
     if iov is CommitIov.USE:
         end = buffer.offset + length
@@ -173,7 +175,7 @@ def _require_growth(
 
 
 def _bare_request(reference: Reference) -> Buffer | None:
-    """The reference's own request without bytes, which a MOVE or BORROW fulfils."""
+    """Return the reference's own request without bytes, which a MOVE or BORROW completes, or None."""
     for other in reference.buffers.values():
         if other.bare and other.active and other.mode is Mode.WRITE:
             return other
@@ -181,16 +183,16 @@ def _bare_request(reference: Reference) -> Buffer | None:
 
 
 def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int) -> bool:
-    """MOVE and BORROW: the bytes of another reference's buffer are written to this one's object.
+    """Write the bytes of another reference's buffer to this reference's object (MOVE and BORROW).
 
-    The answer speaks of the buffer's original request, and of this reference's own bare request where
-    one was acquired with IOV_NONE (B.1.8).
+    The commit is valid if the buffer's original request is valid. If this reference acquired a request with
+    IOV_NONE, that request must be valid as well (B.1.8).
     """
     bare = _bare_request(reference)
     if buffer.mode is Mode.READ:
         valid = io_steps.settle_request(step, buffer)
     else:
-        # Its own object gets nothing of this write, and so no new version.
+        # The buffer's own object is not written, so it gets no new version.
         valid = holds(buffer)
         abort(buffer)
         buffer.committed = True
@@ -209,7 +211,7 @@ def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: Com
 
 # -- release --------------------------------------------------------------------------------------
 def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | messages.ReleaseWrite) -> None:
-    """dios_release_read and dios_release_write: give the buffer back, exactly once."""
+    """dios_release_read and dios_release_write: release a buffer, exactly once."""
     flags = access.flags_of(call.flags, Flag.RELEASE_COMMIT)
     reference = access.held(task, call.ref)
     buffer = io_steps.own_buffer(step, task, call.buffer)
@@ -218,7 +220,7 @@ def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | mes
     valid = True
     if flags & Flag.RELEASE_COMMIT:
         if buffer.bare or not buffer.active:
-            raise InvalidError("nothing to commit on this buffer")
+            raise InvalidError("cannot commit on release: the buffer has no bytes or no open request")
         access.living(reference)
         if mode is Mode.WRITE:
             step.require_unread(buffer.object)

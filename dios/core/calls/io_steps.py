@@ -1,4 +1,4 @@
-"""The parts that the calls on buffers share: checks, counting and answers.
+"""The steps that the calls on buffers share: checks, counters and answers.
 
 ``dios.core.model.io_requests`` decides on admission and validity.
 """
@@ -32,30 +32,31 @@ _BUFFER_BYTES_DEFAULT = 4096
 
 
 def require_extent(target: PhysicalObject, offset: int) -> None:
-    """The offset is not behind the object's end; EINVAL otherwise."""
+    """Raise InvalidError if the offset is after the object's end."""
     if offset > target.size:
         raise InvalidError(
-            f"offset {offset} is behind the object's end at {target.size}", fingerprint=target.fingerprint
+            f"offset {offset} is after the object's end at {target.size}", fingerprint=target.fingerprint
         )
 
 
 def require_admission(target: PhysicalObject, level: Semantics) -> None:
-    """The requests active now admit another at this level; EBUSY otherwise."""
+    """Raise Busy if the active requests do not admit another at this level."""
     if not admits(target, level):
         raise Busy(
-            f"{target.a_r} readers and {target.a_w} writers are active; not admitted at {level.name}",
+            f"{target.a_r} readers and {target.a_w} writers are active, so a request at level {level.name} is"
+            " not admitted; try again later",
             fingerprint=target.fingerprint,
         )
 
 
 def require_idle(buffer: Buffer) -> None:
-    """No request is open on the buffer; EINVAL otherwise."""
+    """Raise InvalidError if a request is open on the buffer."""
     if buffer.active:
-        raise InvalidError("the request on this buffer is not committed yet")
+        raise InvalidError("the buffer has an open request; commit it first")
 
 
 def require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> None:
-    """The buffer is this reference's, for this direction; EBADF and EINVAL otherwise."""
+    """Raise an error unless the buffer belongs to this reference and was acquired for this direction."""
     if buffer.reference is not reference:
         raise BadReferenceError("the buffer is associated with another reference; TAKE or BORROW it")
     if buffer.mode is not mode:
@@ -63,22 +64,25 @@ def require_associated(buffer: Buffer, reference: Reference, mode: Mode) -> None
 
 
 def own_buffer(step: Step, task: Holder, buffer_id: int) -> Buffer:
-    """A buffer of the caller, not one that an earlier call of the same vector makes: ids are no secret."""
+    """Return a buffer of the caller.
+
+    An earlier call of the same vector must not have acquired it: a caller can guess the id of such a buffer.
+    """
     buffer = access.own_buffer(task, buffer_id)
     if buffer.id in step.opened_in_vector:
-        raise InvalidError("the calls of a vector must be independent; this buffer is acquired before")
+        raise InvalidError("the calls of a vector must be independent; an earlier one acquires this buffer")
     return buffer
 
 
 def begin_request(step: Step, buffer: Buffer, level: Semantics) -> None:
-    """Count an admitted request, and publish that."""
+    """Count an admitted request, and publish the new counters."""
     begin(buffer, level)
     step.depend_on(buffer.object)
     step.changed(buffer.object)
 
 
 def note_in_vector(step: Step, target: PhysicalObject, buffer: Buffer | None = None) -> None:
-    """Remember what a vector has read, so that its later calls leave that alone."""
+    """Record an object that a vector reads, so that its later calls do not change it."""
     if step.parts is not None:
         step.read_in_vector.add(target.id)
         if buffer is not None:
@@ -86,7 +90,7 @@ def note_in_vector(step: Step, target: PhysicalObject, buffer: Buffer | None = N
 
 
 def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
-    """Hand out the buffer with the object's bytes."""
+    """Answer with the buffer and the object's bytes."""
     target = buffer.object
     task = buffer.reference.task
     result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
@@ -99,7 +103,7 @@ def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
 
 
 def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite) -> None:
-    """Hand out the buffer to be filled."""
+    """Answer with a buffer to fill."""
     target = buffer.object
     task = buffer.reference.task
     result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
@@ -125,7 +129,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
             buffer.offset,
             buffer.length,
             raw=buffer.raw,
-            # Who may only write is not shown what stands there.
+            # A task that may only write must not see the present bytes.
             blank=taken
             or bool(call.flags & Flag.BLANK)
             or not buffer.reference.permissions & Permission.READ,
@@ -137,7 +141,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
 def _answer_write_away(
     step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, result: messages.Buffer
 ) -> None:
-    """The task of another node fills memory of that node: from here come the bytes to begin with, if any."""
+    """Answer a task of another node, which fills memory of its own node; send the present bytes, if any."""
     task, target = buffer.reference.task, buffer.object
     blank = (
         call.flags & Flag.BLANK
@@ -155,61 +159,64 @@ def _answer_write_away(
 
 
 def require_growth(target: PhysicalObject, size: int) -> None:
-    """Everybody with whom the object is counted has room for a version of ``size``; EDQUOT otherwise."""
+    """Require room for a version of ``size`` bytes in every account that counts the object."""
     growth = target.growth(size)
     if growth > 0:
         require_bytes(target.accounts, growth, volatile=target.volatile)
 
 
 def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:
-    """TAKE, BORROW and MOVE: only an owned buffer with bytes of its own serves another reference."""
+    """Require that the buffer can serve another reference (TAKE, BORROW and MOVE).
+
+    Only an owned buffer with bytes of its own can.
+    """
     if buffer.owner is not None or buffer.bare:
-        raise InvalidError("the buffer is borrowed, or has no bytes; it cannot move on")
+        raise InvalidError("a buffer that is borrowed or has no bytes cannot be used by another reference")
     target = reference.object
     if buffer.raw or (mode is Mode.WRITE and target.buffering is Buffering.RAW):
-        raise InvalidError("a raw object is written in its own memory, by no other buffer; copy the bytes")
+        raise InvalidError("a raw object can only be written in its own memory; copy the bytes there")
     if offset + buffer.length > limits.BLOB_BYTES_MAX:
-        raise TooLargeError(f"the object would pass {limits.BLOB_BYTES_MAX} bytes")
+        raise TooLargeError(f"the object would be larger than {limits.BLOB_BYTES_MAX} bytes")
     new = [account for account in target.sharing if account not in buffer.accounts]
     require_all(new, Resource.REQUESTS, 1)
 
 
 def buffer_to_commit(step: Step, reference: Reference, buffer_id: int, iov: CommitIov, mode: Mode) -> Buffer:
-    """TAKE, BORROW and MOVE make sense for this buffer and reference; EINVAL otherwise."""
+    """Return the caller's buffer, if it is at a stage that can be committed like this (Figure 4.8)."""
     buffer = own_buffer(step, reference.task, buffer_id)
     if buffer.bare:
-        raise InvalidError("a request acquired with IOV_NONE has no bytes of its own to commit")
+        raise InvalidError("a request acquired with IOV_NONE has no bytes to commit; use MOVE or BORROW")
     if iov is CommitIov.USE:
         require_associated(buffer, reference, mode)
     elif buffer.reference is reference:
-        raise InvalidError("the buffer is this reference's own; USE it")
+        raise InvalidError("the buffer already belongs to this reference; USE it")
     elif iov is CommitIov.MOVE:
         require_movable(buffer, reference, mode, 0)
     elif buffer.owner is not None:
-        raise InvalidError("a borrowed buffer cannot be lent on")
+        raise InvalidError("a borrowed buffer cannot be borrowed again; release it first")
     if not buffer.active and not buffer.committed:
-        raise InvalidError("the buffer has no request; acquire first")
+        raise InvalidError("the buffer has no open request; acquire first")
     access.living(buffer.reference)
     return buffer
 
 
 def commit_length(step: Step, reference: Reference, buffer: Buffer, size: int) -> int:
-    """The caller's buffer, if it is at a stage that can be committed (Figure 4.8)."""
+    """Return the number of bytes to commit. Bytes that came with the message decide, then ``size``."""
     length = size or buffer.length
     if length > buffer.length:
-        raise InvalidError(f"the buffer has {buffer.length} bytes, not {length}")
+        raise InvalidError(f"the buffer has only {buffer.length} bytes; it cannot commit {length}")
     if step.payload:
         if step.payload_size > buffer.length or (size and size != step.payload_size):
-            raise InvalidError(f"{step.payload_size} bytes came for a buffer of {buffer.length}")
+            raise InvalidError(f"{step.payload_size} bytes came for a buffer of {buffer.length}; send fewer")
         length = step.payload_size
     elif reference.task.home and length:
-        raise InvalidError("the bytes of a commit come with it")
+        raise InvalidError("a commit from another node must carry its bytes")
     step.require_unread(reference.object)
     return length
 
 
 def settle_request(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
-    """End the request's commit stage; it holds only if what it depends on does ``also``."""
+    """End the request's commit stage, and return True if the request and ``also`` are valid."""
     valid = holds(buffer) and also
     settle(buffer, valid=valid)
     step.depend_on(buffer.object)
@@ -220,7 +227,7 @@ def settle_request(step: Step, buffer: Buffer, *, also: bool = True) -> bool:
 def apply_buffer(
     step: Step, target: PhysicalObject, buffer: Buffer, offset: int, length: int, *, replace: bool
 ) -> None:
-    """How many of the buffer's bytes are committed; what came with the message decides first."""
+    """Write ``length`` bytes of the buffer, or of the message's payload, to the object at ``offset``."""
     end = offset + length
     away = bool(buffer.reference.task.home)
     source = WriteSource(
@@ -235,7 +242,7 @@ def apply_buffer(
 
 
 def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int, *, raw: bool) -> None:
-    """Make the buffer's bytes the object's, from ``offset`` on."""
+    """Make the source's bytes part of the object; a durable object is written to the store first."""
     target.rewritten(size)
     step.changed(target)
     durable = target.persistence is Persistence.DURABLE
@@ -245,7 +252,7 @@ def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: i
 
 
 def answer_commit(step: Step, target: PhysicalObject, task: Holder, seq: int, *, valid: bool) -> None:
-    """Make the source's bytes the object's; a durable object goes through the store first."""
+    """Answer a commit with the object's versions, or refuse it as a conflict."""
     if valid:
         step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
         return

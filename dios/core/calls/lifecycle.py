@@ -1,6 +1,6 @@
-"""How sessions and tasks begin and end (thesis §4.4 Bootstrap, §4.5.2, B.1.4, B.1.5).
+"""The beginning and end of sessions and tasks (thesis §4.4 Bootstrap, §4.5.2, B.1.4, B.1.5).
 
-The host has the processes; ``dios.core.calls.run_calls`` handles the run call.
+The host runs the processes; ``dios.core.calls.run_calls`` handles the run call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CONSOLE_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE
 def own_objects(
     step: Step, task: TaskId, name: Name, principal: Principal
 ) -> tuple[PhysicalObject, PhysicalObject]:
-    """The object and the console of a task or session that begins."""
+    """Create the object and the console of a new task or session."""
     home = groups.home_of(step, principal)
     in_groups = (home.name,) if home.name is not None else ()
     own = PhysicalObject(
@@ -58,7 +58,7 @@ def own_objects(
 
 
 def enter_task(step: Step, task: LocalHolder) -> None:
-    """Enter a task or session that begins into the node's tables."""
+    """Enter a new task or session into the node's tables."""
     task.object.pinned = task.console.pinned = 1
     step.state.add_object(task.object)
     step.state.add_object(task.console)
@@ -68,7 +68,7 @@ def enter_task(step: Step, task: LocalHolder) -> None:
 def default_references(
     step: Step, task: LocalHolder, member_of: tuple[PhysicalObject, ...]
 ) -> tuple[Reference, Reference, tuple[Reference, ...]]:
-    """Self, console and one reference for each group the task is a member of."""
+    """Grant references to the task itself, to its console and to each group that it is a member of."""
     own = lifetimes.grant(step, task, task.object, _SELF_RIGHTS, Provenance.INITIAL)
     task.self_ref = own.id
     console = lifetimes.grant(step, task, task.console, _CONSOLE_RIGHTS, Provenance.INITIAL)
@@ -79,7 +79,10 @@ def default_references(
 
 
 def open_session(step: Step, event: SessionOpened) -> None:
-    """A person's process: a root task of the principal, with its home group and keyring's groups."""
+    """Begin a session of a user's process.
+
+    It is a root task of the principal, a member of the principal's home group and of its keyring's groups.
+    """
     home = groups.home_of(step, event.principal)
     presented = groups.owned_by(step, event.groups, event.principal)
     member_of = (home, *(group for group in presented if group is not home))
@@ -104,7 +107,7 @@ def open_session(step: Step, event: SessionOpened) -> None:
     step.audit(task, "session", "ok", task.object.fingerprint, f"{len(member_of)} groups")
     refused = len(set(event.groups)) - len(presented)
     if refused:
-        step.audit(task, "session", "denied", task.object.fingerprint, f"{refused} groups presented in vain")
+        step.audit(task, "session", "denied", task.object.fingerprint, f"{refused} groups refused")
     step.answer(
         task,
         event.seq,
@@ -126,12 +129,12 @@ def open_session(step: Step, event: SessionOpened) -> None:
 
 
 def fresh_identity(step: Step, parent: LocalHolder) -> ChildIdentity:
-    """The id and the name of the next task that ``parent`` starts."""
+    """Return the id and the name of the next task that ``parent`` starts."""
     return ChildIdentity(TaskId(step.state.fresh_id()), child_name(step, parent))
 
 
 def child_name(step: Step, parent: LocalHolder) -> Name:
-    """A session's tasks have random names, a task's tasks deterministic ones, for replay."""
+    """Return a random name for a child of a session, a deterministic name for a child of a task (replay)."""
     if isinstance(parent, Session):
         return step.state.fresh_name()
     name = child_task_name(parent.name, parent.spawn_count)
@@ -140,7 +143,7 @@ def child_name(step: Step, parent: LocalHolder) -> Name:
 
 
 def task_started(step: Step, event: TaskStarted) -> None:
-    """The process runs: the parent's run call is done."""
+    """Note that the process runs, so that the parent's run call is answered."""
     task = step.state.tasks.get(event.task)
     if task is None or not task.alive:
         return
@@ -151,7 +154,7 @@ def task_started(step: Step, event: TaskStarted) -> None:
 
 
 def task_ended(step: Step, event: TaskEnded) -> None:
-    """The process is gone: everything the task held goes, its status stays for who may read it."""
+    """Note that the process has ended: release all that the task held, and keep its status."""
     task = step.state.tasks.get(event.task)
     if task is None or task.ended_ns:
         return
@@ -169,7 +172,7 @@ def task_ended(step: Step, event: TaskEnded) -> None:
 
 
 def disconnected(step: Step, event: Disconnected) -> None:
-    """A session's connection is gone: it ends. A task's connection: its process follows by itself."""
+    """Note a lost connection: end a session, but only release a task's references until its process ends."""
     task = step.state.tasks.get(event.task)
     if task is None or task.ended_ns:
         return
@@ -189,7 +192,7 @@ def disconnected(step: Step, event: Disconnected) -> None:
 
 
 def end_task_by(step: Step, victim: LocalHolder, by: Holder, why: str) -> None:
-    """Terminate a task: it makes no more calls; its object stays until its process is gone."""
+    """Terminate a task. It makes no more calls; its object stays until its process has ended."""
     step.audit(by, "end", "ok", victim.object.fingerprint, why)
     if victim.cause is Cause.NONE:
         victim.cause = Cause.KILLED if victim is not by else Cause.EXITED
@@ -202,7 +205,7 @@ def end_task_by(step: Step, victim: LocalHolder, by: Holder, why: str) -> None:
 
 
 def release_everything(step: Step, task: Holder) -> None:
-    """Implicitly delete every reference of an ending task (B.1.4); waiting calls are forgotten."""
+    """Delete every reference of an ending task (B.1.4), and give up its waiting calls."""
     for row in list(task.pending.values()):
         step.state.pending.remove(row)
         requests.give_up_all(step, row)
@@ -212,7 +215,7 @@ def release_everything(step: Step, task: Holder) -> None:
         lifetimes.close_buffer(step, buffer)
     for away in list(task.remote_buffers.values()):
         lifetimes.close_remote_buffer(step, away)
-    # Nobody can read them any more, and its children's records keep it as their parent.
+    # No task can read the events any more, but the records of the children still refer to this record.
     if isinstance(task, LocalHolder):
         task.events.clear()
         task.lost_events = 0
@@ -247,7 +250,7 @@ def _finish(step: Step, task: LocalHolder) -> None:
 
 
 def reserve(task: Task, parent: Holder, reserved: Reserved) -> None:
-    """Count a task that begins, and set aside what it may use."""
+    """Count a new task, and reserve its memory and CPU time."""
     task.bounds = task.reserved = reserved
     charge_all((parent.account, *task.member_accounts), Resource.TASKS, 1)
     charge_all((task.account, *task.member_accounts), Resource.MEMORY_BYTES, reserved.memory_bytes)
@@ -255,7 +258,7 @@ def reserve(task: Task, parent: Holder, reserved: Reserved) -> None:
 
 
 def _settle(task: Task) -> None:
-    """A task is over: what was set aside comes back, but for the CPU time that it used."""
+    """Return the reservation of a task that has ended, except for the CPU time that it used."""
     reserved, task.reserved = task.reserved, Reserved()
     charge_all((task.parent.account, *task.member_accounts), Resource.TASKS, -1)
     charge_all((task.account, *task.member_accounts), Resource.MEMORY_BYTES, -reserved.memory_bytes)
@@ -263,16 +266,17 @@ def _settle(task: Task) -> None:
 
 
 def _keep_program(step: Step, task: Task) -> None:
-    """Keep the program of a task that failed for a while, so that the run can be repeated.
+    """Keep the program of a failed task for a while, so that the run can be repeated.
 
-    Only one without a name: nobody can tell that it lives on. Any other goes with its last reference.
+    Only a program without a name is kept, because no task can observe that it still exists. A program with a
+    name goes with its last reference.
     """
     if task.recipe is None:
         return
     program = task.recipe.executable
     good = task.cause is Cause.EXITED and task.exit_code == 0
     big = program.size > limits.FAILED_PROGRAM_BYTES_MAX
-    # What another node has cannot be kept from here.
+    # A program of another node cannot be kept by this node.
     if good or program.zombie or program.name is not None or big or program.home:
         unpin(step, program)
         return
@@ -283,8 +287,9 @@ def _keep_program(step: Step, task: Task) -> None:
 
 
 def _of_the_node(task: LocalHolder) -> str:
-    """What the node itself says of a task's end. A program's own words may hold names: they stay out of
-    the audit log.
+    """Return the detail of a task's end as the audit log may contain it.
+
+    An exception's text comes from the program and may contain names, so it is left out.
     """
     return "" if task.cause is Cause.EXCEPTION else task.detail.split("\n", 1)[0][:200]
 
@@ -297,34 +302,34 @@ def _notify_parent(step: Step, task: Task) -> None:
 
 
 def end_orphans(step: Step, task: Holder) -> None:
-    """A task's children end with it unless somebody else still refers to them; a session's live on."""
+    """End a task's children unless another task has a reference to them. A session's children live on."""
     if isinstance(task, Session):
         return
     for child in list(task.children.values()):
         if child.alive and len(child.object.references) <= 1:
-            end_task_by(step, child, task, "its parent ended and nobody else refers to it")
+            end_task_by(step, child, task, "its parent ended and no other task refers to it")
 
 
 def _notify_other_nodes(step: Step, task: Holder) -> None:
-    """Whatever the task held on other nodes goes."""
+    """Notify the other nodes that the task has ended, so that they release what it held there."""
     nodes, task.remote_nodes = task.remote_nodes, set()
     for node in sorted(nodes):
         requests.notify_node(step, node, dcp.TasksEnded((task.id,)))
 
 
 def forget_task(step: Step, task: LocalHolder) -> None:
-    """Drop the node's own interest in an ended task; with the last reference its status goes too."""
+    """Drop the node's own pin on an ended task; its status goes with the last reference."""
     step.state.tasks.pop(task.id, None)
     for target in (task.object, task.console):
         unpin(step, target)
 
 
 def unpin(step: Step, target: PhysicalObject) -> None:
-    """The node itself has one interest less in an object."""
+    """Remove one of the node's own pins from an object."""
     target.pinned -= 1
     lifetimes.maybe_collect(step, target)
 
 
 def refused_for_shutdown() -> messages.Failure:
-    """What every new call gets while the node stops."""
+    """Return the answer to every new call while the node stops."""
     return messages.Failure(int(Code.EHOSTUNREACH), "the node is shutting down; connect again later")

@@ -1,6 +1,6 @@
-"""Showing and setting what tasks, groups and principals may use.
+"""The calls that show and set the limits of tasks, groups and principals.
 
-Not for: counting and refusing (``dios.core.model.accounts``).
+``dios.core.model.accounts`` counts resources and enforces the limits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UID_MAX = 2**32 - 2
 
 
 def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -> None:
-    """The accounts that concern the caller's principal; for the node's own user those of all principals."""
+    """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
     access.refuse_pure(task)
     rows = [step.state.account.row(""), *_principals(step, task), *_groups(step, task), *_tasks(step, task)]
@@ -51,24 +51,24 @@ def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
 
 
 def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> None:
-    """Set some limits of one account; those of principals and durable groups are kept by the store."""
+    """Set limits of one account. The store keeps those of principals and durable groups."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the node's own user and root set limits")
+        raise NotPermittedError("only the node's own user and root may set limits")
     if call.scope is Scope.TASK:
         account, label = _of_task(step, task, call)
         account.bind(call.bounds)
     elif call.scope is Scope.GROUP:
         group = access.typed(access.living(access.held(task, call.ref)), ObjectType.GROUP).object
         if group.account is None or step.state.homes.get(group.owner) is group:
-            raise InvalidError("a home group has no limits of its own; set those of its principal")
+            raise InvalidError("a home group has no limits of its own; set those of its principal instead")
         account, label = group.account, ""
         _keep(step, group, call.bounds)
     elif call.scope is Scope.NODE:
-        raise InvalidError("the limits of all together stand in the node's settings")
+        raise InvalidError("the limits of the whole node are settings; change them in the node's settings")
     else:
         if not _is_principal(call.principal):
-            raise InvalidError(f"{call.principal!r} is no principal; users are written like uid:1000")
+            raise InvalidError(f"{call.principal!r} is not a principal; write a user like uid:1000")
         principal = Principal(call.principal)
         account, label = step.state.account_of(principal), ""
         _keep(step, groups.home_of(step, principal), call.bounds)
@@ -89,7 +89,7 @@ def _of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Accoun
 
 
 def _keep(step: Step, group: PhysicalObject, bounds: tuple[Bound, ...]) -> None:
-    """Limits stand in the record of their group, and those of a principal in its home group's."""
+    """Store limits in the record of the group. A principal's limits are in the record of its home group."""
     merged = {bound.resource: bound for bound in (*group.limits, *bounds)}
     group.limits = tuple(merged[resource] for resource in Resource if resource in merged)
     step.state.apply_limits(group)

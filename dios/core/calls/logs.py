@@ -1,7 +1,7 @@
-"""The output of tasks, kept as objects that outlive the task.
+"""The output of ended tasks, stored as objects that outlive the task.
 
-A log is a durable blob that is named after its task, in a group that each principal has for them. The node of
-a task's parent keeps a copy. The console of a running task is read directly.
+A log is a durable blob. Its name is derived from the task's name, and it is in a group that each principal
+has for logs. The node of the task's parent stores a copy. The console of a running task is read directly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dios.wire.types import Deletion, ObjectType, Resource
 
 
 def keep_output(step: Step, event: LogLeft) -> None:
-    """Keep the last bytes of an ended task's console, here and with whoever started it."""
+    """Store the last bytes of an ended task's console, here and on the node of its parent."""
     task = step.state.tasks.get(event.task)
     if isinstance(task, Task) and event.size and not step.state.shutting_down:
         _keep(step, task, event.payload, event.size)
@@ -37,7 +37,7 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
     name, group = log_name(task.name), logs_group(home.name)
     made = make(step, task.principal, name, group, payload, size)
     if made is None:
-        step.audit(task, "log", "denied", task.object.fingerprint, "no room for what it wrote")
+        step.audit(task, "log", "denied", task.object.fingerprint, "no room for its output")
         return
     parent = task.parent
     if parent.home:
@@ -49,7 +49,7 @@ def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
 def make(
     step: Step, principal: Principal, name: Name, group: Name, payload: PayloadId, size: int
 ) -> PhysicalObject | None:
-    """A log object of bytes that came with the event; None when its principal has no room for it."""
+    """Create a log object from the event's bytes. Return None if its principal has no room for it."""
     accounts = (step.state.account_of(principal),)
     try:
         require_all(accounts, Resource.OBJECTS, 1)
@@ -80,12 +80,12 @@ def make(
 
 
 def remember(state: State, log: PhysicalObject) -> None:
-    """Count a log among those of which the oldest make room."""
+    """Append a log to the list from which the oldest logs are destroyed."""
     state.logs.append(log)
 
 
 def is_log(state: State, target: PhysicalObject) -> bool:
-    """Whether the store brought back a log."""
+    """Return True if an object that was restored from the store is a log."""
     home = state.homes.get(target.owner)
     return (
         home is not None

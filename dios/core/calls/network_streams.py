@@ -1,10 +1,10 @@
-"""Network streams (Table 4.1): the right to make them, and what becomes of them.
+"""Network streams (Table 4.1): the right to create them, their creation and their end.
 
-Not for: sockets, which the host has, or bytes, which pass through rings and never through the core.
+A task with a writable reference to the node's NETWORK object may create network streams on this node. This
+reference can be delegated like any other. A create call is answered when the socket is open. A
+TCP_ACCEPT_STREAM is a stream of references: each read returns one connection, to one reader.
 
-Whoever holds a reference to the node's NETWORK object with the right to write may create network streams on
-this node; it is handed on like any other. A created stream answers when its socket is open. A
-TCP_ACCEPT_STREAM is a stream of references: each read gives one connection, to one reader.
+The host has the sockets, and the bytes pass through rings in shared memory, never through the core.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RINGS_OF_SOCKET: Final = 2
 
 # -- the right --------------------------------------------------------------------------------------
 def object_of(state: State) -> PhysicalObject:
-    """The node's NETWORK object: one, without a name, for ever."""
+    """Return the node's only NETWORK object, which has no name and is immortal."""
     if state.network is None:
         made = PhysicalObject(
             ObjectId(state.fresh_id()),
@@ -49,27 +49,35 @@ def object_of(state: State) -> PhysicalObject:
 
 
 def may_resolve(state: State, task: Holder) -> bool:
-    """Whether the special name gives it: to sessions of the node's own user and root. Tasks are handed it."""
+    """Return True if the task may resolve the special name NETWORK.
+
+    Sessions of the node's own user and of root may. Other tasks need a delegated reference.
+    """
     return isinstance(task, Session) and access.is_nodes_own(state, task)
 
 
 def require_right(step: Step, task: Holder, call: messages.Create) -> None:
-    """EPERM for network streams without a writable reference to the NETWORK object; EINVAL for nonsense."""
+    """Check the right to create a network stream, and the address.
+
+    Raises:
+        NotPermittedError: the task has no writable reference to the NETWORK object.
+        InvalidError: the address is wrong, or does not fit the type.
+    """
     if call.object_type not in TYPES:
         if call.address:
-            raise InvalidError(f"a {call.object_type.name} has no network address")
+            raise InvalidError(f"a {call.object_type.name} has no network address; leave the address out")
         return
     if step.parts is not None:
         raise InvalidError("cannot create a network stream in a vector: it has to wait. Send it alone.")
     own = () if step.state.network is None else step.state.network.references.values()
     if not any(one.task is task and one.permissions & Permission.WRITE for one in own):
         raise NotPermittedError(
-            f"a {call.object_type.name} takes a reference to the NETWORK object with the right to write; "
-            "the node's own user has it by `node.network()`, and hands it on as an input"
+            f"a {call.object_type.name} requires a reference to the NETWORK object with the right to write; "
+            "the node's own user gets it by `node.network()`, and can delegate it as an input"
         )
     host, colon, port = call.address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= limits.PORT_MAX):
-        raise InvalidError(f"{call.address!r} is no address; write HOST:PORT, and IPv6 in brackets: [::1]:80")
+        raise InvalidError(f"{call.address!r} is not an address; write HOST:PORT, or [::1]:80 for IPv6")
     step.state.pending.require_room(task)
 
 
@@ -79,12 +87,12 @@ def _ring_bytes(call: messages.Create) -> int:
 
 
 def bytes_of_rings(call: messages.Create) -> int:
-    """With how many bytes the new object is counted."""
+    """Return the number of bytes with which the new object is counted."""
     return 0 if call.object_type is ObjectType.TCP_ACCEPT_STREAM else _RINGS_OF_SOCKET * _ring_bytes(call)
 
 
 def state_for(call: messages.Create) -> NetworkState | None:
-    """What a new object of this type remembers; None for other types."""
+    """Return the state of a new network stream, or None for other types."""
     if call.object_type not in TYPES:
         return None
     if call.object_type is ObjectType.TCP_ACCEPT_STREAM:
@@ -93,7 +101,7 @@ def state_for(call: messages.Create) -> NetworkState | None:
 
 
 def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: PhysicalObject) -> bool:
-    """Have the socket opened, and let the call wait for it; False where there is none to open."""
+    """Open the socket, and let the call wait for it. Return False if the type has no socket."""
     if not isinstance(target.state, SocketState | AcceptState):
         return False
     step.emit(effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes))
@@ -102,7 +110,7 @@ def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: Phy
 
 
 def finish(step: Step, row: Pending) -> None:
-    """Answer a waiting create once its socket is open, or never will be."""
+    """Answer a waiting create if its socket is open or failed."""
     target = row.watched[0]
     state = target.state
     if not isinstance(state, SocketState | AcceptState) or not (state.opened or target.zombie):
@@ -110,7 +118,9 @@ def finish(step: Step, row: Pending) -> None:
     step.state.pending.remove(row)
     reference = next(iter(row.task.table.holding(target)), None)
     if reference is None or target.zombie:
-        why = state.failure or messages.Failure(int(Code.ESTALE), "it was deleted before it was open")
+        why = state.failure or messages.Failure(
+            int(Code.ESTALE), "cannot create the stream: it was deleted before its socket was open"
+        )
         step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {why.message}")
         if reference is not None:
             lifetimes.drop_reference(step, reference)
@@ -121,13 +131,13 @@ def finish(step: Step, row: Pending) -> None:
 
 
 def given_up(step: Step, row: Pending) -> None:
-    """Nobody waits for this create any more, and so nobody learns of its reference."""
+    """Drop the reference of a create that was cancelled, because its caller will not learn of it."""
     if isinstance(row.call, messages.Create):
         for reference in row.task.table.holding(row.watched[0]):
             lifetimes.drop_reference(step, reference)
 
 
-# -- what the host tells ------------------------------------------------------------------------------
+# -- events of the host -----------------------------------------------------------------------------
 def _living(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkState] | None:
     target = step.state.objects.get(object_id)
     if target is None or not isinstance(target.state, SocketState | AcceptState):
@@ -136,7 +146,7 @@ def _living(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkSta
 
 
 def opened(step: Step, event: NetworkOpened) -> None:
-    """The socket is open."""
+    """Note that the socket is open."""
     found = _living(step, event.object)
     if found is not None:
         target, state = found
@@ -146,12 +156,12 @@ def opened(step: Step, event: NetworkOpened) -> None:
 
 
 def failed(step: Step, event: NetworkFailed) -> None:
-    """The socket could not be opened, or broke: whoever reads must not take that for a good end."""
+    """Note that the socket could not be opened, or broke, so that readers do not see a normal end."""
     found = _living(step, event.object)
     if found is not None:
         target, state = found
         state.failure = messages.Failure(event.code, event.message, target.fingerprint)
-        # Told before the rings end: who finds the end of one can see whether it was a good one.
+        # Published before the rings end, so that a reader that finds the end can see that it is not normal.
         target.zombie = True
         step.changed(target)
         step.flush_counters()
@@ -159,7 +169,7 @@ def failed(step: Step, event: NetworkFailed) -> None:
 
 
 def dropped(step: Step, event: DatagramsDropped) -> None:
-    """What came for a full ring is counted where failed writes are."""
+    """Count datagrams that a full ring dropped in the counter of failed writes."""
     found = _living(step, event.object)
     if found is not None:
         found[0].dirty += event.count
@@ -167,7 +177,7 @@ def dropped(step: Step, event: DatagramsDropped) -> None:
 
 
 def arrived(step: Step, event: ConnectionArrived) -> None:
-    """One more connection waits to be taken."""
+    """Queue a connection until a reader accepts it."""
     found = _living(step, event.object)
     if found is not None and isinstance(found[1], AcceptState):
         found[1].arrived.append((event.number, event.address))
@@ -178,9 +188,9 @@ def arrived(step: Step, event: ConnectionArrived) -> None:
 
 # -- connections ----------------------------------------------------------------------------------------
 def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> None:
-    """Answer a read of a TCP_ACCEPT_STREAM: the next connection becomes an object of the reader's own.
+    """Answer a read of a TCP_ACCEPT_STREAM: the next connection becomes an object of the reader.
 
-    Refused for want of room, it stays for the next reader.
+    If the reader has no room for it, the call is refused and the connection stays for the next reader.
     """
     task, acceptor = reference.task, reference.object
     access.living(reference)

@@ -1,6 +1,6 @@
-"""The nodes of the cluster for people: list, drain and remove them.
+"""The calls with which users list, drain and remove the nodes of the cluster.
 
-``dios.core.membership.swim`` finds out which nodes live.
+``dios.core.membership.swim`` detects which nodes are alive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dios.wire.types import NodeStatus, NodeWish
 
 
 def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> None:
-    """Every node as this one sees it; a lone node knows itself."""
+    """List every node as this node sees it; a node without a cluster lists none."""
     del call
     access.refuse_pure(task)
     step.answer(task, seq, messages.Nodes(_rows(step)))
@@ -52,17 +52,17 @@ def _row(cluster: Cluster, member: MemberRow, *, here: bool) -> messages.NodeRow
 
 
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
-    """Drain, undrain or forget a node; draining is asked of the node itself, and told by it to all."""
+    """Drain, undrain or forget a node. The node itself drains, and notifies all others."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the nodes' own user and root rule the cluster")
+        raise NotPermittedError("only the nodes' own user and root may drain, undrain or forget nodes")
     cluster = step.state.cluster
     if cluster is None:
-        raise InvalidError("this node is alone; `dios-node init` makes a cluster")
+        raise InvalidError("this node belongs to no cluster; `dios-node init` creates one")
     if call.wish is NodeWish.FORGET:
         node = remote_calls.member_named(cluster, call.host)
         if node == cluster.here.node:
-            raise InvalidError("a node does not remove itself; ask another, or stop it")
+            raise InvalidError("a node cannot forget itself; send the call to another node")
         step.audit(task, "forget", "ok", call.host)
         step.follow(cluster.membership.forget(step.now, node))
         step.answer(task, seq, messages.Nodes(_rows(step)))

@@ -1,7 +1,4 @@
-"""create, delete and stat: objects and the handles on them (B.1.1, B.1.4, B.1.6).
-
-Not for: resolution and delegation, which have modules of their own.
-"""
+"""create, delete and stat: objects and the references to them (B.1.1, B.1.4, B.1.6)."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
 
 
 def create(step: Step, task: Holder, seq: int, call: messages.Create) -> None:
-    """dios_create: a new logical object, its name, and a reference with every right."""
+    """dios_create: create a logical object and its name, and answer with a reference with every right."""
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         remote_calls.create(step, task, seq, call, peer)
@@ -45,7 +42,7 @@ def create(step: Step, task: Holder, seq: int, call: messages.Create) -> None:
 def create_in(
     step: Step, task: Holder, seq: int, call: messages.Create, group_names: tuple[Name, ...]
 ) -> None:
-    """The same in groups given by name: here, for a task of this node or another."""
+    """Create an object on this node in groups given by name. The caller may be a task of another node."""
     access.flags_of(call.flags, Flag.NONE)
     rules = rules_for_creation(call.object_type, call.buffering)
     network_streams.require_right(step, task, call)
@@ -54,7 +51,7 @@ def create_in(
     _check_size(call, rules)
     deletion = rules.deletion if call.deletion is None else call.deletion
     if deletion is Deletion.IMMORTAL:
-        raise InvalidError("only the node makes immortal objects")
+        raise InvalidError("only the node may create immortal objects; choose another deletion mode")
     accounts = (task.account, *step.state.accounts_of_groups(group_names))
     first_bytes = _first_bytes(step, call, rules)
     task.table.require_room()
@@ -89,19 +86,19 @@ def create_in(
 
 def _check_size(call: messages.Create, rules: TypeRules) -> None:
     if call.data is not None and not rules.bytes_in_host:
-        raise InvalidError(f"a {call.object_type.name} has no bytes to begin with")
+        raise InvalidError(f"a {call.object_type.name} cannot have initial bytes; leave the data out")
     if call.object_type in _WITH_RING and call.size:
         if not limits.STREAM_RING_BYTES_MIN <= call.size <= limits.STREAM_RING_BYTES_MAX:
             raise InvalidError(
-                f"a ring of {call.size} bytes; between {limits.STREAM_RING_BYTES_MIN} and"
-                f" {limits.STREAM_RING_BYTES_MAX} are possible"
+                f"a ring cannot have {call.size} bytes; choose a size from {limits.STREAM_RING_BYTES_MIN}"
+                f" to {limits.STREAM_RING_BYTES_MAX}"
             )
     elif call.size > limits.BLOB_BYTES_MAX and call.object_type is not ObjectType.TIMER_BLOB:
-        raise TooLargeError(f"{call.size} bytes are over the limit of {limits.BLOB_BYTES_MAX}")
+        raise TooLargeError(f"cannot create {call.size} bytes: the limit is {limits.BLOB_BYTES_MAX}")
 
 
 def _first_bytes(step: Step, call: messages.Create, rules: TypeRules) -> int:
-    """How many bytes the object is counted with from the beginning."""
+    """Return the number of bytes with which the new object is counted."""
     if call.object_type is ObjectType.SHMEM_STREAM:
         return call.size or limits.STREAM_RING_BYTES_DEFAULT
     if call.object_type in network_streams.TYPES:
@@ -151,9 +148,9 @@ def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None
 
 
 def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
-    """dios_delete: drop the handle, then what the object's deletion mode says (§4.2).
+    """dios_delete: drop the reference, then apply the object's deletion mode (§4.2).
 
-    Answers 0 where the object was gone already and only a stale handle was dropped.
+    Answers 0 if the object was destroyed already and only a stale reference was dropped.
     """
     flags = access.flags_of(call.flags, Flag.HANDLE_ONLY | Flag.DESTROY)
     reference = access.held(task, call.ref)
@@ -164,11 +161,11 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
         access.held(task, call.ref, Permission.DELETE)
         if not access.may_delete(task, reference):
             raise NotPermittedError(
-                "the task merely resolved this group's name; members and its creator can destroy it",
+                "the task only resolved this group's name; a member or the group's creator must destroy it",
                 fingerprint=target.fingerprint,
             )
         if target.deletion is Deletion.IMMORTAL:
-            raise InvalidError("an immortal object is never destroyed")
+            raise InvalidError("an immortal object cannot be destroyed")
     local = task if isinstance(task, LocalHolder) else None
     itself = local is not None and reference.id == local.self_ref
     if (
@@ -177,16 +174,16 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
         and (flags & Flag.DESTROY or (itself and not flags & Flag.HANDLE_ONLY))
     ):
         if step.parts is not None:
-            raise InvalidError("a task's own end stands alone; no call of a vector comes after it")
+            raise InvalidError("a task cannot end itself in a vector. Send the delete alone.")
         step.answer(task, seq, messages.Done(1))
         end_task_by(step, local, task, "it deleted its self-reference")
         return
     if itself or (
         local is not None and target is local.console and reference.provenance is Provenance.INITIAL
     ):
-        raise InvalidError("a task keeps the references to itself and its console until it ends")
+        raise InvalidError("a task cannot drop the references to itself and its console before it ends")
     if target.type is ObjectType.TASK and flags & Flag.DESTROY:
-        # The reference stays: whoever ends a task may want to see how it ended.
+        # The reference stays, because the caller may want to read the exit status.
         victim = step.state.tasks.get(TaskId(target.id))
         if victim is not None and victim.alive:
             end_task_by(step, victim, task, "ended by a task that holds the right to delete it")
@@ -203,7 +200,7 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
 
 
 def stat(step: Step, task: Holder, seq: int, call: messages.Stat) -> None:
-    """The public attributes of a reference as of now."""
+    """Answer with the present public attributes of a reference."""
     reference = access.held(task, call.ref)
     step.depend_on(reference.object)
     step.answer(task, seq, messages.References((reference.public(),)))

@@ -1,7 +1,7 @@
-"""The call by which the scheduler divides what is shared at a rate: links and the store.
+"""The call with which the scheduler sets the rates of links and of the store.
 
-The core keeps the shares that coordinators send each other, and passes the rates to the host, which adds its
-meters to the answer.
+The core keeps the shares that coordinators send each other, and passes the rates to the host. The host adds
+its meters to the answer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dios.wire.rates import UNMEASURED
 
 
 def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
-    """Keep to rates here, keep the newest shares, and tell what was moved.
+    """Enforce rates on this node, keep the newest shares, and answer with the amounts that were moved.
 
     Raises:
-        NotPermittedError: the caller is not the nodes' own user, nor root.
-        InvalidError: rates without a lease, shares without a version, or a guarantee that makes no sense.
+        NotPermittedError: the caller acts neither for the nodes' own user nor for root.
+        InvalidError: rates without a lease, shares without a version, or an impossible guarantee.
     """
     scheduling_calls.require_cluster_user(step, task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
@@ -31,15 +31,15 @@ def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
     if (call.rates or call.guarantees) and not call.lease_ms:
-        raise InvalidError("rates hold for a lease; say for how many milliseconds")
+        raise InvalidError("rates need a lease: give its length in milliseconds")
     for place, guarantee in enumerate(call.guarantees):
         times = [in_ms for in_ms, _ in guarantee.steps]
         if any(later <= earlier for earlier, later in pairwise(times)):
-            raise InvalidError(f"the steps of guarantee {place} are not in order of time")
+            raise InvalidError(f"the steps of guarantee {place} are not sorted by time")
         if not (guarantee.source or guarantee.target):
-            raise InvalidError(f"guarantee {place} names no task, neither as source nor as target")
+            raise InvalidError(f"guarantee {place} names no task; give a source or a target")
     if call.shares and not call.shares_version:
-        raise InvalidError("shares need a version over 0, by which newer ones are known")
+        raise InvalidError("shares need a version above 0, which shows which shares are newer")
     if call.lease_ms:
         step.emit(effects.SetRates(call.rates, call.lease_ms, task.id, call.guarantees))
     table = step.state.queue

@@ -1,7 +1,7 @@
 """Name resolution: an external name to new references, or to none (thesis §4.3.3, B.1.2).
 
-A name that does not exist, and a name in a group of which the caller is no member, take the same path and
-give the same empty answer. ``dios.core.remote.remote_lookup`` continues on other nodes.
+A name that does not exist, and a name in a group that the caller is not a member of, take the same path and
+get the same empty answer. ``dios.core.remote.remote_lookup`` continues on other nodes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NO_GROUP = Name(bytes(32))
 
 
 def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
-    """dios_lookup: at most ``limit`` references to reachable physical objects of the named object."""
+    """dios_lookup: answer with at most ``limit`` references to reachable physical objects of this name."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)
     name = Name(call.name)
     number = special_number(name)
     incomplete = False
     if number:
         task.table.require_room()
-        task.account.require(Resource.REFERENCES, 1)  # both before a timer is made for it
+        task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created
         found = _special(step, task, number)
     else:
         names = tuple(internal_name(name, group) for group in _searched(task, call.group))
@@ -64,8 +64,10 @@ def _reachable(step: Step, task: Holder, names: tuple[InternalName, ...]) -> tup
 
 
 def _searched(task: Holder, group_ref: int) -> tuple[Name, ...]:
-    """The groups to look in. Who is no member of the one given looks in a group that does not exist: the
-    same work is done, and what stands in the real one cannot be felt.
+    """Return the groups to search.
+
+    If the caller is not a member of the given group, return a group that does not exist: the same work is
+    done, so that the time of the call reveals nothing about the real group.
     """
     if not group_ref:
         return tuple(task.memberships)
@@ -75,7 +77,7 @@ def _searched(task: Holder, group_ref: int) -> tuple[Name, ...]:
 
 
 def _within_reach(task: Holder, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
-    """Private memory is found by the task that holds it and by no other, as delegation refuses it too."""
+    """Yield the objects that the task may find: private memory only if it has a reference already."""
     for target in found:
         if target.type is not ObjectType.PRIVMEM_BLOB or any(
             reference.task is task for reference in target.references.values()
@@ -84,7 +86,7 @@ def _within_reach(task: Holder, found: tuple[PhysicalObject, ...]) -> Iterator[P
 
 
 def _special(step: Step, task: Holder, number: int) -> tuple[PhysicalObject, ...]:
-    """Special names mean something in the caller's context only, and never go through groups."""
+    """Resolve a special name. Its meaning depends on the caller, and no group is searched."""
     if number == CONSOLE:
         return (access.local(task).console,)
     if number == TIMER:

@@ -1,6 +1,6 @@
-"""Taking references back: on request, with all that was delegated from them, or at their end.
+"""Retirement of delegated references: on request, with all references derived from them, or at expiry.
 
-A holder keeps what it has read or mapped before: no memory is taken out of a process.
+A task keeps the bytes that it has read or mapped before: no memory is taken out of a process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dios.wire.types import Flag, Permission
 
 
 def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
-    """Take back everything that was delegated from a reference, by its holder and by the receivers on.
+    """Retire every reference that was delegated from a reference, directly or through other tasks.
 
-    With EVERYONE, whatever was delegated of the object, from whichever reference: for who may delete it.
-    The reference itself stays, and so do those that others resolved by name. Answers how many went.
+    With EVERYONE, retire every delegated reference to the object; this needs the right to delete it. The
+    reference itself stays, and so do references that other tasks resolved by name. Answers with the number
+    of retired references.
     """
     flags = access.flags_of(call.flags, Flag.EVERYONE)
     reference = access.held(task, call.ref)
@@ -36,7 +37,7 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
 
 
 def descendants(reference: Reference) -> list[Reference]:
-    """What was delegated from a reference, directly and further on; each after what it came from."""
+    """Return the references delegated from a reference, directly or indirectly, each after its origin."""
     found = list(reference.descendants.values())
     for other in found:
         found.extend(other.descendants.values())
@@ -44,7 +45,7 @@ def descendants(reference: Reference) -> list[Reference]:
 
 
 def _everybody(reference: Reference) -> list[Reference]:
-    """What was delegated of an object, to any task but the caller, and what came from that further on."""
+    """Return the delegated references to an object and those derived from them, except the caller's."""
     found: dict[int, Reference] = {}
     for other in reference.object.references.values():
         if other.provenance is Provenance.DELEGATED and other.id not in found:
@@ -53,7 +54,7 @@ def _everybody(reference: Reference) -> list[Reference]:
 
 
 def expire(step: Step) -> None:
-    """Take back every reference whose time is over; what came from it was never given longer."""
+    """Retire every expired reference. A reference derived from it never expires later."""
     for reference in step.state.expiries.due(step.now):
         step.audit(reference.task, "expire", "ok", reference.object.fingerprint)
         _take_back(step, reference, expired=True)

@@ -1,9 +1,9 @@
-"""run: a child with exactly the memberships, references and limits that it is handed (B.1.5).
+"""run: start a child with exactly the memberships, references and limits that it is given (B.1.5).
 
-The way of a run call: it waits in the submission queue (``submissions``) or starts at once. A start checks
-what is asked for (``run_orders``), then what the child may use (``admission``), then makes the child
-(``starting``). Where other nodes are concerned, ``dios.core.remote.remote_run`` does so once they have
-offered what the child is handed.
+A run waits in the submission queue (``submissions``) or starts at once. A start builds the child's recipe
+(``run_orders``), checks its limits (``admission``), and creates the child (``starting``). If other nodes
+are involved, ``dios.core.remote.remote_run`` does these steps when those nodes have offered the child's
+references.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
 NO_SCHEDULER: Final = (
-    "nobody schedules for this node: does some node of the cluster have the extra 'cluster' installed, and "
-    'coordinator = "on"?'
+    "no scheduler is responsible for this node. Does a node of the cluster have the extra 'cluster' "
+    'installed, and coordinator = "on"?'
 )
 
 
 def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
-    """dios_run: at once where nobody schedules or the caller says where; else it waits for its place."""
+    """dios_run: start a child at once, or let the run wait for the scheduler.
+
+    It starts at once if there is no scheduler or if the caller chose the node.
+    """
     if _is_scheduled(step, call):
         _submit(step, task, seq, call)
     else:
@@ -53,42 +56,44 @@ def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
 
 
 def _is_scheduled(step: Step, call: messages.Run) -> bool:
-    """Whether a run waits for the scheduler; otherwise it is placed at once.
+    """Return True if the run waits for the scheduler, False if it is placed at once.
 
     Raises:
-        UnreachableError: it asks for what only a scheduler can give, and there is none.
-        InvalidError: it asks for that where there can be none, or says itself where it runs.
+        UnreachableError: the run needs a scheduler, and there is none.
+        InvalidError: the run needs a scheduler, but the node has no cluster or the caller chose the node.
     """
     flags, cluster, work = Flag(call.flags), step.state.cluster, call.work
     if cluster is None:
         if work.particular:
             raise InvalidError(
-                "this node is alone: nothing is scheduled or set aside here; `dios-node init` or `dios up` "
-                "makes a cluster"
+                "this node belongs to no cluster, so it cannot schedule or reserve anything; `dios-node "
+                "init` or `dios up` creates a cluster"
             )
         return False
     if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
         if work.choosy:
             raise InvalidError(
-                "gangs, affinity and constraints are for whoever schedules: leave out the host, and let the "
-                "run stand alone"
+                "gangs, affinity and constraints need the scheduler: leave out the host, and do not send the "
+                "run in a vector"
             )
         return False
     attended = step.state.queue.attended(step.now)
     if not work.particular:
         return attended and not flags & Flag.NON_BLOCKING
     if not attended and not cluster.here.coordinator:
-        raise UnreachableError(f"{NO_SCHEDULER}; or say where it runs with a host, and set nothing aside")
+        raise UnreachableError(f"{NO_SCHEDULER} Or choose a host, and reserve nothing.")
     return True
 
 
 def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
-    """Let a run wait in the submission queue; what is wrong with it is refused at once."""
+    """Put a run in the submission queue. A wrong run is refused at once."""
     table = step.state.queue
     if len(table.waiting) >= limits.SUBMISSIONS_MAX:
         table.tidy(step.state.pending)
         if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-            raise LimitError(f"{limits.SUBMISSIONS_MAX} runs wait for their place here; try again later")
+            raise LimitError(
+                f"cannot submit the run: {limits.SUBMISSIONS_MAX} runs wait on this node; try again later"
+            )
     run_orders.ordered(step, task, call)
     chosen = lifecycle.fresh_identity(step, access.local(task))
     submissions.wait(step, task, seq, call, chosen)
@@ -99,15 +104,15 @@ def start(
 ) -> None:
     """Start a child now, on this node or on another one.
 
-    ``chosen`` says who it will be, where the scheduler has placed it; a node that has no room for it
-    is then no refusal: WouldBlockError, or it waits in the submission queue again.
+    ``chosen`` is the child's identity, if the scheduler has placed it. If its node has no room for it, the
+    run is not refused: this raises WouldBlockError, or the run waits in the submission queue again.
     """
     flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
     peer = _place(step, call, flags)
     order = run_orders.repeated(step, task, call) if call.like else run_orders.ordered(step, task, call)
     if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
         raise TooLargeError(
-            f"arguments take more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
+            f"the arguments have more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
     if peer is not None or _is_handed_from_elsewhere(order):
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
@@ -131,7 +136,7 @@ def start(
 
 
 def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
-    """The node that the child shall run on; None for this one."""
+    """Return the node for the child, or None for this node."""
     cluster = step.state.cluster
     if flags & Flag.SPAWN_LOCAL:
         return None
@@ -152,19 +157,17 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
 
 
 def _is_handed_from_elsewhere(order: run_orders.Order) -> bool:
-    """Whether the child gets references to objects of other nodes, which have to know of it first."""
+    """Return True if the child gets references to objects of other nodes, which must offer them first."""
     handed = (order.program_origin, *order.origins)
     return any(origin is not None and origin.object.home for origin in handed)
 
 
-# -- what is ordered --------------------------------------------------------------------------------
-# -- what it may use --------------------------------------------------------------------------------
-# -- the child --------------------------------------------------------------------------------------
-
-
 # -- submissions ------------------------------------------------------------------------------------
 def lease_over(step: Step, row: Pending) -> None:
-    """A submission's time to look whether anybody schedules still: otherwise it is placed here and now."""
+    """Handle the end of a submission's lease.
+
+    If the node still has a scheduler, the submission gets another lease. Otherwise it is placed at once.
+    """
     table = step.state.queue
     one = table.of_call(row)
     if one is None:
@@ -177,14 +180,14 @@ def lease_over(step: Step, row: Pending) -> None:
 
 
 def take(step: Step, one: QueuedRun) -> None:
-    """Take a submission out of the queue; its call is answered by the caller of this."""
+    """Remove a submission from the queue. The caller of this function must answer its call."""
     step.state.queue.take(one)
     step.state.pending.remove(one.row)
     submissions.changed(step)
 
 
 def start_submission(step: Step, one: QueuedRun, call: messages.Run) -> None:
-    """Start what has waited; where there is no room after all, it waits on."""
+    """Start a run that has waited; if there is no room for it, let it wait again."""
     task, seq = one.row.task, one.row.seq
     try:
         start(step, task, seq, call, one.chosen)

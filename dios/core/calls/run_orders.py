@@ -1,4 +1,4 @@
-"""What a run call asks for: a recipe, and where the references of the child come from (B.1.5)."""
+"""The child that a run call asks for: a recipe, and the origins of its references (B.1.5)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ from dios.wire.messages import Limits, Work
 from dios.wire.types import Brand, ObjectType, Permission
 
 Origins: TypeAlias = "tuple[Reference | None, ...]"
-"""What each handed reference is delegated from; None where a recipe has it from a task that is over."""
+"""The reference from which each of the child's references is delegated. It is None if a recipe of an ended
+task supplies the reference.
+"""
 
 
 class Order(Struct, frozen=True):
-    """What the child shall be: a recipe, and where its references come from."""
+    """The child to start: its recipe, and the origins of its references."""
 
     recipe: Recipe
     origins: Origins
@@ -48,7 +50,7 @@ class Order(Struct, frozen=True):
 
 
 def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
-    """What a run call asks for, if its caller may; changes nothing."""
+    """Return the order of a run call, after checking the caller's rights. Change nothing."""
     brand = brand_for(step, task, call.brand)
     program = executable(task, call.executable)
     names = groups.names_for_child(task, call.groups)
@@ -67,7 +69,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
 
 
 def executable(task: Holder, ref_id: int) -> Reference:
-    """A reference to something that the caller may run."""
+    """Return a reference to a program that the caller may run."""
     reference = access.living(access.held(task, ref_id, Permission.EXECUTE))
     if not RULES[reference.object.type].executable:
         raise NotExecutableError(f"a {reference.object.type.name} cannot be run")
@@ -77,7 +79,7 @@ def executable(task: Holder, ref_id: int) -> Reference:
 def _delegable(task: Holder, handed: Iterable[messages.Handed]) -> tuple[Reference, ...]:
     found = tuple(access.delegable(task, item.ref) for item in handed)
     if any(reference.object.type is ObjectType.PRIVMEM_BLOB for reference in found):
-        raise NotPermittedError("private memory is not handed on; make a shared copy")
+        raise NotPermittedError("private memory cannot be delegated to a child; make a shared copy first")
     return found
 
 
@@ -100,21 +102,24 @@ def _given(reference: Reference, item: messages.Handed) -> HandedReference:
 
 
 def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
-    """The order of a task that was run before, with another program around it if one is given."""
+    """Return the order of an earlier task, within another program if the call gives one.
+
+    The other program becomes the executable, and the earlier program becomes its last input.
+    """
     if not isinstance(task, Session):
-        raise NotPermittedError("only a person's session repeats a task: it gets all that the task had")
+        raise NotPermittedError("only a session may repeat a task, because the child gets all its references")
     reference = access.typed(access.held(task, call.like), ObjectType.TASK)
     former = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(former, Task) or former.recipe is None:
-        raise NoSuchTaskError("the node does not keep how this task was run")
+        raise NoSuchTaskError("cannot repeat the task: the node no longer stores its recipe")
     if reference.permissions != Permission.ALL or former.principal != task.principal:
         raise NotPermittedError(
-            "repeating a task needs every right on it: look its name up",
+            "cannot repeat the task: this needs every right on it. Look up its name.",
             fingerprint=reference.object.fingerprint,
         )
     if call.groups or call.outputs or call.arguments or call.limits != Limits() or call.work != Work():
         raise InvalidError(
-            "groups, outputs, arguments, limits and work are those of the task that is repeated"
+            "a repeated task keeps its groups, outputs, arguments, limits and work; leave them out"
         )
     missing = not_repeatable(former.recipe, step.now)
     if missing:
@@ -130,7 +135,7 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
         origins = (*origins, None)
         program = _program(program_origin)
     if len(inputs) > limits.ARGUMENTS_MAX:
-        raise TooLargeError(f"more than {limits.ARGUMENTS_MAX} inputs")
+        raise TooLargeError(f"cannot start the task: it would have more than {limits.ARGUMENTS_MAX} inputs")
     brand = brand_for(step, task, recipe.brand)
     again = replace(recipe, program=program, inputs=inputs, brand=brand)
     origins = (*origins, *(None for _ in recipe.outputs))
@@ -138,9 +143,9 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
 
 
 def not_repeatable(recipe: Recipe, now: int) -> str:
-    """Why a run with this recipe is impossible at ``now``; empty when it is possible.
+    """Return the reason why a run with this recipe is impossible at ``now``; empty if it is possible.
 
-    A recipe is no way around having been taken something back: what was retired or expired since is gone.
+    A recipe cannot restore retired or expired references: they count as lost.
     """
     gone = [
         f"{what} {given.label or given.object.fingerprint}"
@@ -151,24 +156,24 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     if recipe.program.lost(now):
         gone.insert(0, "its program")
     if gone:
-        return f"these are gone, or were taken back: {', '.join(gone)}"
+        return f"these were deleted, retired or have expired: {', '.join(gone)}"
     if any(given.object.home for given in (recipe.program, *recipe.inputs, *recipe.outputs)):
-        # What it held of them went with it: nobody here may hand them on.
-        return "its program, or something that it was handed, is on another node; run it anew"
+        # The references to remote objects ended with the task, so this node may not delegate them again.
+        return "its program, or another of its objects, is on another node; start it with a new run"
     return ""
 
 
 def brand_for(step: Step, task: Holder, wanted: Brand) -> Brand:
-    """Table 4.7: what may be started by run, and what restricted mode makes of it."""
+    """Return the brand of a child (Table 4.7); in restricted mode limbo becomes pure."""
     if wanted is Brand.LEGACY:
-        raise InvalidError("a legacy program is started by the host, not by run")
+        raise InvalidError("run cannot start a legacy program; the host starts those")
     if wanted is Brand.LIMBO:
         if task.brand is Brand.PURE:
-            raise NotPermittedError("a pure task starts pure tasks only")
+            raise NotPermittedError("a pure task may only start pure tasks")
         if step.state.restricted:
             return Brand.PURE
         if not access.is_nodes_own(step.state, task):
-            # Unconfined, it would have the rights of the node's user, which are not the caller's.
+            # An unconfined task would have the rights of the node's user instead of the caller's.
             raise NotPermittedError(
                 "only the node's own user and root may start tasks outside the sandbox; run it pure, "
                 "or start a node of your own"

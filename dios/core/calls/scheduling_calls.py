@@ -1,6 +1,6 @@
 """Calls between a node and its scheduler: the submission queue, placements, questions (thesis §6.5.1).
 
-Every call here is for the node's own user, except that every task that is not pure may ask a question.
+Only the node's own user and root may make them, except that every task may ask a question unless it is pure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dios.wire.types import Cause
 
 _MS: Final = 1_000_000
 _ROW_BYTES: Final = 96
-"""About what a row takes beside its texts."""
+"""The approximate size of a row without its texts."""
 
 
-# -- placing ----------------------------------------------------------------------------------------
+# -- placement --------------------------------------------------------------------------------------
 def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
-    """Start submissions where they are told to go, and stop what has to make room."""
+    """Start submissions on the nodes that the scheduler chose, and stop preempted tasks."""
     require_cluster_user(step, task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
@@ -60,8 +60,8 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     table = step.state.queue
     one = table.waiting.get(TaskId(placement.submission))
     if one is None:
-        raise NoSuchTaskError("it is placed already, or nobody waits for it any more")
-    remote_calls.peer_named(step, placement.node)  # a dead node: it goes on waiting
+        raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
+    remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, one)
     step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
     run_calls.start_submission(step, one, replace(one.call, host=placement.node))
@@ -70,18 +70,18 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
 def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
     found = step.state.tasks.get(victim)
     if not isinstance(found, Task) or not found.alive or found.cause is not Cause.NONE:
-        raise NoSuchTaskError("it has ended")
+        raise NoSuchTaskError("the task has ended")
     if found.recipe is None or not found.recipe.work.restartable:
-        raise NotPermittedError("it was not said to be restartable; it runs to its end")
+        raise NotPermittedError("the task is not restartable, so it cannot be preempted")
     found.cause = Cause.PREEMPTED
     late = found.recipe.work.reservation
-    found.detail = "the time of its job is over" if late else "its place was given to another task"
+    found.detail = "the time of its job is over" if late else "preempted: its node was given to another task"
     lifecycle.end_task_by(step, found, task, "preempted")
 
 
 # -- the submission queue ---------------------------------------------------------------------------
 def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
-    """What is on a node's board, once it is newer than what the caller has seen."""
+    """Answer with a node's submission queue as soon as it is newer than the caller's version."""
     require_cluster_user(step, task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
@@ -89,7 +89,7 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
         return
     cluster = step.state.cluster
     if cluster is None:
-        raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
+        raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     table = step.state.queue
     table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
@@ -101,7 +101,7 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
 
 
 def retry(step: Step, row: Pending) -> None:
-    """Answer a waiting question or board call that may be done."""
+    """Answer a waiting read of the queue, or a question, if it is ready or its time is over."""
     if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
         if late or step.state.queue.version > row.call.since:
@@ -110,7 +110,7 @@ def retry(step: Step, row: Pending) -> None:
             step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
         step.state.pending.remove(row)
-        step.refuse(row.task, row.seq, UnreachableError("whoever schedules did not answer in time"))
+        step.refuse(row.task, row.seq, UnreachableError("the scheduler did not answer in time; try again"))
 
 
 def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
@@ -171,15 +171,15 @@ def _size(work: messages.Work) -> int:
     return _ROW_BYTES * (len(work.near) + len(work.constraints))
 
 
-# -- questions, and what is reported ------------------------------------------------------------------------
+# -- questions and reports --------------------------------------------------------------------------
 def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
-    """Put a question before the scheduler here."""
+    """Queue a question for the scheduler."""
     access.refuse_pure(task)
     table = step.state.queue
     if step.state.cluster is None:
-        raise InvalidError("this node is alone: nothing is scheduled; `dios-node init` makes a cluster")
+        raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     if not table.attended(step.now):
-        soon = " Its coordinator starts just now; try again in a moment." if _starts(step) else ""
+        soon = " This node's coordinator is starting; try again in a moment." if _starts(step) else ""
         raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
     table.tidy(step.state.pending)
     waiting = sum(len(one.asked.question) for one in table.questions.values())
@@ -187,7 +187,7 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
         len(table.questions) >= limits.SCHEDULER_QUESTIONS_MAX
         or waiting + len(call.question) > limits.SCHEDULER_QUESTIONS_BYTES_MAX
     ):
-        raise LimitError("too many questions wait for whoever schedules; try again later")
+        raise LimitError("too many questions wait for the scheduler; try again later")
     row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_TIMEOUT_MS * _MS)
     step.wait(row)
     number = table.next_question
@@ -204,7 +204,7 @@ def _starts(step: Step) -> bool:
 
 
 def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
-    """Answer a question; an answer in parts ends with the first that says that no more comes."""
+    """Answer a question. An answer in parts ends with the first part that does not announce another."""
     require_cluster_user(step, task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
@@ -214,11 +214,11 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     table.tidy(step.state.pending)
     question = table.questions.get(call.number)
     if question is None:
-        raise NoSuchTaskError("nobody waits for this answer any more")
+        raise NoSuchTaskError("the question has no caller any more: it was cancelled, or its time is over")
     parts = table.answers.setdefault(call.number, [])
     parts.append(call.answer)
     if sum(map(len, parts)) > limits.ADVICE_BYTES_MAX:
-        raise LimitError(f"an answer takes at most {limits.ADVICE_BYTES_MAX} bytes")
+        raise LimitError(f"an answer may have at most {limits.ADVICE_BYTES_MAX} bytes")
     if not call.more:
         del table.questions[call.number], table.answers[call.number]
         step.state.pending.remove(question.row)
@@ -227,7 +227,7 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
 
 
 def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
-    """Keep what this node's coordinator measured, until the scheduler has read it."""
+    """Keep the measurements of this node's coordinator until the scheduler has read them."""
     require_cluster_user(step, task)
     table = step.state.queue
     table.reports.append((table.next_report, call.data))
@@ -237,7 +237,7 @@ def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
 
 
 def require_cluster_user(step: Step, task: Holder) -> None:
-    """EPERM for whoever is not the nodes' own user, nor root."""
+    """Raise NotPermittedError unless the caller acts for the nodes' own user or for root."""
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
-        raise NotPermittedError("only the nodes' own user and root schedule for others")
+        raise NotPermittedError("only the nodes' own user and root may make calls of the scheduler")

@@ -31,8 +31,9 @@ from dios.wire.types import Permission, TaskState
 def begin(
     step: Step, parent: Holder, order: Order, budget: Budget, chosen: ChildIdentity | None = None
 ) -> Task:
-    """A task that will have a process soon, with its default references; ``chosen`` is its
-    id and name, where the scheduler has placed it.
+    """Create a task that will soon have a process, with its default references.
+
+    ``chosen`` is its id and name, if the scheduler has placed it.
     """
     recipe, account, reserved = order.recipe, budget.account, budget.reserved
     named = (step.state.groups.get(name) for name in recipe.groups)
@@ -57,7 +58,7 @@ def begin(
     lifecycle.enter_task(step, child)
     parent.children[child.id] = child
     child.recipe = recipe
-    # Until its end is known, whatever it lets go of: see ``lifecycle``.
+    # The pin lasts until the task's end is known, even if the task drops its reference: see ``lifecycle``.
     recipe.executable.pinned += 1
     child.member_accounts = step.state.accounts_of_groups(recipe.groups)
     lifecycle.reserve(child, parent, reserved)
@@ -70,7 +71,7 @@ def begin(
 
 
 def welcome_child(step: Step, child: Task, order: Order, ends: list[int]) -> None:
-    """Grant a child what it is handed, each reference until its end, and send its first message."""
+    """Grant a child its references, each until its expiry, and send its first message."""
     recipe = order.recipe
     all_given = (*recipe.inputs, *recipe.outputs)
     given = [
@@ -106,12 +107,12 @@ def welcome(
     given: tuple[messages.Reference, ...],
     program: messages.Reference,
 ) -> None:
-    """The child's first message: its inputs and outputs in order, and its program."""
+    """Send the child's first message, with its inputs and outputs in order, and its program."""
     recipe = order.recipe
     default = child.defaults
     for item in (*recipe.inputs, *recipe.outputs):
         step.audit(child, "delegate", "ok", item.object.fingerprint, f"at start, rights {item.permissions}")
-    # Never inside the caller's vector: this answer is the child's first message.
+    # Not part of the caller's vector, because it is sent to the child.
     parts, step.parts = step.parts, None
     step.answer(
         child,
@@ -134,7 +135,7 @@ def welcome(
 
 
 def finish_run(step: Step, row: Pending) -> bool:
-    """Answer a waiting run once its child runs, or never will."""
+    """Answer a waiting run if its child runs or failed to start. Return False if it still waits."""
     target = row.watched[0]
     child = step.state.tasks.get(TaskId(target.id))
     if child is None or child.state is TaskState.STARTING:
@@ -142,7 +143,7 @@ def finish_run(step: Step, row: Pending) -> bool:
     step.state.pending.remove(row)
     reference = next(iter(row.task.table.holding(target)), None)
     if reference is None:
-        step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted"))
+        step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted meanwhile"))
     elif child.state is TaskState.ENDED and child.pid == 0:
         lifetimes.drop_reference(step, reference)
         step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))

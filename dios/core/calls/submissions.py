@@ -1,4 +1,4 @@
-"""Runs that wait in the submission queue, and what the scheduler learns of tasks (thesis ch. 6).
+"""Runs that wait in the submission queue, and the tasks that the scheduler sees (thesis ch. 6).
 
 The calls of the scheduler are in ``dios.core.calls.scheduling_calls``.
 """
@@ -24,7 +24,7 @@ _MS: Final = 1_000_000
 
 
 def changed(step: Step) -> None:
-    """Something in the submission queue is new: who waits for that looks again."""
+    """Note a change of the submission queue, and wake the calls that wait for it."""
     board = step.state.queue
     board.version += 1
     if board.waiters:
@@ -34,7 +34,7 @@ def changed(step: Step) -> None:
 def wait(
     step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
 ) -> None:
-    """Let a run wait for its place; also again, when a node had no room for it after all (§6.5.1)."""
+    """Put a run in the submission queue; also again, if the chosen node had no room for it (§6.5.1)."""
     began = step.now if since is None else since
     row = _row(step, task, seq, call)
     step.wait(row)
@@ -43,7 +43,7 @@ def wait(
 
 
 def wait_on(step: Step, one: QueuedRun) -> None:
-    """The time to look whether anybody schedules has come, and somebody does: the next one."""
+    """Give a submission another lease, because the node still has a scheduler."""
     step.state.pending.remove(one.row)
     one.row = _row(step, one.row.task, one.row.seq, one.call)
     step.wait(one.row)
@@ -55,7 +55,7 @@ def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
 
 
 def require_fit(step: Step, work: messages.Work) -> None:
-    """What is set aside here, with this, is no more than the machine has; WouldBlockError otherwise."""
+    """Raise WouldBlockError if this run's reservation and those of the living tasks exceed the machine."""
     cluster = step.state.cluster
     if cluster is None or not work.reserves:
         return
@@ -66,12 +66,12 @@ def require_fit(step: Step, work: messages.Work) -> None:
     if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
         raise WouldBlockError(
             f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
-            f"this task {cpus / 1000:g} and {memory} would be set aside"
+            f"this task {cpus / 1000:g} and {memory} would be reserved"
         )
 
 
 def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, ...]:
-    """The runs of a principal that wait here, as `dios ps` shows them."""
+    """Return the waiting runs of a principal, as `dios ps` shows them."""
     return tuple(
         messages.TaskRow(
             None,
@@ -96,14 +96,14 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
 
 
 def note_end(step: Step, task: LocalHolder) -> None:
-    """A task of this node has ended: the scheduler learns with what it used."""
+    """Record the end of a task of this node and its usage for the scheduler."""
     if isinstance(task, Task):
         step.state.queue.ended.append(occupant(task, step.now))
         changed(step)
 
 
 def occupant(task: Task, now: int) -> messages.Occupant:
-    """A task as the submission queue shows it."""
+    """Return a task as the submission queue shows it."""
     recipe = task.recipe
     until = task.ended_ns or now
     return messages.Occupant(

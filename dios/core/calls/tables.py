@@ -1,4 +1,4 @@
-"""The tables of a running node, for its own user: what a defect or a full table looks like from inside.
+"""The tables of a running node, with which its own user can examine a defect or a full table.
 
 Rows have fingerprints, counts and states, and never a name, a label, an argument or the id of a reference.
 One answer has at most ``TABLE_ROWS_MAX`` rows of one table, so that no step takes long.
@@ -25,18 +25,18 @@ Row: TypeAlias = tuple[int | str, ...]
 
 
 class _Table(NamedTuple):
-    """A table: its columns, and a function that returns its rows from a place on."""
+    """A table: its columns, and a function that returns its rows from an index on."""
 
     columns: tuple[str, ...]
     rows: Callable[[State, int], Iterable[Row]]
 
 
 def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
-    """Answer with the next rows of a table, and without a table's name with the names of all tables.
+    """Answer with the next rows of a table; without a table's name, with the names of all tables.
 
     Raises:
-        NotPermittedError: the caller is neither the node's own user nor root.
-        InvalidError: there is no such table.
+        NotPermittedError: the caller acts neither for the node's own user nor for root.
+        InvalidError: no table has this name.
     """
     access.require_nodes_own(step.state, task, "read the tables of this node")
     names = tuple(_TABLES)
@@ -45,7 +45,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
         return
     table = _TABLES.get(call.table)
     if table is None:
-        raise InvalidError(f"there is no table {call.table[:40]!r}; known: {', '.join(names)}")
+        raise InvalidError(f"no table is called {call.table[:40]!r}; choose one of {', '.join(names)}")
     rows = tuple(islice(table.rows(step.state, call.start), TABLE_ROWS_MAX + 1))
     more = len(rows) > TABLE_ROWS_MAX
     rows = rows[:TABLE_ROWS_MAX]
@@ -54,7 +54,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
 
 
 def _nested(groups: Iterable[tuple[int, Callable[[], Iterable[Row]]]], start: int) -> Iterator[Row]:
-    """The rows of several parts from a place on; parts before it are skipped by their length."""
+    """Yield the rows of several parts from an index on; skip earlier parts by their length."""
     for length, rows in groups:
         if start >= length:
             start -= length

@@ -1,4 +1,4 @@
-"""pause, resume, select, cancel, and the ends of streams (B.1.6, B.1.13)."""
+"""pause, resume, select, attach and cancel (B.1.6, B.1.13)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dios.wire.types import Flag, Mode, ObjectType, Permission, TaskState
 
 # -- pause and resume -------------------------------------------------------------------------------
 def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
-    """dios_pause: true if the task is paused now; on the self-reference, yield."""
+    """dios_pause: answer 1 if the task is now paused. On the self-reference, yield."""
     flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
     if reference.object is task.object:
@@ -29,7 +29,7 @@ def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
         step.answer(task, seq, messages.Done(1))
         return
     if flags:
-        raise InvalidError("STAY_RUNNABLE is for a task's own reference")
+        raise InvalidError("STAY_RUNNABLE is only valid on a task's self-reference; leave it out")
     victim = _controlled(step, task, call.task)
     if victim is None:
         step.answer(task, seq, messages.Done(0))
@@ -43,7 +43,7 @@ def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
 
 
 def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
-    """dios_resume: true if a suspended task runs on; never on oneself."""
+    """dios_resume: answer 1 if a paused task continues. A task cannot resume itself."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.typed(access.held(task, call.task), ObjectType.TASK)
     if reference.object is task.object:
@@ -70,12 +70,12 @@ def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
 
 def _require_process(task: Holder) -> None:
     if isinstance(task, Session):
-        raise InvalidError("a person's process is not the node's to suspend")
+        raise InvalidError("a session cannot be paused: its process was not started by the node")
 
 
 # -- select -----------------------------------------------------------------------------------------
 def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
-    """dios_select: the first reference ready for I/O; waits until one is, or the time passed."""
+    """dios_select: answer with the first reference ready for I/O; wait for one until the timeout."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
     references = [access.held(task, ref_id, right) for ref_id in call.refs]
@@ -95,7 +95,7 @@ def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
 def _select_remote(
     step: Step, task: Holder, seq: int, call: messages.Select, references: list[Reference]
 ) -> None:
-    """Some of the references are to objects of other nodes: those are asked, and the rest watched here."""
+    """Ask the nodes of remote objects, and watch the objects of this node."""
     patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
     here = [reference for reference in references if not reference.object.home]
     if patient:
@@ -138,14 +138,14 @@ def _deadline(step: Step, references: list[Reference], limit: int | None) -> int
 def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mode) -> int:
     for index, reference in enumerate(references):
         target = reference.object
-        # Of another node's object its node knows.
+        # Only the object's own node can answer for a remote object.
         if target.gone or (not target.home and computed_objects.ready(step, task, target, reference, mode)):
             return index
     return -1
 
 
 def retry_select(step: Step, row: Pending) -> bool:
-    """Try a waiting select again; True when it was answered."""
+    """Try a waiting select again. Return True if it was answered."""
     call = row.call
     if not isinstance(call, messages.Select):
         return False
@@ -169,18 +169,18 @@ def retry_select(step: Step, row: Pending) -> bool:
 
 # -- streams ----------------------------------------------------------------------------------------
 def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
-    """Become one end of a stream; each end is one task's, once (ADR 0004)."""
+    """Attach the task to an end of a stream. Each end is attached once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, call.mode)
     if step.parts is not None:
-        raise InvalidError("attach is not for vectors: its answer carries descriptors")
+        raise InvalidError("attach cannot be part of a vector, because its answer carries file descriptors")
     state = reference.object.state
     if not isinstance(state, StreamState):
-        raise InvalidError(f"a {reference.object.type.name} has no ends to attach to")
+        raise InvalidError(f"a {reference.object.type.name} is not a stream, so it has no ends to attach to")
     if call.mode in state.gone:
-        raise ClosedError(f"the {call.mode.name.lower()} end was closed")
+        raise ClosedError(f"the {call.mode.name.lower()} end was closed already")
     if call.mode in state.holder:
-        raise Busy(f"another reference is the {call.mode.name.lower()} end already")
+        raise Busy(f"the {call.mode.name.lower()} end is attached to another reference already")
     state.holder[call.mode] = (task.id, reference.id)
     step.audit(task, "attach", "ok", reference.object.fingerprint, call.mode.name)
     duplex = isinstance(state, SocketState)
@@ -191,9 +191,9 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     step.emit(answer)
 
 
-# -- giving up ----------------------------------------------------------------------------------------
+# -- cancellation -------------------------------------------------------------------------------------
 def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
-    """Give up a waiting call; it answers ECANCELED, unless it was answered before."""
+    """Cancel a waiting call. It answers ECANCELED, unless it was answered before."""
     row = task.pending.get(call.seq)
     if row is not None:
         step.state.pending.remove(row)
