@@ -34,7 +34,7 @@ def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None
     if state.cluster is None:
         return
     for peer in state.cluster.peers.values():
-        for number, remembered in peer.answers.items():
-            if remembered is not None and remembered.ticket >= first:
+        for number, cached in peer.answers.items():
+            if cached is not None and cached.ticket >= first:
                 refused = effects.Send(peer.node, dcp.PeerReply(number, failure))
-                peer.answers[number] = CachedReply(refused, (), remembered.ticket)
+                peer.answers[number] = CachedReply(refused, (), cached.ticket)

@@ -24,7 +24,7 @@ from dios.wire import dcp, gossip, messages
 from dios.wire.types import NodeStatus
 
 _MS: Final = 1_000_000
-_GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
+_NOT_ALIVE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
 def peer_up(step: Step, event: PeerUp) -> None:
@@ -38,7 +38,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
         step.emit(effects.HangUp(event.node, "it was removed from the cluster", revoked=True))
         return
     if event.epoch > peer.epoch and peer.epoch:
-        _started_anew(step, cluster, peer)
+        _drop_earlier_start(step, cluster, peer)
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
@@ -50,7 +50,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     reconciliation.reconcile(step, cluster, peer)
 
 
-def _started_anew(step: Step, cluster: Cluster, peer: Peer) -> None:
+def _drop_earlier_start(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
     requests.fail_all(step, peer, "has restarted. The call may have been made.")
     resume_all(step)  # first, because a run that was refused has no child to lose
@@ -91,8 +91,8 @@ def received(step: Step, event: Received) -> None:
         case dcp.Published():
             proxies.published(step, peer, message)
         case dcp.Gossip():
-            told = gossip.decode(message.message)
-            follow(step, cluster, cluster.membership.received(step.now, event.node, told))
+            gossiped = gossip.decode(message.message)
+            follow(step, cluster, cluster.membership.received(step.now, event.node, gossiped))
         case dcp.PeerHello():
             raise ProtocolError("cannot accept the hello: this connection already had one")
 
@@ -101,10 +101,10 @@ def under_way(step: Step, event: UnderWay) -> None:
     """Postpone the repeat of a request whose bytes are in transit. This does not count as a sign of life."""
     cluster = step.state.cluster
     peer = None if cluster is None else cluster.peers.get(event.node)
-    question = None if peer is None else peer.asked.get(event.number)
-    if cluster is not None and question is not None:
-        question.moving_since = step.now
-        cluster.repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
+    request = None if peer is None else peer.asked.get(event.number)
+    if cluster is not None and request is not None:
+        request.moving_since = step.now
+        cluster.repeat_later(request, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
 
 
 def load_measured(step: Step, event: LoadMeasured) -> None:
@@ -143,19 +143,19 @@ def follow_all(step: Step) -> None:
 def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
     """Apply a membership decision."""
     for change in decision.changed:
-        _changed(step, cluster, change)
+        _apply_change(step, cluster, change)
     for node in decision.forgotten:
-        _forgotten(step, cluster, node)
+        _handle_removal(step, cluster, node)
     for node, message in decision.send:
         step.emit(effects.Send(node, dcp.Gossip(gossip.encode(message))))
 
 
-def _changed(step: Step, cluster: Cluster, change: Change) -> None:
+def _apply_change(step: Step, cluster: Cluster, change: Change) -> None:
     member = change.member
     peer = cluster.peer(member.node)
     peer.name, peer.rack, peer.address = member.name, member.rack, member.address
-    if member.status in _GONE:
-        _died(step, cluster, peer)
+    if member.status in _NOT_ALIVE:
+        _handle_death(step, cluster, peer)
     else:
         if not peer.epoch:
             peer.epoch = member.epoch
@@ -169,11 +169,11 @@ def _changed(step: Step, cluster: Cluster, change: Change) -> None:
             step.emit(effects.Contact(member.node, member.name, member.address))
     if change.former is None or change.former is not member.status:
         cluster.since[member.node] = step.now
-        word = member.status.name.lower()
-        step.audit_node("node", word, member.name, f"{member.node:x}, epoch {member.epoch}")
+        status = member.status.name.lower()
+        step.audit_node("node", status, member.name, f"{member.node:x}, epoch {member.epoch}")
 
 
-def _died(step: Step, cluster: Cluster, peer: Peer) -> None:
+def _handle_death(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Fail all requests to a dead node. Keep its remote tasks for a grace period, without requests (§4.7)."""
     if peer.dead_since is not None:
         return
@@ -200,7 +200,11 @@ def revive(cluster: Cluster, peer: Peer) -> None:
 def _lose_requests(step: Step, peer: Peer) -> None:
     """Close the buffers of requests on the peer's objects."""
     for task in step.state.tasks.values():
-        for buffer in [one for one in task.remote_buffers.values() if one.reference.object.home == peer.node]:
+        for buffer in [
+            open_buffer
+            for open_buffer in task.remote_buffers.values()
+            if open_buffer.reference.object.home == peer.node
+        ]:
             lifetimes.close_remote_buffer(step, buffer)
 
 
@@ -210,7 +214,7 @@ def _lose_children(step: Step, peer: Peer) -> None:
     A task that is still alive is ended when the peer returns.
     """
     for task in list(step.state.tasks.values()):
-        for child in [one for one, told in task.remote_children.items() if told[0] == peer.node]:
+        for child in [started for started, place in task.remote_children.items() if place[0] == peer.node]:
             _lose_child(step, peer, task, child)
 
 
@@ -226,7 +230,7 @@ def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> Non
         notices.notify(step, task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
-def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
+def _handle_removal(step: Step, cluster: Cluster, node: NodeId) -> None:
     """Drop everything of a node that was removed for good; if it is this node, stop."""
     if node == cluster.here.node:
         step.audit_node("node", "forgotten", cluster.here.name, "this node was removed and stops")
@@ -235,7 +239,7 @@ def _forgotten(step: Step, cluster: Cluster, node: NodeId) -> None:
     peer = cluster.peers.get(node)
     step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
     if peer is not None:
-        _died(step, cluster, peer)
+        _handle_death(step, cluster, peer)
         reconciliation.end_remote_tasks(step, cluster, peer)
         peer.connected = False
     cluster.grace_ends.pop(node, None)

@@ -35,7 +35,7 @@ from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Resource, Task
 _REF: Final = "ref"
 _TASK: Final = "task"
 
-_PLACED_BY: Final[dict[type, str]] = {
+_REFERENCE_FIELDS: Final[dict[type, str]] = {
     messages.Copy: _REF,
     messages.Delete: _REF,
     messages.Pause: _TASK,
@@ -59,7 +59,7 @@ _PLACED_BY: Final[dict[type, str]] = {
 }
 """The calls that are forwarded to the node of an object, and the field with the reference to that object."""
 
-_ON_BUFFERS: Final = (
+_BUFFER_CALLS: Final = (
     messages.AcquireRead,
     messages.AcquireWrite,
     messages.CommitRead,
@@ -70,7 +70,7 @@ _ON_BUFFERS: Final = (
     messages.CommitAcquireWrite,
 )
 _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
-_ON_WHAT_IS_GONE: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
+_ALLOWED_ON_ZOMBIES: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
 _COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
 
 _PASSED_BACK: Final = (
@@ -91,7 +91,7 @@ def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
 
     Return None if this node handles the call, which includes calls with an unknown reference.
     """
-    field = _PLACED_BY.get(type(call))
+    field = _REFERENCE_FIELDS.get(type(call))
     if field is None:
         return None
     reference = task.table.find(getattr(call, field))
@@ -109,13 +109,13 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
     if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
         step.reply(_lost_status(step, task, seq, task.table.get(call.ref)))
         return
-    if target.zombie and not isinstance(call, _ON_WHAT_IS_GONE):
+    if target.zombie and not isinstance(call, _ALLOWED_ON_ZOMBIES):
         raise StaleError("the object was deleted. Drop the reference.", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
         return
-    there, source = translate(task, call)
-    send(step, task, seq, call, target.home, dcp.Forward(task.caller(), there), source)
+    remote_call, source = translate(task, call)
+    send(step, task, seq, call, target.home, dcp.Forward(task.caller(), remote_call), source)
 
 
 def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, target: Proxy) -> None:
@@ -174,9 +174,9 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
 
 def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
     """Forward a call that names another node, and let that node answer it."""
-    there = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
+    remote_call = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
     row = wait(step, task, seq, call, peer.node)
-    body = dcp.Forward(task.caller(), there)
+    body = dcp.Forward(task.caller(), remote_call)
     requests.ask_for_call(step, row, peer.node, body, AnswerCaller(row.id))
 
 
@@ -194,7 +194,7 @@ def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCal
 
     References have the same id on both nodes; buffers do not.
     """
-    if not isinstance(call, _ON_BUFFERS) or not call.buffer:
+    if not isinstance(call, _BUFFER_CALLS) or not call.buffer:
         if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
             _require_room(task, call)
         return call, None
@@ -241,7 +241,7 @@ def fit(
     """
     if isinstance(answer, messages.Failure):
         return _lost_child(step, task, seq, call, answer) or effects.Answer(task.id, seq, answer)
-    field = _PLACED_BY.get(type(call))
+    field = _REFERENCE_FIELDS.get(type(call))
     reference = None if field is None else task.table.find(getattr(call, field))
     if reference is None:
         raise BadReferenceError("the reference was retired or deleted while the call was in progress")
@@ -321,8 +321,8 @@ def _fit_buffer(
         # The object is shorter than the buffer. The bytes after its end are for a write that extends it.
         answer = replace(answer, size=call.size)
     # A call that names a buffer keeps that buffer. The other node's buffer ids have no meaning here.
-    buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _ON_BUFFERS) else None
-    known = buffer is not None
+    buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _BUFFER_CALLS) else None
+    reuse = buffer is not None
     if buffer is None:
         mode = Mode.WRITE if writable else Mode.READ
         start = call.offset if isinstance(call, messages.AcquireRead | messages.AcquireWrite) else 0
@@ -340,7 +340,7 @@ def _fit_buffer(
     result = replace(answer, buffer=buffer.id)
     length = buffer.length
     return effects.AnswerReceived(
-        task.id, seq, result, step.payload, length, writable=writable, reuse=known, offset=offset
+        task.id, seq, result, step.payload, length, writable=writable, reuse=reuse, offset=offset
     )
 
 
@@ -381,13 +381,13 @@ def _fit_references(
     node = reference.object.home
     if isinstance(call, messages.Stat):
         target = cast("Proxy", reference.object)
-        for told in answer.references:
-            target.learn(told)
+        for public in answer.references:
+            target.learn(public)
             step.changed(target)
         return effects.Answer(task.id, seq, messages.References((reference.public(),)))
     task.table.require_room(len(answer.references))
     found = tuple(
-        proxies.adopt(step, task, node, told, Provenance.DELEGATED).public() for told in answer.references
+        proxies.adopt(step, task, node, public, Provenance.DELEGATED).public() for public in answer.references
     )
     return effects.Answer(task.id, seq, messages.References(found, answer.incomplete))
 

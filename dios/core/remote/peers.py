@@ -96,25 +96,25 @@ class Proxy(PhysicalObject):
 
     __slots__ = ("ends", "lost", "order", "stored")
 
-    def __init__(self, peer: Peer, told: messages.Reference, proximity: Proximity) -> None:
+    def __init__(self, peer: Peer, public: messages.Reference, proximity: Proximity) -> None:
         super().__init__(
-            ObjectId(told.object),
-            told.type,
+            ObjectId(public.object),
+            public.type,
             None,
             (),
             Principal(""),
-            deletion=told.deletion,
-            buffering=told.buffering,
+            deletion=public.deletion,
+            buffering=public.buffering,
             proximity=proximity,
-            shown=told.fingerprint,
+            shown=public.fingerprint,
         )
         self.home = peer.node
         self.place = (peer.name, peer.rack)
         self.order = 0
         self.ends: dict[RefId, Mode] = {}  # of a stream: the ends that references of this node have taken
-        self.stored = told.persistence
+        self.stored = public.persistence
         self.lost = False  # for tasks: treated as ended for good, even if the task's node returns
-        self.learn(told)
+        self.learn(public)
 
     @property
     def persistence(self) -> Persistence:
@@ -126,12 +126,12 @@ class Proxy(PhysicalObject):
         """Return True if the object was deleted, or is a lost task, whose exit status can be read."""
         return self.zombie or self.lost
 
-    def learn(self, told: messages.Reference) -> None:
+    def learn(self, public: messages.Reference) -> None:
         """Copy the counters from an answer."""
-        self.size, self.v_r, self.v_w = told.size, told.v_r, told.v_w
-        self.a_r, self.a_w = told.a_r, told.a_w
-        self.stored = told.persistence
-        self.address = told.address
+        self.size, self.v_r, self.v_w = public.size, public.v_r, public.v_w
+        self.a_r, self.a_w = public.a_r, public.a_w
+        self.stored = public.persistence
+        self.address = public.address
 
 
 class Peer:
@@ -256,14 +256,14 @@ class Cluster:
         found = self.peers.get(node)
         if found is None:
             if len(self.peers) >= limits.PEERS_MAX:
-                self._clear_out()
+                self._forget_unused()
             found = self.peers[node] = Peer(node)
             # Answers to requests of an earlier start may still arrive. Their numbers must not be in use.
             found.next_number += self.here.epoch * limits.REQUESTS_PER_EPOCH
             found.notices.update((name, dcp.Disband(name)) for name in self.disbanded)
         return found
 
-    def _clear_out(self) -> None:
+    def _forget_unused(self) -> None:
         """Forget nodes that have left the membership table and have no state here."""
         for node, peer in list(self.peers.items()):
             busy = peer.connected or peer.remote_tasks or peer.proxies or peer.asked
@@ -300,28 +300,28 @@ class Cluster:
             self.placed[node] = (member.version, count + 1 if version == member.version else 1)
 
     # -- timers -------------------------------------------------------------------------------------
-    def repeat_later(self, question: PendingRequest, at: int) -> None:
+    def repeat_later(self, request: PendingRequest, at: int) -> None:
         """Schedule the next repeat of a request, or the end of its timeout."""
-        question.repeat_at = at
-        heapq.heappush(self._moments, (at, question.peer.node, question.number))
+        request.repeat_at = at
+        heapq.heappush(self._moments, (at, request.peer.node, request.number))
         if len(self._moments) > limits.STALE_TIMERS_MAX:
-            open_questions = sum(len(peer.asked) for peer in self.peers.values())
-            if len(self._moments) > 2 * open_questions + limits.STALE_TIMERS_MAX:
-                self._moments = [entry for entry in self._moments if self._live(entry) is not None]
+            open_requests = sum(len(peer.asked) for peer in self.peers.values())
+            if len(self._moments) > 2 * open_requests + limits.STALE_TIMERS_MAX:
+                self._moments = [entry for entry in self._moments if self._open_request(entry) is not None]
                 heapq.heapify(self._moments)
 
     def due(self, now: int) -> list[PendingRequest]:
         """Return the requests whose time has come. They remain open."""
         found: list[PendingRequest] = []
         while self._moments and self._moments[0][0] <= now:
-            question = self._live(heapq.heappop(self._moments))
-            if question is not None:
-                found.append(question)
+            request = self._open_request(heapq.heappop(self._moments))
+            if request is not None:
+                found.append(request)
         return found
 
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None if no timer is set."""
-        while self._moments and self._live(self._moments[0]) is None:
+        while self._moments and self._open_request(self._moments[0]) is None:
             heapq.heappop(self._moments)
         found = [] if self.membership.next_tick is None else [self.membership.next_tick]
         if self._moments:
@@ -334,7 +334,7 @@ class Cluster:
             found.append(self.reconcile_at)
         return min(found, default=None)
 
-    def _live(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:
+    def _open_request(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:
         peer = self.peers.get(entry[1])
-        question = None if peer is None else peer.asked.get(entry[2])
-        return question if question is not None and question.repeat_at == entry[0] else None
+        request = None if peer is None else peer.asked.get(entry[2])
+        return request if request is not None and request.repeat_at == entry[0] else None

@@ -19,24 +19,24 @@ from dios.wire import dcp, messages
 from dios.wire.types import Permission
 
 
-def proxy_for(step: Step, peer: Peer, told: messages.Reference) -> Proxy:
+def proxy_for(step: Step, peer: Peer, public: messages.Reference) -> Proxy:
     """Return the proxy for an object of another node. Create it on first use."""
-    if told.object in step.state.objects:
+    if public.object in step.state.objects:
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
-    target = peer.proxies.get(ObjectId(told.object))
+    target = peer.proxies.get(ObjectId(public.object))
     if target is None:
         cluster = step.require_cluster()
-        target = peer.proxies[ObjectId(told.object)] = Proxy(peer, told, cluster.proximity_of(peer.node))
+        target = peer.proxies[ObjectId(public.object)] = Proxy(peer, public, cluster.proximity_of(peer.node))
         peer.reconciled_epoch = peer.reconciled_epoch or peer.epoch
     return target
 
 
-def require_unknown(step: Step, peer: Peer, told: messages.Reference) -> None:
+def require_unknown(step: Step, peer: Peer, public: messages.Reference) -> None:
     """Raise ProtocolError unless the ids of the reference and its object are free on this node."""
-    held = peer.proxies.get(ObjectId(told.object))
-    if not told.ref or (held is not None and told.ref in held.references):
+    held = peer.proxies.get(ObjectId(public.object))
+    if not public.ref or (held is not None and public.ref in held.references):
         raise ProtocolError("cannot accept the reference: its id is 0 or already in use on this node")
-    if told.object in step.state.objects:
+    if public.object in step.state.objects:
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 
@@ -44,30 +44,30 @@ def adopt(
     step: Step,
     task: Holder,
     node: NodeId,
-    told: messages.Reference,
+    public: messages.Reference,
     provenance: Provenance,
     label: str | None = None,
 ) -> Reference:
     """Add a reference to an object of another node to a task's table. The caller has checked for room."""
     cluster = step.require_cluster()
     peer = cluster.peer(node)
-    if told.ref in task.table:
+    if public.ref in task.table:
         raise ProtocolError("cannot accept the reference: its id is already in use in the task's table")
-    require_unknown(step, peer, told)
-    target = proxy_for(step, peer, told)
+    require_unknown(step, peer, public)
+    target = proxy_for(step, peer, public)
     if target.references:
-        target.learn(told)
+        target.learn(public)
         step.changed(target)
     # Clocks differ between nodes, so the message has the remaining time.
-    expires_ns = step.now + told.expires_ns if told.expires_ns else 0
+    expires_ns = step.now + public.expires_ns if public.expires_ns else 0
     reference = step.state.add_reference(
         task,
         target,
-        Permission(told.permissions) & Permission.ALL,
+        Permission(public.permissions) & Permission.ALL,
         provenance,
-        told.label if label is None else label,
+        public.label if label is None else label,
         expires_ns=expires_ns,
-        ref_id=told.ref,
+        ref_id=public.ref,
         now=step.now,
     )
     task.remote_nodes.add(node)
@@ -77,19 +77,19 @@ def adopt(
 
 def public_part(step: Step, reference: Reference) -> messages.Reference:
     """Return the public part of a remote task's reference with the remaining time instead of its end."""
-    told = reference.public()
-    return replace(told, expires_ns=max(1, told.expires_ns - step.now)) if told.expires_ns else told
+    public = reference.public()
+    return replace(public, expires_ns=max(1, public.expires_ns - step.now)) if public.expires_ns else public
 
 
-def published(step: Step, peer: Peer, told: dcp.Published) -> None:
+def published(step: Step, peer: Peer, message: dcp.Published) -> None:
     """Update the counters of a proxy."""
-    target = peer.proxies.get(told.object)
-    if target is None or target.zombie or told.order <= target.order:
+    target = peer.proxies.get(message.object)
+    if target is None or target.zombie or message.order <= target.order:
         return
-    target.order = told.order
-    target.size, target.v_r, target.v_w = told.size, told.v_r, told.v_w
-    target.a_r, target.a_w, target.dirty = told.a_r, told.a_w, told.dirty
-    target.zombie = told.zombie
+    target.order = message.order
+    target.size, target.v_r, target.v_w = message.size, message.v_r, message.v_w
+    target.a_r, target.a_w, target.dirty = message.a_r, message.a_w, message.dirty
+    target.zombie = message.zombie
     step.changed(target)
 
 

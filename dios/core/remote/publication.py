@@ -39,12 +39,12 @@ def publish_due(cluster: Cluster) -> list[effects.Send]:
 
 def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:
     """Return one message with the object's counters for each connected node whose tasks refer to it."""
-    found: list[effects.Send] = []
+    sends: list[effects.Send] = []
     for node in target.watchers:
         peer = cluster.peers.get(node)
         if peer is not None and peer.connected:
             peer.order_out += 1
             counters = (target.size, target.v_r, target.v_w, target.a_r, target.a_w, target.dirty)
-            told = dcp.Published(target.id, *counters, target.zombie, peer.order_out)
-            found.append(effects.Send(node, told))
-    return found
+            message = dcp.Published(target.id, *counters, target.zombie, peer.order_out)
+            sends.append(effects.Send(node, message))
+    return sends

@@ -70,14 +70,14 @@ def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.HeldRefere
     part: list[dcp.HeldReferences] = []
     room = limits.RECONCILE_REFERENCES_MAX
     for task, entries in by_task.items():
-        left = sorted(entries)
+        rest = sorted(entries)
         first = 0
-        while left or not first:
-            now, left = left[:room], left[room:]
-            last = now[-1][0] if left else _LAST_ID
-            part.append(dcp.HeldReferences(task.caller(), first, last, tuple(now)))
+        while rest or not first:
+            piece, rest = rest[:room], rest[room:]
+            last = piece[-1][0] if rest else _LAST_ID
+            part.append(dcp.HeldReferences(task.caller(), first, last, tuple(piece)))
             first = last + 1
-            room -= len(now)
+            room -= len(piece)
             if not room or len(part) == limits.RECONCILE_TASKS_MAX:
                 yield tuple(part)
                 part, room = [], limits.RECONCILE_REFERENCES_MAX
@@ -103,26 +103,26 @@ def _correct(step: Step, peer: Peer, answer: dcp.UnknownReferences) -> None:
             target.lost = target.lost or target.type is ObjectType.TASK
             step.changed(target)
             continue
-        for reference in [one for one in target.references.values() if one.id in unknown]:
+        for reference in [each for each in target.references.values() if each.id in unknown]:
             holder = reference.task
             proxies.drop_lost(step, reference)
-            told = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
-            notices.notify(step, holder, told)
+            event = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
+            notices.notify(step, holder, event)
 
 
-def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
+def reconcile_requested(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
     """Compare another node's report with the references that its tasks hold here, and answer it."""
     cluster = step.require_cluster()
     refs: list[RefId] = []
     objects: dict[ObjectId, None] = {}
-    young = step.now - limits.RECONCILE_YOUNG_MS * _MS
-    restarted = _may_be_of_before(step, peer, body.epoch)
+    granted_before = step.now - limits.RECONCILE_YOUNG_MS * _MS
+    restarted = _accepts_earlier_references(step, peer, body.epoch)
     for holding in body.holdings:
         remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
         named = {entry[0] for entry in holding.references}
         for reference in remote_task.table:
-            told = holding.first <= reference.id <= holding.last
-            if told and reference.id not in named and reference.granted_ns <= young:
+            is_covered = holding.first <= reference.id <= holding.last
+            if is_covered and reference.id not in named and reference.granted_ns <= granted_before:
                 lifetimes.drop_reference(step, reference)
         for ref, object_id, permissions, own in holding.references:
             if ref in remote_task.table:
@@ -139,12 +139,12 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferen
     if body.tasks is not None:
         peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
         known = set(body.tasks)
-        for remote_task in [one for one in peer.remote_tasks.values() if one.id not in known]:
+        for remote_task in [each for each in peer.remote_tasks.values() if each.id not in known]:
             for reference in remote_task.table:
-                if reference.granted_ns <= young:
+                if reference.granted_ns <= granted_before:
                     lifetimes.drop_reference(step, reference)
             busy = len(remote_task.table) or remote_task.pending or remote_task.buffers
-            if not busy and remote_task.started_ns <= young:
+            if not busy and remote_task.started_ns <= granted_before:
                 remote_tasks.end(step, peer, remote_task)
     for child in body.lost:
         victim = step.state.tasks.get(child)
@@ -157,14 +157,16 @@ def answer_claim(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferen
     requests.reply(step, peer, number, dcp.UnknownReferences(tuple(refs), tuple(objects)))
 
 
-def _may_be_of_before(step: Step, peer: Peer, epoch: int) -> bool:
+def _accepts_earlier_references(step: Step, peer: Peer, epoch: int) -> bool:
     """Return True if the references in a report may be from an earlier start of this node.
 
     Accept this only until shortly after the peer's first round: a later report could only bring back
     references that were dropped since.
     """
-    late = peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.RECONCILE_YOUNG_MS * _MS
-    return 0 < epoch < step.require_cluster().here.epoch and not late
+    is_late = (
+        peer.reconciled_ns is not None and step.now - peer.reconciled_ns > limits.RECONCILE_YOUNG_MS * _MS
+    )
+    return 0 < epoch < step.require_cluster().here.epoch and not is_late
 
 
 def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:

@@ -99,28 +99,28 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
     The calls of a vector are independent, so their order does not matter.
     """
     refused: dict[int, effects.Answer] = {}
-    loads: dict[tuple[NodeId, int], _Load] = {}
+    batches: dict[tuple[NodeId, int], _NodeBatch] = {}
     for place, target in enumerate(places):
         if target is None:
             continue
         try:
-            there, source = _in_vector(task, call.calls[place])
+            remote_call, source = _translate_in_vector(task, call.calls[place])
         except DiosError as error:
             refused[place] = _refusal(task, seq, error)
             continue
         # A message has room for the bytes of one commit, and calls on the same buffer must keep their order.
-        buffer = getattr(there, "buffer", 0)
-        key = (target.home, buffer if source is not None or (target.home, buffer) in loads else 0)
-        load = loads.setdefault(key, _Load(target.home))
-        load.calls.append(there)
-        load.places.append(place)
-        load.source = load.source or source
+        buffer = getattr(remote_call, "buffer", 0)
+        key = (target.home, buffer if source is not None or (target.home, buffer) in batches else 0)
+        batch = batches.setdefault(key, _NodeBatch(target.home))
+        batch.calls.append(remote_call)
+        batch.places.append(place)
+        batch.source = batch.source or source
     asked = [
-        (load.node, dcp.Forward(task.caller(), messages.Vector(tuple(load.calls))), load.source)
-        for load in loads.values()
+        (batch.node, dcp.Forward(task.caller(), messages.Vector(tuple(batch.calls))), batch.source)
+        for batch in batches.values()
     ]
     plan = VectorPlan(
-        tuple(tuple(load.places) for load in loads.values()),
+        tuple(tuple(batch.places) for batch in batches.values()),
         tuple(place for place, target in enumerate(places) if target is None),
         refused,
     )
@@ -136,11 +136,11 @@ def remote_parts(
         if gathered is None:
             raise InvariantError("a vector is merged before every node has answered")
         step.payload = gathered.payload
-        _take_apart(step, row.task, row.seq, call, members, gathered.answer, parts)
+        _split_answer(step, row.task, row.seq, call, members, gathered.answer, parts)
     return parts
 
 
-class _Load:
+class _NodeBatch:
     """The calls of a vector that go to one node in one message."""
 
     def __init__(self, node: NodeId) -> None:
@@ -150,7 +150,9 @@ class _Load:
         self.source: WriteSource | None = None
 
 
-def _in_vector(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, WriteSource | None]:
+def _translate_in_vector(
+    task: Holder, call: messages.PlainCall
+) -> tuple[messages.PlainCall, WriteSource | None]:
     if isinstance(call, messages.Attach | messages.Copy):
         raise InvalidError(
             f"cannot {type(call).__name__.lower()} an object of another node in a vector. Send it alone."
@@ -162,7 +164,7 @@ def _refusal(task: Holder, seq: int, error: DiosError) -> effects.Answer:
     return effects.Answer(task.id, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
 
-def _take_apart(
+def _split_answer(
     step: Step,
     task: Holder,
     seq: int,
@@ -209,15 +211,15 @@ def ask_ready(step: Step, row: Pending, call: messages.Select) -> None:
     row.progress = SelectProgress(len(by_node), waits)
     for node, indexes in by_node.items():
         # No timeout for the other node: this node keeps the time.
-        there = messages.Select(
+        remote_call = messages.Select(
             tuple(call.refs[index] for index in indexes), call.mode, None if waits else 0, call.flags
         )
         task.remote_nodes.add(node)
-        body = dcp.Forward(task.caller(), there)
+        body = dcp.Forward(task.caller(), remote_call)
         requests.ask_for_call(step, row, node, body, SelectAnswer(row.id, tuple(indexes)))
 
 
-def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
+def answer_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
     """Answer a select call when a reference is ready, or when it may not wait and no answer is missing."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, SelectProgress):
@@ -236,10 +238,10 @@ def take_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
 
 def abandon(step: Step, row: Pending) -> None:
     """Cancel the requests of a call that no longer needs their answers."""
-    for question in requests.give_up_all(step, row):
-        if isinstance(question.body, dcp.Forward):
-            cancel = messages.Cancel(question.number)
-            requests.notify_node(step, question.peer.node, dcp.Forward(question.body.caller, cancel))
+    for request in requests.give_up_all(step, row):
+        if isinstance(request.body, dcp.Forward):
+            cancel = messages.Cancel(request.number)
+            requests.notify_node(step, request.peer.node, dcp.Forward(request.body.caller, cancel))
 
 
 # -- create and copy ----------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer
         raise InvalidError(f"cannot create a {call.object_type.name} on another node")
     names = groups.names_for_creation(task, call.groups)
     task.table.require_room()
-    body = dcp.Forward(task.caller(), _placed(call), groups.described(step, names))
+    body = dcp.Forward(task.caller(), _without_placement(call), groups.described(step, names))
 
     row = forwarding.wait(step, task, seq, call, peer.node)
     requests.ask_for_call(step, row, peer.node, body, FitCreated(row.id, peer.node))
@@ -269,7 +271,7 @@ def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) 
         step.reply(forwarding.fit(step, row.task, row.seq, call, answer))
 
 
-def _placed(call: messages.Create) -> messages.Create:
+def _without_placement(call: messages.Create) -> messages.Create:
     return messages.Create(
         call.object_type,
         (),
@@ -289,9 +291,9 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy)
     access.held(task, call.ref, Permission.DELEGATE)
     node, receiver = receiver_of(step, cluster, task, call.task)
     if node == cluster.here.node:
-        taker = step.state.tasks[receiver.task]
-        taker.table.require_room()
-        taker.account.require(Resource.REFERENCES, 1)
+        receiving_task = step.state.tasks[receiver.task]
+        receiving_task.table.require_room()
+        receiving_task.account.require(Resource.REFERENCES, 1)
     body = dcp.Delegate(task.caller(), call, receiver, node)
 
     row = forwarding.wait(step, task, seq, call, target.home)
@@ -326,15 +328,15 @@ def receiver_of(step: Step, cluster: Cluster, task: Holder, ref_id: int) -> tupl
 def _enter_received(
     step: Step, task: Holder, seq: int, receiver: TaskId, node: NodeId, answer: dcp.Offered
 ) -> None:
-    taker = step.state.tasks.get(receiver)
-    if taker is None or not taker.alive or len(answer.references) != 1:
-        refs = tuple(RefId(told.ref) for told in answer.references)
+    receiving_task = step.state.tasks.get(receiver)
+    if receiving_task is None or not receiving_task.alive or len(answer.references) != 1:
+        refs = tuple(RefId(offered.ref) for offered in answer.references)
         requests.notify_node(step, node, dcp.Release(receiver, refs))
         step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
         return
-    public = proxies.adopt(step, taker, node, answer.references[0], Provenance.DELEGATED).public()
-    notices.notify(step, taker, messages.Delegated(public, task.object.fingerprint))
-    if taker is task:
+    public = proxies.adopt(step, receiving_task, node, answer.references[0], Provenance.DELEGATED).public()
+    notices.notify(step, receiving_task, messages.Delegated(public, task.object.fingerprint))
+    if receiving_task is task:
         step.answer(task, seq, messages.References((public,)))
     else:
         step.answer(task, seq, messages.Done(1))
@@ -342,16 +344,16 @@ def _enter_received(
 
 def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.ReplicaCreated) -> None:
     """Answer a copy call that made a new object with the caller's reference to it."""
-    told = answer.held
+    held = answer.held
     cluster = step.require_cluster()
-    if told.node == cluster.here.node:
+    if held.node == cluster.here.node:
         # The node of the original had the copy made here, and the task has its reference already.
-        found = task.table.find(told.reference.ref)
+        found = task.table.find(held.reference.ref)
         if found is None:
             raise ProtocolError("cannot accept the copy: the task has no reference to it")
         step.answer(task, seq, messages.References((found.public(),)))
         return
-    public = proxies.adopt(step, task, told.node, told.reference, Provenance.DELEGATED).public()
+    public = proxies.adopt(step, task, held.node, held.reference, Provenance.DELEGATED).public()
     step.answer(task, seq, messages.References((public,)))
 
 
@@ -363,7 +365,7 @@ def list_tasks(
     cluster = step.require_cluster()
     asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
-        step.answer(task, seq, messages.Tasks(own, _some_dead(cluster)))
+        step.answer(task, seq, messages.Tasks(own, _any_dead(cluster)))
         return
 
     gather(step, Pending(task, seq, call, ()), TaskListPlan(own), asked)
@@ -372,7 +374,7 @@ def list_tasks(
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
     """Answer a list call with the tasks of every node that answered."""
     rows = list(plan.own)
-    missing = _some_dead(step.require_cluster())
+    missing = _any_dead(step.require_cluster())
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
             rows += gathered.answer.tasks
@@ -382,5 +384,5 @@ def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[Gath
     step.answer(row.task, row.seq, messages.Tasks(tuple(rows), missing))
 
 
-def _some_dead(cluster: Cluster) -> bool:
+def _any_dead(cluster: Cluster) -> bool:
     return any(peer.dead_since is not None for peer in cluster.peers.values())

@@ -51,7 +51,7 @@ def _ask_all(step: Step, cluster: Cluster, row: Pending, progress: SearchProgres
     progress.cached = False
     progress.incomplete = any(peer.dead_since is not None for peer in cluster.peers.values())
     if not peers:
-        _done(step, row, progress)
+        _complete(step, row, progress)
     else:
         _ask(step, row, progress, [peer.node for peer in peers])
 
@@ -65,7 +65,7 @@ def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]
         requests.ask_for_call(step, row, node, body, SearchAnswer(row.id, node))
 
 
-def take_found(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
+def store_search_answer(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
     """Store the references that a node found. Complete the lookup if they suffice or no answer is missing."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, SearchProgress):
@@ -80,10 +80,10 @@ def take_found(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
     else:
         progress.incomplete = True
     if progress.count >= cast("messages.Lookup", row.call).limit or not progress.waiting:
-        _done(step, row, progress)
+        _complete(step, row, progress)
 
 
-def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
+def _complete(step: Step, row: Pending, progress: SearchProgress) -> None:
     cluster = step.require_cluster()
     task, call = row.task, cast("messages.Lookup", row.call)
     if progress.cached and progress.count < call.limit:
@@ -98,7 +98,7 @@ def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
     step.state.pending.remove(row)
     _update_cache(cluster, progress)
     try:
-        references = _granted(step, task, call, progress)
+        references = _grant_results(step, task, call, progress)
     except DiosError as error:
         for node, found in progress.found:
             _release(step, task.id, node, found.references)
@@ -108,7 +108,7 @@ def _done(step: Step, row: Pending, progress: SearchProgress) -> None:
     step.answer(task, row.seq, messages.References(references, progress.incomplete))
 
 
-def _granted(
+def _grant_results(
     step: Step, task: Holder, call: messages.Lookup, progress: SearchProgress
 ) -> tuple[messages.Reference, ...]:
     limit = call.limit
@@ -123,19 +123,19 @@ def _granted(
     ]
     for node, found in progress.found:
         owners = dict(found.owners)
-        for place, told in enumerate(found.references):
+        for place, public in enumerate(found.references):
             if len(references) >= limit:
                 _release(step, task.id, node, found.references[place:])
                 break
-            if told.type is ObjectType.GROUP:
-                _release(step, task.id, node, (told,))
-                owner = owners.get(ObjectId(told.object), "")
+            if public.type is ObjectType.GROUP:
+                _release(step, task.id, node, (public,))
+                owner = owners.get(ObjectId(public.object), "")
                 group = groups.group_for(step, dcp.GroupName(Name(call.name), owner))
                 if group is not None and all(group.id != one.object for one in references):
                     granted = lifetimes.grant(step, task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
                 continue
-            references.append(proxies.adopt(step, task, node, told, Provenance.RESOLVED).public())
+            references.append(proxies.adopt(step, task, node, public, Provenance.RESOLVED).public())
     return tuple(references)
 
 
@@ -153,6 +153,6 @@ def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:
 
 def _release(step: Step, task: TaskId, node: NodeId, references: tuple[messages.Reference, ...]) -> None:
     """Release references that are more than the call asked for, or that came too late."""
-    refs = tuple(RefId(told.ref) for told in references)
+    refs = tuple(RefId(public.ref) for public in references)
     if refs:
         requests.notify_node(step, node, dcp.Release(task, refs))

@@ -95,15 +95,15 @@ def run_offered(
     step.wait(row)
     try:
         if peer is not None:
-            _offer_own(step, start, peer, origins)
+            _offer_local(step, start, peer, origins)
     except DiosError:
         step.state.pending.remove(row)
         _withdraw(step, start)
         raise
-    _offer_others(step, row, start, origins)
+    _request_offers(step, row, start, origins)
 
 
-def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
+def _requeue(step: Step, row: Pending, start: StartProgress) -> None:
     """Return a run to the submission queue, because its node had no room."""
     call = cast("messages.Run", row.call)
     submissions.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
@@ -111,24 +111,24 @@ def _no_room(step: Step, row: Pending, start: StartProgress) -> None:
 
 def _origins(order: run_orders.Order) -> list[Reference]:
     """Return the references to delegate to the child, the program's first."""
-    origins = [one for one in (order.program_origin, *order.origins) if one is not None]
+    origins = [origin for origin in (order.program_origin, *order.origins) if origin is not None]
     if len(origins) <= len(order.origins):
         raise InvalidError("cannot repeat this run: the task that it refers to ran on another node")
     return origins
 
 
 def _sharings(order: run_orders.Order, origins: list[Reference]) -> tuple[dcp.SharedReference, ...]:
-    given = (*order.recipe.inputs, *order.recipe.outputs)
+    handed = (*order.recipe.inputs, *order.recipe.outputs)
     return (
         dcp.SharedReference(origins[0].id, _PROGRAM_RIGHTS, _PROGRAM),
         *(
             dcp.SharedReference(origin.id, item.permissions, item.label, item.lifetime_ns)
-            for item, origin in zip(given, origins[1:], strict=True)
+            for item, origin in zip(handed, origins[1:], strict=True)
         ),
     )
 
 
-def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
+def _offer_local(step: Step, start: StartProgress, peer: Peer, origins: list[Reference]) -> None:
     """Grant the references to local objects, and list those to objects of the child's node.
 
     The child's node grants the latter itself when it starts the child.
@@ -140,17 +140,17 @@ def _offer_own(step: Step, start: StartProgress, peer: Peer, origins: list[Refer
         if not home:
             if remote_task is None:
                 remote_task = remote_tasks.remote_task_for(step, peer, start.child)
-            told = offer(step, remote_task, origin, sharing)
-            start.held[place] = dcp.HeldReference(here, told)
-            start.granted.append((here, RefId(told.ref)))
+            public = offer(step, remote_task, origin, sharing)
+            start.held[place] = dcp.HeldReference(here, public)
+            start.granted.append((here, RefId(public.ref)))
         elif home == peer.node:
-            told = replace(
+            public = replace(
                 origin.public(),
                 permissions=sharing.permissions,
                 label=sharing.label,
                 expires_ns=sharing.lifetime_ns,
             )
-            start.held[place] = dcp.HeldReference(home, told)
+            start.held[place] = dcp.HeldReference(home, public)
 
 
 def offer(
@@ -167,7 +167,7 @@ def offer(
     return proxies.public_part(step, fresh)
 
 
-def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[Reference]) -> None:
+def _request_offers(step: Step, row: Pending, start: StartProgress, origins: list[Reference]) -> None:
     by_node: dict[NodeId, list[int]] = {}
     for place, origin in enumerate(origins):
         if start.held[place] is None and origin.object.home:
@@ -176,14 +176,14 @@ def _offer_others(step: Step, row: Pending, start: StartProgress, origins: list[
     if not by_node:
         _start(step, row, start)
         return
-    goal = start.node or step.require_cluster().here.node
+    runs_on = start.node or step.require_cluster().here.node
     for node, places in by_node.items():
         shared = tuple(start.shared[place] for place in places)
-        body = dcp.Offer(row.task.caller(), shared, start.child, goal)
+        body = dcp.Offer(row.task.caller(), shared, start.child, runs_on)
         requests.ask_for_call(step, row, node, body, OfferAnswer(row.id, node, tuple(places)))
 
 
-def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
+def store_offers(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
     """Store one node's offers to the child. After the last answer, start the child or refuse the run."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
@@ -191,9 +191,9 @@ def take_offered(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
     start = row.progress
     start.missing -= 1
     if isinstance(answer, dcp.Offered) and len(answer.references) == len(then.places):
-        for place, told in zip(then.places, answer.references, strict=True):
-            start.held[place] = dcp.HeldReference(then.node, told)
-            start.granted.append((then.node, RefId(told.ref)))
+        for place, public in zip(then.places, answer.references, strict=True):
+            start.held[place] = dcp.HeldReference(then.node, public)
+            start.granted.append((then.node, RefId(public.ref)))
     elif start.failure is None:
         start.failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
     if start.missing:
@@ -225,15 +225,15 @@ def _withdraw(step: Step, start: StartProgress) -> None:
 
 def _start(step: Step, row: Pending, start: StartProgress) -> None:
     if start.node:
-        _start_there(step, row, start)
+        _start_remotely(step, row, start)
         return
     try:
-        _start_here(step, row, start)
+        _start_locally(step, row, start)
     except WouldBlockError as error:
         _withdraw(step, start)
         if start.scheduled:
             step.state.pending.remove(row)
-            _no_room(step, row, start)
+            _requeue(step, row, start)
         else:
             _refuse(step, row, _failure(error))
     except DiosError as error:
@@ -245,7 +245,7 @@ def _failure(error: DiosError) -> messages.Failure:
     return messages.Failure(int(error.code), error.message, error.fingerprint)
 
 
-def _start_here(step: Step, row: Pending, start: StartProgress) -> None:
+def _start_locally(step: Step, row: Pending, start: StartProgress) -> None:
     task = row.task
     own: list[Reference | None] = []
     for held, sharing in zip(start.held, start.shared, strict=True):
@@ -287,7 +287,7 @@ def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedR
     )
 
 
-def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
+def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
     task, recipe, child = row.task, start.recipe, start.child
     cluster = step.require_cluster()
     held = [one for one in start.held if one is not None]
@@ -324,7 +324,7 @@ def _start_there(step: Step, row: Pending, start: StartProgress) -> None:
     requests.ask_for_call(step, row, start.node, body, StartAnswer(row.id, child.task))
 
 
-def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
+def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
     """Answer a run call after the request to start its child on another node."""
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
@@ -345,7 +345,7 @@ def take_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
     task.remote_children.pop(then.child, None)
     _withdraw(step, start)
     if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
-        _no_room(step, row, start)
+        _requeue(step, row, start)
         return
     peer = step.require_cluster().peer(start.node)
     step.answer(task, row.seq, answer if isinstance(answer, messages.Failure) else requests.unreachable(peer))
@@ -358,28 +358,34 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
     if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
         raise ProtocolError("cannot start the task: its id is already in use")
     parent = remote_tasks.remote_task_for(step, peer, body.caller)
-    everything = (body.program, *body.inputs, *body.outputs)
+    all_held = (body.program, *body.inputs, *body.outputs)
     origins = [
-        parent.table.get(one.reference.ref) if one.node == cluster.here.node else None for one in everything
+        parent.table.get(held.reference.ref) if held.node == cluster.here.node else None for held in all_held
     ]
     for origin in origins[1:]:
         if origin is not None:
             access.delegable(parent, origin.id)
     brand = run_orders.brand_for(step, parent, body.call.brand)
-    targets = _targets(step, cluster, parent, everything, origins)
+    targets = _targets(step, cluster, parent, all_held, origins)
     names = groups.names_for(step, body.groups)
-    given = [
+    handed = [
         HandedReference(
-            target, one.reference.permissions, one.reference.label, one.reference.expires_ns, target.v_w, 0, 0
+            target,
+            held.reference.permissions,
+            held.reference.label,
+            held.reference.expires_ns,
+            target.v_w,
+            0,
+            0,
         )
-        for target, one in zip(targets, everything, strict=True)
+        for target, held in zip(targets, all_held, strict=True)
     ]
     inputs = len(body.inputs)
     recipe = Recipe(
-        given[0],
+        handed[0],
         names,
-        tuple(given[1 : 1 + inputs]),
-        tuple(given[1 + inputs :]),
+        tuple(handed[1 : 1 + inputs]),
+        tuple(handed[1 + inputs :]),
         body.call.arguments,
         brand,
         body.call.limits,
@@ -395,7 +401,9 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
             lifetimes.maybe_collect(step, target)
         raise
     child = starting.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
-    granted = [_handed(step, child, one, origin) for one, origin in zip(everything, origins, strict=True)]
+    granted = [
+        _grant_handed(step, child, held, origin) for held, origin in zip(all_held, origins, strict=True)
+    ]
     starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
     reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
@@ -409,43 +417,43 @@ def _targets(
     step: Step,
     cluster: Cluster,
     parent: Holder,
-    everything: tuple[dcp.HeldReference, ...],
+    all_held: tuple[dcp.HeldReference, ...],
     origins: list[Reference | None],
 ) -> list[PhysicalObject]:
     """Check the child's references, and return their objects."""
-    foreign = [one.reference for one, origin in zip(everything, origins, strict=True) if origin is None]
-    if len({told.ref for told in foreign}) < len(foreign) or not all(told.ref for told in foreign):
+    foreign = [held.reference for held, origin in zip(all_held, origins, strict=True) if origin is None]
+    if len({public.ref for public in foreign}) < len(foreign) or not all(public.ref for public in foreign):
         raise ProtocolError("cannot start the task: two of its references have the same id, or one has id 0")
-    for one, origin in zip(everything, origins, strict=True):
+    for held, origin in zip(all_held, origins, strict=True):
         if origin is None:
-            proxies.require_unknown(step, remote_tasks.peer_named(cluster, one.node), one.reference)
+            proxies.require_unknown(step, remote_tasks.peer_named(cluster, held.node), held.reference)
         else:
-            delegation.end_of(step, one.reference.expires_ns)
+            delegation.end_of(step, held.reference.expires_ns)
             parent.table.require_room()
-    program, origin = everything[0].reference, origins[0]
+    program, origin = all_held[0].reference, origins[0]
     if origin is not None:
         run_orders.executable(parent, origin.id)
     elif not RULES[program.type].executable:
         raise NotExecutableError(f"cannot run a {program.type.name}: it is not executable")
     return [
-        proxies.proxy_for(step, cluster.peer(one.node), one.reference) if origin is None else origin.object
-        for one, origin in zip(everything, origins, strict=True)
+        proxies.proxy_for(step, cluster.peer(held.node), held.reference) if origin is None else origin.object
+        for held, origin in zip(all_held, origins, strict=True)
     ]
 
 
-def _handed(
-    step: Step, child: Holder, one: dcp.HeldReference, origin: Reference | None
+def _grant_handed(
+    step: Step, child: Holder, held: dcp.HeldReference, origin: Reference | None
 ) -> messages.Reference:
-    told = one.reference
+    public = held.reference
     if origin is None:
-        return proxies.adopt(step, child, one.node, told, Provenance.DELEGATED).public()
+        return proxies.adopt(step, child, held.node, public, Provenance.DELEGATED).public()
     return lifetimes.grant(
         step,
         child,
         origin.object,
-        narrowed(origin.permissions, told.permissions),
+        narrowed(origin.permissions, public.permissions),
         Provenance.DELEGATED,
-        told.label,
+        public.label,
         origin,
-        delegation.end_of(step, told.expires_ns),
+        delegation.end_of(step, public.expires_ns),
     ).public()

@@ -37,7 +37,7 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
         raise ProtocolError("cannot accept the task: its id belongs to a task of this node")
     principal = Principal(caller.principal)
     _require_room(state, peer, principal)
-    own = PhysicalObject(
+    task_object = PhysicalObject(
         ObjectId(caller.task),
         ObjectType.TASK,
         None,
@@ -48,7 +48,7 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     )
     account = Account(Scope.TASK, caller.fingerprint, (), state.account_of(principal))
     remote_task = RemoteTask(
-        own,
+        task_object,
         principal,
         caller.brand,
         account,

@@ -65,7 +65,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
     own = task is not None or body.home == cluster.here.node
     if own and (task is None or not task.alive):
         raise NoSuchTaskError("cannot make the copy: the task that asked for it has ended")
-    if task is not None and not _is_asked_for(peer, task):
+    if task is not None and not _waits_for_copy_from(peer, task):
         raise NotPermittedError("cannot make the copy: the task that it is for did not ask for it")
     if task is None:
         home = remote_tasks.peer_named(cluster, body.home or peer.node)
@@ -76,7 +76,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
     require_all(accounts, Resource.OBJECTS, 1)
     require_all(accounts, Resource.REFERENCES, 1)
     require_bytes(accounts, body.size, volatile=body.kind is not ObjectType.DURABLE_BLOB)
-    made = PhysicalObject(
+    copy = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         body.kind,
         body.name,
@@ -87,21 +87,21 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         proximity=rules.proximity,
         accounts=accounts,
     )
-    made.version.resize(body.size)
-    made.size, made.v_r, made.v_w = body.size, body.v_r, body.v_w
-    step.state.add_object(made)
+    copy.version.resize(body.size)
+    copy.size, copy.v_r, copy.v_w = body.size, body.v_r, body.v_w
+    step.state.add_object(copy)
     source = WriteSource(payload=step.payload if body.size else PayloadId(0), length=body.size)
     durable = rules.persistence is Persistence.DURABLE
     if durable:
-        step.put(made, source)
-    step.emit(effects.ApplyWrite(made.id, source, durable=durable))
-    reference = lifetimes.grant(step, task, made, Permission.ALL, Provenance.DELEGATED)
-    step.audit(task, "replicate", "ok", made.fingerprint, f"from node {peer.name}")
+        step.put(copy, source)
+    step.emit(effects.ApplyWrite(copy.id, source, durable=durable))
+    reference = lifetimes.grant(step, task, copy, Permission.ALL, Provenance.DELEGATED)
+    step.audit(task, "replicate", "ok", copy.fingerprint, f"from node {peer.name}")
     held = dcp.HeldReference(cluster.here.node, proxies.public_part(step, reference))
     requests.reply(step, peer, number, dcp.ReplicaCreated(held))
 
 
-def _is_asked_for(peer: Peer, task: Holder) -> bool:
+def _waits_for_copy_from(peer: Peer, task: Holder) -> bool:
     """Return True if a task of this node waits for a copy from that node."""
-    asked = (question.body for question in peer.asked.values())
-    return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in asked)
+    bodies = (request.body for request in peer.asked.values())
+    return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in bodies)

@@ -59,11 +59,11 @@ def ask(
         return None
     number = peer.next_number
     peer.next_number += 1
-    question = PendingRequest(number, peer, body, then, source, step.now)
-    question.version = _version_of(step.state, source)
-    peer.asked[number] = question
-    _send(step, cluster, question)
-    return question
+    request = PendingRequest(number, peer, body, then, source, step.now)
+    request.version = _version_of(step.state, source)
+    peer.asked[number] = request
+    _send(step, cluster, request)
+    return request
 
 
 def _continue(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
@@ -81,9 +81,9 @@ def ask_for_call(
     source: WriteSource | None = None,
 ) -> None:
     """Send a request for a waiting call. The request is abandoned when the call is over."""
-    question = ask(step, node, body, then, source=source)
-    if question is not None:
-        row.requests.append((node, question.number))
+    request = ask(step, node, body, then, source=source)
+    if request is not None:
+        row.requests.append((node, request.number))
 
 
 def notify_node(step: Step, node: NodeId, body: dcp.RequestBody) -> None:
@@ -114,17 +114,17 @@ def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
         step.require_cluster().peer(then.node).notices.pop(then.key, None)
 
 
-def _send(step: Step, cluster: Cluster, question: PendingRequest) -> None:
-    peer = question.peer
+def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
+    peer = request.peer
     if peer.connected:
-        source = None if question.source is None else step.state.objects.get(question.source.content_of)
+        source = None if request.source is None else step.state.objects.get(request.source.content_of)
         if source is not None:
             step.depend_on(source)  # its content may not be on disk yet
-        asked = dcp.Ask(question.number, next(iter(peer.asked)), question.body, peer.numbers_to_name())
-        step.emit(effects.Send(peer.node, asked, question.source))
-    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
-    pause = min(limits.DCP_REPEAT_MS_MIN << min(question.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
-    cluster.repeat_later(question, step.now + pause * _MS)
+        message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
+        step.emit(effects.Send(peer.node, message, request.source))
+    bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
+    pause = min(limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
+    cluster.repeat_later(request, step.now + pause * _MS)
 
 
 def _version_of(state: State, source: WriteSource | None) -> int:
@@ -135,21 +135,21 @@ def _version_of(state: State, source: WriteSource | None) -> int:
     return -1 if target is None else target.v_w
 
 
-def _repeat(step: Step, cluster: Cluster, question: PendingRequest) -> None:
+def _repeat(step: Step, cluster: Cluster, request: PendingRequest) -> None:
     """Repeat a request, but only with the same bytes as before."""
-    if _version_of(step.state, question.source) != question.version:
-        said = "the object was written before its bytes could be sent again. The copy may have been made."
-        _finish(step, question, _failure(Code.ECANCELED, said))
-    elif not _has_its_buffer(step.state, question):
-        said = "the buffer was closed before its bytes could be sent again. They may have been written."
-        _finish(step, question, _failure(Code.EHOSTUNREACH, said))
+    if _version_of(step.state, request.source) != request.version:
+        reason = "the object was written before its bytes could be sent again. The copy may have been made."
+        _finish(step, request, _failure(Code.ECANCELED, reason))
+    elif not _is_buffer_open(step.state, request):
+        reason = "the buffer was closed before its bytes could be sent again. They may have been written."
+        _finish(step, request, _failure(Code.EHOSTUNREACH, reason))
     else:
-        _send(step, cluster, question)
+        _send(step, cluster, request)
 
 
-def _has_its_buffer(state: State, question: PendingRequest) -> bool:
+def _is_buffer_open(state: State, request: PendingRequest) -> bool:
     """Return True if the buffer with a commit's bytes is still open, or if the request needs none."""
-    source, body = question.source, question.body
+    source, body = request.source, request.body
     if source is None or not source.buffer or not isinstance(body, dcp.Forward):
         return True
     task = state.tasks.get(body.caller.task)
@@ -158,15 +158,15 @@ def _has_its_buffer(state: State, question: PendingRequest) -> bool:
 
 def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
     """Abandon every request of a call that is over. Return those that were not answered yet."""
-    found = [question for request in row.requests if (question := _give_up(step, request)) is not None]
+    found = [request for request_id in row.requests if (request := _abandon(step, request_id)) is not None]
     if isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
             step.emit(effects.DropPayload(payload))
     return found
 
 
-def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
-    node, number = request
+def _abandon(step: Step, request_id: RequestId) -> PendingRequest | None:
+    node, number = request_id
     peer = step.require_cluster().peers.get(node)
     return None if peer is None else peer.asked.pop(number, None)
 
@@ -174,25 +174,25 @@ def _give_up(step: Step, request: RequestId) -> PendingRequest | None:
 def repeat_due(step: Step) -> None:
     """Repeat the requests that are due, and fail those that have timed out."""
     cluster = step.require_cluster()
-    for question in cluster.due(step.now):
-        peer = question.peer
-        silent_ms = (step.now - max(question.silent_since, question.moving_since)) // _MS
-        if _is_cut_off(step, question):
+    for request in cluster.due(step.now):
+        peer = request.peer
+        silent_ms = (step.now - max(request.silent_since, request.moving_since)) // _MS
+        if _is_cut_off(step, request):
             peer.cut_off = True
-        if peer.cut_off or silent_ms >= _timeout_ms(question):
-            _finish(step, question, unreachable(peer))
+        if peer.cut_off or silent_ms >= _timeout_ms(request):
+            _finish(step, request, unreachable(peer))
             continue
-        question.repeats += 1
-        _repeat(step, cluster, question)
+        request.repeats += 1
+        _repeat(step, cluster, request)
 
 
-def _is_cut_off(step: Step, question: PendingRequest) -> bool:
+def _is_cut_off(step: Step, request: PendingRequest) -> bool:
     """Return True if nothing arrived from the node for so long that the path to it must be broken.
 
     Other nodes may still reach it.
     """
-    bulk_ms = 0 if question.source is None else question.source.length // limits.DCP_BYTES_PER_MS_MIN
-    quiet_since = max(question.silent_since, question.peer.heard_ns)
+    bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
+    quiet_since = max(request.silent_since, request.peer.heard_ns)
     return step.now - quiet_since >= (limits.DCP_SILENCE_TIMEOUT_MS + bulk_ms) * _MS
 
 
@@ -208,58 +208,58 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
     """Restart all silence timers, because this node itself was stalled."""
     for peer in cluster.peers.values():
         peer.heard_ns = step.now
-        for question in peer.asked.values():
-            question.silent_since = step.now
+        for request in peer.asked.values():
+            request.silent_since = step.now
 
 
-def _timeout_ms(question: PendingRequest) -> int:
-    if isinstance(question.body, dcp.Resolve | dcp.Rows):
+def _timeout_ms(request: PendingRequest) -> int:
+    if isinstance(request.body, dcp.Resolve | dcp.Rows):
         return limits.LOOKUP_TIMEOUT_MS
-    if question.source is not None:
-        return limits.DCP_TIMEOUT_MS + question.source.length // limits.DCP_BYTES_PER_MS_MIN
+    if request.source is not None:
+        return limits.DCP_TIMEOUT_MS + request.source.length // limits.DCP_BYTES_PER_MS_MIN
     return limits.DCP_TIMEOUT_MS
 
 
 def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
     """Handle a reply. Ignore it if its request was abandoned."""
-    question = peer.asked.get(reply.number)
-    if question is None:
+    request = peer.asked.get(reply.number)
+    if request is None:
         if reply.number >= peer.next_number:
             raise ProtocolError(f"cannot accept an answer to request {reply.number}: it was never made")
         return
     if isinstance(reply.result, dcp.Working):
-        question.silent_since = step.now
-        step.require_cluster().repeat_later(question, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
+        request.silent_since = step.now
+        step.require_cluster().repeat_later(request, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
         return
-    validation.require_answer(step.state, step.require_cluster(), question, reply.result)
-    _finish(step, question, reply.result)
+    validation.require_answer(step.state, step.require_cluster(), request, reply.result)
+    _finish(step, request, reply.result)
 
 
-def _finish(step: Step, question: PendingRequest, answer: dcp.Answer) -> None:
-    question.peer.asked.pop(question.number, None)
-    _continue(step, question.then, answer)
+def _finish(step: Step, request: PendingRequest, answer: dcp.Answer) -> None:
+    request.peer.asked.pop(request.number, None)
+    _continue(step, request.then, answer)
 
 
 def fail_all(step: Step, peer: Peer, why: str = "") -> None:
     """Fail all requests to a node."""
-    questions, peer.asked = list(peer.asked.values()), {}
-    for question in questions:
-        _continue(step, question.then, unreachable(peer, why))
+    failed, peer.asked = list(peer.asked.values()), {}
+    for request in failed:
+        _continue(step, request.then, unreachable(peer, why))
 
 
 def repeat_all(step: Step, peer: Peer) -> None:
     """Repeat all requests on a new connection, because the old one may have lost some."""
     cluster = step.require_cluster()
-    for question in list(peer.asked.values()):
-        question.silent_since = step.now
-        _repeat(step, cluster, question)
+    for request in list(peer.asked.values()):
+        request.silent_since = step.now
+        _repeat(step, cluster, request)
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
     """Return the failure for a node that does not answer (§4.6)."""
     name = "that has it" if peer is None or not peer.name else peer.name
-    said = why or "does not answer. Try again later, or look for another replica."
-    return _failure(Code.EHOSTUNREACH, f"node {name} {said}")
+    reason = why or "does not answer. Try again later, or look for another replica."
+    return _failure(Code.EHOSTUNREACH, f"node {name} {reason}")
 
 
 def unreachable_error(peer: Peer | None, why: str = "") -> UnreachableError:
@@ -272,30 +272,30 @@ def _failure(code: Code, message: str) -> messages.Failure:
 
 
 # -- requests of other nodes --------------------------------------------------------------------------
-def is_new(step: Step, peer: Peer, asked: dcp.Ask) -> bool:
+def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
     """Return True if a request must be handled. Answer a repeat from the cached replies (§4.8)."""
-    if peer.settled.learn(asked):
+    if peer.settled.learn(message):
         for number in [number for number in peer.answers if peer.settled.has(number)]:
             del peer.answers[number]
-    if peer.settled.has(asked.number):
+    if peer.settled.has(message.number):
         return False  # the sender has its answer, or no longer wants it
-    if asked.number not in peer.answers:
+    if message.number not in peer.answers:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:
             raise ProtocolError(f"cannot accept more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
-        peer.answers[asked.number] = None
+        peer.answers[message.number] = None
         return True
-    remembered = peer.answers[asked.number]
-    if remembered is None:
-        step.emit(effects.Send(peer.node, dcp.PeerReply(asked.number, dcp.Working())))
+    cached = peer.answers[message.number]
+    if cached is None:
+        step.emit(effects.Send(peer.node, dcp.PeerReply(message.number, dcp.Working())))
     else:
-        _answer_again(step, peer, asked.number, remembered)
+        _answer_again(step, peer, message.number, cached)
     return False
 
 
-def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) -> None:
+def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> None:
     # The operations behind the cached reply may not be on disk yet.
     step.depend_on_everything()
-    effect = remembered.effect
+    effect = cached.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
         target = step.state.objects.get(part.object) if isinstance(part, READS) else None
         if target is not None:
@@ -303,7 +303,7 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
             target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
     changed = {
         target
-        for target, version in remembered.versions
+        for target, version in cached.versions
         if (read := step.state.objects.get(target)) is None or read.v_w != version
     }
     if isinstance(effect, effects.AnswerVector):
@@ -316,8 +316,8 @@ def _answer_again(step: Step, peer: Peer, number: int, remembered: CachedReply) 
     elif _is_stale(step, effect, changed):
         step.emit(effects.Send(peer.node, dcp.PeerReply(number, _STALE)))
     elif isinstance(effect, effects.AnswerAttach):
-        said = "the answer was lost, and the end of the stream is closed. Create a new stream."
-        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _failure(Code.EPIPE, said))))
+        reason = "the answer was lost, and the end of the stream is closed. Create a new stream."
+        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _failure(Code.EPIPE, reason))))
     else:
         step.emit(effect)
 

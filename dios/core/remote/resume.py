@@ -39,10 +39,10 @@ _CALL_HANDLERS: Final[dict[type, CallHandler]] = {
 
 _HANDLERS: Final[dict[type, Handler]] = {
     types.GatherAnswer: dispatch.take_gathered,
-    types.SelectAnswer: remote_calls.take_selected,
-    types.SearchAnswer: remote_lookup.take_found,
-    types.OfferAnswer: remote_run.take_offered,
-    types.StartAnswer: remote_run.take_started,
+    types.SelectAnswer: remote_calls.answer_selected,
+    types.SearchAnswer: remote_lookup.store_search_answer,
+    types.OfferAnswer: remote_run.store_offers,
+    types.StartAnswer: remote_run.answer_started,
     types.ConfirmNotice: requests.confirm,
     types.ReconcileAnswer: reconciliation.reconcile_answered,
     types.AnswerRequest: requests.answer_request,

@@ -78,8 +78,8 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
-    every = {target.id: target for name in body.names for target in step.state.names.find(name)}
-    found = [target for target in every.values() if target.type is not ObjectType.PRIVMEM_BLOB]
+    candidates = {target.id: target for name in body.names for target in step.state.names.find(name)}
+    found = [target for target in candidates.values() if target.type is not ObjectType.PRIVMEM_BLOB]
     found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
     remote_task.table.require_room(len(found))
     remote_task.account.require(Resource.REFERENCES, len(found))
@@ -99,15 +99,15 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
 def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     """Grant references to a task that is about to be started on another node."""
     giver = remote_tasks.remote_task_for(step, peer, body.caller)
-    references = [access.delegable(giver, one.ref) for one in body.shared]
+    references = [access.delegable(giver, sharing.ref) for sharing in body.shared]
     home = remote_tasks.peer_named(step.require_cluster(), body.node)
     receiver = remote_tasks.remote_task_for(step, home, body.receiver)
     receiver.table.require_room(len(references))
-    told = [
-        remote_run.offer(step, receiver, reference, one)
-        for reference, one in zip(references, body.shared, strict=True)
+    offered = [
+        remote_run.offer(step, receiver, reference, sharing)
+        for reference, sharing in zip(references, body.shared, strict=True)
     ]
-    requests.reply(step, peer, number, dcp.Offered(tuple(told)))
+    requests.reply(step, peer, number, dcp.Offered(tuple(offered)))
 
 
 def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
@@ -116,7 +116,7 @@ def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
     delegation.delegate_remote(step, giver, body.call, body.node, body.receiver, then, asker=peer.node)
 
 
-def _give(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None:
+def _accept_reference(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None:
     task = step.state.tasks.get(body.receiver)
     if task is None or not task.alive:
         raise NoSuchTaskError("the receiving task has ended")
@@ -140,7 +140,7 @@ def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-def _gone(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
+def _tasks_ended(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
     for task in body.tasks:
         remote_task = peer.remote_tasks.get(task)
         if remote_task is not None:
@@ -148,15 +148,15 @@ def _gone(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-def _tell(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
+def _deliver_event(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
     task = step.state.tasks.get(body.task)
     event = body.event
     if task is not None:
-        news = False
+        is_valid = False
         if isinstance(event, messages.Retired):
             reference = task.table.find(event.ref)
             if reference is not None and reference.object.home == peer.node:
-                news = True
+                is_valid = True
                 event = messages.Retired(
                     event.ref, event.object, event.fingerprint, reference.label, event.expired
                 )
@@ -166,8 +166,8 @@ def _tell(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) -> None:
             place = task.remote_children.get(TaskId(event.object))
             if place is not None and place[0] == peer.node:
                 del task.remote_children[TaskId(event.object)]
-                news = True
-        if task.alive and news:
+                is_valid = True
+        if task.alive and is_valid:
             notices.notify(step, task, event)
     requests.reply(step, peer, number, messages.Done(1))
 
@@ -177,7 +177,7 @@ def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
+def _list_tasks(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     rows = tuple(
         task.row(step.state.place)
         for task in step.state.tasks.values()
@@ -187,7 +187,7 @@ def _rows(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 
-def _keep(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> None:
+def _keep_output(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> None:
     if body.size != step.payload_size or body.size > limits.LOG_BYTES_MAX:
         raise ProtocolError("cannot store the log: its size is wrong or above the limit")
     logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
@@ -199,14 +199,14 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Resolve: _resolve,
     dcp.Offer: _offer,
     dcp.Delegate: _delegate,
-    dcp.ReferenceGiven: _give,
+    dcp.ReferenceGiven: _accept_reference,
     dcp.Start: remote_run.start_for_node,
     dcp.CreateReplica: replication.replica_requested,
     dcp.Release: _release,
-    dcp.TasksEnded: _gone,
-    dcp.DeliverEvent: _tell,
-    dcp.ReconcileReferences: reconciliation.answer_claim,
+    dcp.TasksEnded: _tasks_ended,
+    dcp.DeliverEvent: _deliver_event,
+    dcp.ReconcileReferences: reconciliation.reconcile_requested,
     dcp.Disband: _disband,
-    dcp.Rows: _rows,
-    dcp.KeepOutput: _keep,
+    dcp.Rows: _list_tasks,
+    dcp.KeepOutput: _keep_output,
 }

@@ -77,9 +77,9 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
     if isinstance(body, dcp.CreateReplica):
         home = body.home or peer.node
         if home != here:  # a task of this node may have ended since
-            _require_on(state, home, here, body.caller.task)
+            _require_task_on(state, home, here, body.caller.task)
     elif (caller := getattr(body, "caller", None)) is not None:
-        _require_on(state, peer.node, here, caller.task)
+        _require_task_on(state, peer.node, here, caller.task)
     match body:
         case dcp.Forward():
             for call in _calls(body):
@@ -88,15 +88,15 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
                         f"cannot accept a forwarded {type(call).__name__}: this call is local"
                     )
         case dcp.Offer():
-            _require_on(state, body.node, here, body.receiver.task)
+            _require_task_on(state, body.node, here, body.receiver.task)
         case dcp.Delegate() if body.node != here:
-            _require_on(state, body.node, here, body.receiver.task)
+            _require_task_on(state, body.node, here, body.receiver.task)
         case dcp.ReconcileReferences():
             for holding in body.holdings:
-                _require_on(state, peer.node, here, holding.caller.task)
+                _require_task_on(state, peer.node, here, holding.caller.task)
 
 
-def _require_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
+def _require_task_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
     """Raise ProtocolError unless the task can be on that other node."""
     known = state.remote_tasks.get(task)
     if node == here or task in state.tasks or (known is not None and known.home != node):
@@ -108,9 +108,9 @@ def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
 
 
 # -- answers ------------------------------------------------------------------------------------------
-def require_answer(state: State, cluster: Cluster, question: PendingRequest, answer: dcp.Answer) -> None:
+def require_answer(state: State, cluster: Cluster, request: PendingRequest, answer: dcp.Answer) -> None:
     """Raise ProtocolError unless this can be the answer to a request; the request then stays open."""
-    body = question.body
+    body = request.body
     if isinstance(body, dcp.Forward) and isinstance(body.call, messages.Vector):
         if isinstance(answer, messages.Failure):
             return
@@ -127,7 +127,7 @@ def require_answer(state: State, cluster: Cluster, question: PendingRequest, ans
             return  # the node of the original had this node make the copy, and the task has its reference
         if answer.held.node not in cluster.peers:
             raise ProtocolError("cannot accept the copy: it is on a node that is not known here")
-    if any(told.object in state.objects for told in _references(answer)):
+    if any(reference.object in state.objects for reference in _references(answer)):
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 
@@ -149,5 +149,5 @@ def _references(answer: dcp.Answer) -> Iterator[messages.Reference]:
         case dcp.ReplicaCreated():
             yield answer.held.reference
         case messages.Results():
-            for one in answer.results:
-                yield from _references(one)
+            for result in answer.results:
+                yield from _references(result)

@@ -27,16 +27,20 @@ class Watermark:
         """Return True if a report has settled the request with this number."""
         return number < self.below or (number < self.until and number not in self.waiting)
 
-    def learn(self, said: dcp.Ask) -> bool:
+    def learn(self, report: dcp.Ask) -> bool:
         """Merge the report in a request. Return True if it may contain something new."""
-        news = bool(said.waiting) or said.settled > self.below
-        self.below = max(self.below, said.settled)
-        if said.waiting:
-            told, until = frozenset(said.waiting), max(said.waiting)
+        is_new = bool(report.waiting) or report.settled > self.below
+        self.below = max(self.below, report.settled)
+        if report.waiting:
+            named, until = frozenset(report.waiting), max(report.waiting)
             # A number that either report covers but does not name is settled.
             if until < self.until:
-                self.waiting = frozenset(one for one in self.waiting if one >= until or one in told)
+                self.waiting = frozenset(
+                    number for number in self.waiting if number >= until or number in named
+                )
             else:
-                self.waiting = frozenset(one for one in told if one >= self.until or one in self.waiting)
+                self.waiting = frozenset(
+                    number for number in named if number >= self.until or number in self.waiting
+                )
                 self.until = until
-        return news
+        return is_new
