@@ -113,7 +113,7 @@ def test_a_place_that_nobody_told_is_refused(node: dios.Node) -> None:
     log.append(b"one")
     with pytest.raises(dios.DamagedError, match="position 1 "):
         log.read_entries(1)
-    with pytest.raises(dios.InvalidError, match="behind the log's end"):
+    with pytest.raises(dios.InvalidError, match="after the log's end"):
         log.read_entries(log.size + 1)
 
 

@@ -88,8 +88,8 @@ def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.Commi
         return
     if not admits(buffer.object, call.semantics):
         # Busy instead of the commit's Conflict: the bytes read are valid, only no new request was begun.
-        said = "the read is valid, but active requests do not admit the next one; acquire again later"
-        step.refuse(task, seq, Busy(said, fingerprint=buffer.object.fingerprint))
+        message = "the read is valid, but active requests do not admit the next one; acquire again later"
+        step.refuse(task, seq, Busy(message, fingerprint=buffer.object.fingerprint))
         return
     buffer.length = min(buffer.length, max(buffer.object.size - buffer.offset, 0))
     io_steps.begin_request(step, buffer, call.semantics)

@@ -59,7 +59,7 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
     task = reference.task
     if target.type is ObjectType.DURABLE_STREAM:
         durable_streams.require_place(step, reference, call)
-    if _is_there(step, reference, call) or target.type is ObjectType.TIMER_BLOB:
+    if _is_readable(step, reference, call) or target.type is ObjectType.TIMER_BLOB:
         deliver(step, reference, seq, call)
         return
     if call.flags & Flag.NON_BLOCKING:
@@ -70,7 +70,7 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
     step.wait(Pending(task, seq, call, (target,)))
 
 
-def _is_there(step: Step, reference: Reference, call: ReadCall) -> bool:
+def _is_readable(step: Step, reference: Reference, call: ReadCall) -> bool:
     """Return True if this read need not wait. A log is read from the caller's offset."""
     target = reference.object
     if target.type is ObjectType.DURABLE_STREAM:
@@ -91,7 +91,7 @@ def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
     if isinstance(state, ConsoleState):
         _deliver_console(step, reference, state, seq, call)
         return
-    data = _bytes_of(step, reference)
+    data = _computed_bytes(step, reference)
     target.v_r += 1
     step.changed(target)
     result = messages.Buffer(0, len(data), target.v_r, target.v_w)
@@ -112,7 +112,7 @@ def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq:
     step.reply(effects.AnswerConsole(reference.task.id, seq, result, state.task, position, length))
 
 
-def _bytes_of(step: Step, reference: Reference) -> bytes:
+def _computed_bytes(step: Step, reference: Reference) -> bytes:
     task, target = reference.task, reference.object
     if isinstance(target.state, TimerState):
         return step.now.to_bytes(8, "little")
@@ -160,7 +160,7 @@ def resume_read(step: Step, row: Pending) -> bool:
         step.refuse(task, row.seq, InvalidError("the reference was deleted while the call waited"))
         return True
     reference = task.table.get(call.ref)
-    if not _is_there(step, reference, call):
+    if not _is_readable(step, reference, call):
         return False
     step.state.pending.remove(row)
     try:

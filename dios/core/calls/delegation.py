@@ -64,7 +64,7 @@ def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
 def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) -> Reference:
     """Delegate a reference to a task of this node, or to the remote task record of another node's task."""
     reference = access.delegable(task, call.ref)
-    kind = _kind_wanted(reference.object, call)
+    kind = _type_of_copy(reference.object, call)
     if kind is reference.object.type and reference.object.type is ObjectType.PRIVMEM_BLOB:
         _refuse_private(reference, receiver is task)
     expires_ns = end_of(step, call.lifetime_ns)
@@ -156,7 +156,7 @@ def delegate_remote(
     cluster = step.require_cluster()
     place = NodeId(0)
     if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
-        place = _place_seen_from(cluster, node, call)
+        place = _node_for_copy(cluster, node, call)
     if place and place != cluster.here.node:
         if receiver.task != giver.id:
             raise InvalidError(
@@ -179,12 +179,12 @@ def delegate_remote(
         step, remote_tasks.peer_named(cluster, node), known, guessed=not receiver.principal
     )
     fresh = delegate(step, giver, remote_task, _without_place(call))
-    told = proxies.public_part(step, fresh)
+    offered = proxies.public_part(step, fresh)
     if node == asker:
-        step.continue_with(then, dcp.Offered((told,)))
+        step.continue_with(then, dcp.Offered((offered,)))
         return
     give = dcp.ReferenceGiven(
-        receiver.task, giver.object.fingerprint, dcp.HeldReference(cluster.here.node, told)
+        receiver.task, giver.object.fingerprint, dcp.HeldReference(cluster.here.node, offered)
     )
 
     requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then))
@@ -200,7 +200,7 @@ def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
     step.continue_with(then.then, answer)
 
 
-def _place_seen_from(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
+def _node_for_copy(cluster: Cluster, node: NodeId, call: messages.Copy) -> NodeId:
     """Return the node for a copy of the data, given that a task of node ``node`` requests it."""
     if call.host:
         return remote_calls.member_named(cluster, call.host)
@@ -254,7 +254,7 @@ def _require_room_for_copy(task: Holder, origin: PhysicalObject, kind: ObjectTyp
     require_bytes(accounts, origin.size, volatile=kind is not ObjectType.DURABLE_BLOB)
 
 
-def _kind_wanted(target: PhysicalObject, call: messages.Copy) -> ObjectType:
+def _type_of_copy(target: PhysicalObject, call: messages.Copy) -> ObjectType:
     """Return the type of the new object. Persistence and proximity require a copy (Table 4.3, last rows)."""
     kind = target.type
     asks = call.persistence is not None or call.proximity is not None or call.buffering is not None
@@ -286,7 +286,7 @@ def _duplicate(
 ) -> PhysicalObject:
     """Create a physical object of the same logical object, with the same bytes and versions."""
     raw = Buffering.RAW if buffering is Buffering.RAW and kind is ObjectType.SHMEM_BLOB else Buffering.DOUBLE
-    made = PhysicalObject(
+    duplicate = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         kind,
         origin.name,
@@ -297,14 +297,14 @@ def _duplicate(
         proximity=RULES[kind].proximity,
         accounts=(task.account, *origin.sharing),
     )
-    made.version.resize(origin.size)
-    made.size, made.v_r, made.v_w = origin.size, origin.v_r, origin.v_w
-    step.state.add_object(made)
+    duplicate.version.resize(origin.size)
+    duplicate.size, duplicate.v_r, duplicate.v_w = origin.size, origin.v_r, origin.v_w
+    step.state.add_object(duplicate)
     step.depend_on(origin)
     if RULES[kind].persistence is Persistence.DURABLE:
         source = WriteSource(content_of=origin.id, length=origin.size)
-        step.put(made, source)
-        step.emit(effects.ApplyWrite(made.id, source, durable=True))
+        step.put(duplicate, source)
+        step.emit(effects.ApplyWrite(duplicate.id, source, durable=True))
     else:
-        step.emit(effects.DuplicateContent(made.id, origin.id))
-    return made
+        step.emit(effects.DuplicateContent(duplicate.id, origin.id))
+    return duplicate

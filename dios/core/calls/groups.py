@@ -124,7 +124,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
 
 
 # -- groups of other nodes --------------------------------------------------------------------------
-def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
+def group_for(step: Step, described_group: GroupName) -> PhysicalObject | None:
     """Return the group with this name; enter it if this node does not know it, because a group is its name.
 
     Return None if the group was destroyed and the other node has not learned of that yet.
@@ -132,8 +132,8 @@ def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
     Raises:
         LimitError: this node knows ``GROUPS_KNOWN_MAX`` groups already.
     """
-    group = step.state.groups.get(told.name)
-    if group is None and _is_disbanded(step, told.name):
+    group = step.state.groups.get(described_group.name)
+    if group is None and _is_disbanded(step, described_group.name):
         return None
     if group is None and len(step.state.groups) >= limits.GROUPS_KNOWN_MAX:
         raise LimitError(
@@ -143,9 +143,9 @@ def group_for(step: Step, told: GroupName) -> PhysicalObject | None:
         group = PhysicalObject(
             ObjectId(step.state.fresh_id()),
             ObjectType.GROUP,
-            told.name,
+            described_group.name,
             (),
-            Principal(told.owner),
+            Principal(described_group.owner),
             deletion=Deletion.IMMEDIATE,
         )
         group.size = NAME_BYTES
@@ -160,9 +160,9 @@ def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
     return tuple(GroupName(group.name, group.owner) for group in found if group is not None and group.name)
 
 
-def names_for(step: Step, told: tuple[GroupName, ...]) -> tuple[Name, ...]:
+def names_for(step: Step, described_groups: tuple[GroupName, ...]) -> tuple[Name, ...]:
     """Return the names of these groups without destroyed groups; enter the groups if they are unknown."""
-    found = (group_for(step, one) for one in told)
+    found = (group_for(step, one) for one in described_groups)
     return tuple(group.name for group in found if group is not None and group.name is not None)
 
 

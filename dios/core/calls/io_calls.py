@@ -156,7 +156,7 @@ def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite)
         if valid:
             io_steps.apply_buffer(step, buffer.object, buffer, buffer.offset, length, replace=replace)
     else:
-        valid = _commit_elsewhere(step, reference, buffer, call.iov, length)
+        valid = _commit_to_other_object(step, reference, buffer, call.iov, length)
     io_steps.answer_commit(step, reference.object, task, seq, valid=valid)
 
 
@@ -182,7 +182,9 @@ def _bare_request(reference: Reference) -> Buffer | None:
     return None
 
 
-def _commit_elsewhere(step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int) -> bool:
+def _commit_to_other_object(
+    step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int
+) -> bool:
     """Write the bytes of another reference's buffer to this reference's object (MOVE and BORROW).
 
     The commit is valid if the buffer's original request is valid. If this reference acquired a request with

@@ -111,7 +111,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         step.answer(task, seq, result)
         return
     if task.home:
-        _answer_write_away(step, buffer, seq, call, result)
+        _answer_remote_write(step, buffer, seq, call, result)
         return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     note_in_vector(step, target, buffer)
@@ -138,7 +138,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
     )
 
 
-def _answer_write_away(
+def _answer_remote_write(
     step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, result: messages.Buffer
 ) -> None:
     """Answer a task of another node, which fills memory of its own node; send the present bytes, if any."""

@@ -213,8 +213,8 @@ def release_everything(step: Step, task: Holder) -> None:
         lifetimes.drop_reference(step, reference)
     for buffer in list(task.buffers.values()):
         lifetimes.close_buffer(step, buffer)
-    for away in list(task.remote_buffers.values()):
-        lifetimes.close_remote_buffer(step, away)
+    for remote_buffer in list(task.remote_buffers.values()):
+        lifetimes.close_remote_buffer(step, remote_buffer)
     # No task can read the events any more, but the records of the children still refer to this record.
     if isinstance(task, LocalHolder):
         task.events.clear()
@@ -224,11 +224,11 @@ def release_everything(step: Step, task: Holder) -> None:
 def _finish(step: Step, task: LocalHolder) -> None:
     task.state = TaskState.ENDED
     task.ended_ns = step.now
-    step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _of_the_node(task))
+    step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _audited_detail(task))
     release_everything(step, task)
     if isinstance(task, Task):
-        _settle(task)
-        _keep_program(step, task)
+        _return_reservation(task)
+        _keep_failed_program(step, task)
     console = task.console
     if isinstance(console.state, ConsoleState):
         console.state.closed = True
@@ -257,7 +257,7 @@ def reserve(task: Task, parent: Holder, reserved: Reserved) -> None:
     charge_all((task.account, *task.member_accounts), Resource.CPU_MS, reserved.cpu_ms)
 
 
-def _settle(task: Task) -> None:
+def _return_reservation(task: Task) -> None:
     """Return the reservation of a task that has ended, except for the CPU time that it used."""
     reserved, task.reserved = task.reserved, Reserved()
     charge_all((task.parent.account, *task.member_accounts), Resource.TASKS, -1)
@@ -265,7 +265,7 @@ def _settle(task: Task) -> None:
     charge_all((task.account, *task.member_accounts), Resource.CPU_MS, task.cpu_ms - reserved.cpu_ms)
 
 
-def _keep_program(step: Step, task: Task) -> None:
+def _keep_failed_program(step: Step, task: Task) -> None:
     """Keep the program of a failed task for a while, so that the run can be repeated.
 
     Only a program without a name is kept, because no task can observe that it still exists. A program with a
@@ -274,10 +274,10 @@ def _keep_program(step: Step, task: Task) -> None:
     if task.recipe is None:
         return
     program = task.recipe.executable
-    good = task.cause is Cause.EXITED and task.exit_code == 0
-    big = program.size > limits.FAILED_PROGRAM_BYTES_MAX
+    succeeded = task.cause is Cause.EXITED and task.exit_code == 0
+    too_big = program.size > limits.FAILED_PROGRAM_BYTES_MAX
     # A program of another node cannot be kept by this node.
-    if good or program.zombie or program.name is not None or big or program.home:
+    if succeeded or program.zombie or program.name is not None or too_big or program.home:
         unpin(step, program)
         return
     step.state.failed_programs.append(program)
@@ -286,7 +286,7 @@ def _keep_program(step: Step, task: Task) -> None:
     lifetimes.maybe_collect(step, program)
 
 
-def _of_the_node(task: LocalHolder) -> str:
+def _audited_detail(task: LocalHolder) -> str:
     """Return the detail of a task's end as the audit log may contain it.
 
     An exception's text comes from the program and may contain names, so it is left out.

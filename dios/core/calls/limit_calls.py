@@ -31,9 +31,9 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
 
 
 def _principals(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
-    everybody = access.is_nodes_own(step.state, task)
+    all_principals = access.is_nodes_own(step.state, task)
     for principal, account in step.state.principals.items():
-        if everybody or principal == task.principal:
+        if all_principals or principal == task.principal:
             yield account.row("")
 
 
@@ -56,14 +56,14 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
     if not access.is_nodes_own(step.state, task):
         raise NotPermittedError("only the node's own user and root may set limits")
     if call.scope is Scope.TASK:
-        account, label = _of_task(step, task, call)
+        account, label = _account_of_task(step, task, call)
         account.bind(call.bounds)
     elif call.scope is Scope.GROUP:
         group = access.typed(access.living(access.held(task, call.ref)), ObjectType.GROUP).object
         if group.account is None or step.state.homes.get(group.owner) is group:
             raise InvalidError("a home group has no limits of its own; set those of its principal instead")
         account, label = group.account, ""
-        _keep(step, group, call.bounds)
+        _store_limits(step, group, call.bounds)
     elif call.scope is Scope.NODE:
         raise InvalidError("the limits of the whole node are settings; change them in the node's settings")
     else:
@@ -71,16 +71,16 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
             raise InvalidError(f"{call.principal!r} is not a principal; write a user like uid:1000")
         principal = Principal(call.principal)
         account, label = step.state.account_of(principal), ""
-        _keep(step, groups.home_of(step, principal), call.bounds)
+        _store_limits(step, groups.home_of(step, principal), call.bounds)
     row = account.row(label)
-    told = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
+    changes = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
     step.audit(
-        task, "limit", "ok", "" if call.scope is Scope.PRINCIPAL else row.subject, f"{row.subject}: {told}"
+        task, "limit", "ok", "" if call.scope is Scope.PRINCIPAL else row.subject, f"{row.subject}: {changes}"
     )
     step.answer(task, seq, messages.LimitRows((row,)))
 
 
-def _of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str]:
+def _account_of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str]:
     reference = access.typed(access.held(task, call.ref), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(other, Task) or not other.alive:
@@ -88,7 +88,7 @@ def _of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Accoun
     return other.account, other.label
 
 
-def _keep(step: Step, group: PhysicalObject, bounds: tuple[Bound, ...]) -> None:
+def _store_limits(step: Step, group: PhysicalObject, bounds: tuple[Bound, ...]) -> None:
     """Store limits in the record of the group. A principal's limits are in the record of its home group."""
     merged = {bound.resource: bound for bound in (*group.limits, *bounds)}
     group.limits = tuple(merged[resource] for resource in Resource if resource in merged)

@@ -27,22 +27,22 @@ def keep_output(step: Step, event: LogLeft) -> None:
     """Store the last bytes of an ended task's console, here and on the node of its parent."""
     task = step.state.tasks.get(event.task)
     if isinstance(task, Task) and event.size and not step.state.shutting_down:
-        _keep(step, task, event.payload, event.size)
+        _store_output(step, task, event.payload, event.size)
 
 
-def _keep(step: Step, task: Task, payload: PayloadId, size: int) -> None:
+def _store_output(step: Step, task: Task, payload: PayloadId, size: int) -> None:
     home = groups.home_of(step, task.principal)
     if home.name is None:
         return
     name, group = log_name(task.name), logs_group(home.name)
-    made = make(step, task.principal, name, group, payload, size)
-    if made is None:
+    log = make(step, task.principal, name, group, payload, size)
+    if log is None:
         step.audit(task, "log", "denied", task.object.fingerprint, "no room for its output")
         return
     parent = task.parent
     if parent.home:
         body = dcp.KeepOutput(task.principal, name, group, size)
-        source = WriteSource(content_of=made.id, length=size)
+        source = WriteSource(content_of=log.id, length=size)
         requests.ask(step, parent.home, body, source=source)
 
 
@@ -56,7 +56,7 @@ def make(
         require_bytes(accounts, size, volatile=False)
     except LimitError:
         return None
-    made = PhysicalObject(
+    log = PhysicalObject(
         ObjectId(step.state.fresh_id()),
         ObjectType.DURABLE_BLOB,
         name,
@@ -65,18 +65,18 @@ def make(
         deletion=Deletion.IMMEDIATE,
         accounts=accounts,
     )
-    made.version.resize(size)
-    made.size = size
-    step.state.add_object(made)
+    log.version.resize(size)
+    log.size = size
+    step.state.add_object(log)
     source = WriteSource(payload=payload, length=size)
-    step.put(made, source)
-    step.emit(effects.ApplyWrite(made.id, source, durable=True))
-    remember(step.state, made)
+    step.put(log, source)
+    step.emit(effects.ApplyWrite(log.id, source, durable=True))
+    remember(step.state, log)
     while len(step.state.logs) > limits.LOGS_KEPT:
         oldest = step.state.logs.popleft()
         if not oldest.zombie:
             lifetimes.destroy(step, oldest)
-    return made
+    return log
 
 
 def remember(state: State, log: PhysicalObject) -> None:

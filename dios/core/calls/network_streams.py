@@ -34,7 +34,7 @@ _RINGS_OF_SOCKET: Final = 2
 def object_of(state: State) -> PhysicalObject:
     """Return the node's only NETWORK object, which has no name and is immortal."""
     if state.network is None:
-        made = PhysicalObject(
+        network = PhysicalObject(
             ObjectId(state.fresh_id()),
             ObjectType.NETWORK,
             None,
@@ -42,9 +42,9 @@ def object_of(state: State) -> PhysicalObject:
             state.node_owner,
             deletion=Deletion.IMMORTAL,
         )
-        made.pinned = 1
-        state.add_object(made)
-        state.network = made
+        network.pinned = 1
+        state.add_object(network)
+        state.network = network
     return state.network
 
 
@@ -118,19 +118,19 @@ def finish(step: Step, row: Pending) -> None:
     step.state.pending.remove(row)
     reference = next(iter(row.task.table.holding(target)), None)
     if reference is None or target.zombie:
-        why = state.failure or messages.Failure(
+        failure = state.failure or messages.Failure(
             int(Code.ESTALE), "cannot create the stream: it was deleted before its socket was open"
         )
-        step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {why.message}")
+        step.audit(row.task, "create", "failed", target.fingerprint, f"{target.type.name} {failure.message}")
         if reference is not None:
             lifetimes.drop_reference(step, reference)
-        step.answer(row.task, row.seq, why)
+        step.answer(row.task, row.seq, failure)
         return
     step.audit(row.task, "create", "ok", target.fingerprint, f"{target.type.name} {target.address}")
     step.answer(row.task, row.seq, messages.Created(target.name, reference.public()))
 
 
-def given_up(step: Step, row: Pending) -> None:
+def drop_cancelled_create(step: Step, row: Pending) -> None:
     """Drop the reference of a create that was cancelled, because its caller will not learn of it."""
     if isinstance(row.call, messages.Create):
         for reference in row.task.table.holding(row.watched[0]):
@@ -138,7 +138,7 @@ def given_up(step: Step, row: Pending) -> None:
 
 
 # -- events of the host -----------------------------------------------------------------------------
-def _living(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkState] | None:
+def _find(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkState] | None:
     target = step.state.objects.get(object_id)
     if target is None or not isinstance(target.state, SocketState | AcceptState):
         return None
@@ -147,7 +147,7 @@ def _living(step: Step, object_id: ObjectId) -> tuple[PhysicalObject, NetworkSta
 
 def opened(step: Step, event: NetworkOpened) -> None:
     """Note that the socket is open."""
-    found = _living(step, event.object)
+    found = _find(step, event.object)
     if found is not None:
         target, state = found
         state.opened = True
@@ -157,7 +157,7 @@ def opened(step: Step, event: NetworkOpened) -> None:
 
 def failed(step: Step, event: NetworkFailed) -> None:
     """Note that the socket could not be opened, or broke, so that readers do not see a normal end."""
-    found = _living(step, event.object)
+    found = _find(step, event.object)
     if found is not None:
         target, state = found
         state.failure = messages.Failure(event.code, event.message, target.fingerprint)
@@ -170,7 +170,7 @@ def failed(step: Step, event: NetworkFailed) -> None:
 
 def dropped(step: Step, event: DatagramsDropped) -> None:
     """Count datagrams that a full ring dropped in the counter of failed writes."""
-    found = _living(step, event.object)
+    found = _find(step, event.object)
     if found is not None:
         found[0].dirty += event.count
         step.changed(found[0])
@@ -178,7 +178,7 @@ def dropped(step: Step, event: DatagramsDropped) -> None:
 
 def arrived(step: Step, event: ConnectionArrived) -> None:
     """Queue a connection until a reader accepts it."""
-    found = _living(step, event.object)
+    found = _find(step, event.object)
     if found is not None and isinstance(found[1], AcceptState):
         found[1].arrived.append((event.number, event.address))
         found[0].size = len(found[1].arrived)

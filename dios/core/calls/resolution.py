@@ -35,7 +35,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
         task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created
         found = _special(step, task, number)
     else:
-        names = tuple(internal_name(name, group) for group in _searched(task, call.group))
+        names = tuple(internal_name(name, group) for group in _groups_to_search(task, call.group))
         found = _reachable(step, task, names)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
         if further and len(found) < call.limit:
@@ -63,7 +63,7 @@ def _reachable(step: Step, task: Holder, names: tuple[InternalName, ...]) -> tup
     return tuple(every.values())
 
 
-def _searched(task: Holder, group_ref: int) -> tuple[Name, ...]:
+def _groups_to_search(task: Holder, group_ref: int) -> tuple[Name, ...]:
     """Return the groups to search.
 
     If the caller is not a member of the given group, return a group that does not exist: the same work is

@@ -26,7 +26,7 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     step.require_unread(reference.object)
     if flags & Flag.EVERYONE:
         access.held(task, call.ref, Permission.DELETE)
-        victims = _everybody(reference)
+        victims = _all_delegated(reference)
     else:
         victims = descendants(reference)
     reference.object.retirements += 1
@@ -44,7 +44,7 @@ def descendants(reference: Reference) -> list[Reference]:
     return found
 
 
-def _everybody(reference: Reference) -> list[Reference]:
+def _all_delegated(reference: Reference) -> list[Reference]:
     """Return the delegated references to an object and those derived from them, except the caller's."""
     found: dict[int, Reference] = {}
     for other in reference.object.references.values():

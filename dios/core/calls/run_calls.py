@@ -114,7 +114,7 @@ def start(
         raise TooLargeError(
             f"the arguments have more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
-    if peer is not None or _is_handed_from_elsewhere(order):
+    if peer is not None or _uses_remote_objects(order):
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
     submissions.require_fit(step, order.recipe.work)
@@ -156,7 +156,7 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)
 
 
-def _is_handed_from_elsewhere(order: run_orders.Order) -> bool:
+def _uses_remote_objects(order: run_orders.Order) -> bool:
     """Return True if the child gets references to objects of other nodes, which must offer them first."""
     handed = (order.program_origin, *order.origins)
     return any(origin is not None and origin.object.home for origin in handed)

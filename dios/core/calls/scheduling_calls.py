@@ -179,7 +179,11 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
     if step.state.cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     if not table.attended(step.now):
-        soon = " This node's coordinator is starting; try again in a moment." if _starts(step) else ""
+        soon = (
+            " This node's coordinator is starting; try again in a moment."
+            if _is_coordinator_starting(step)
+            else ""
+        )
         raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
     table.tidy(step.state.pending)
     waiting = sum(len(one.asked.question) for one in table.questions.values())
@@ -192,13 +196,13 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
     step.wait(row)
     number = table.next_question
     table.next_question += 1
-    ruler = access.is_nodes_own(step.state, task)
-    asked = messages.Asked(number, task.principal, ruler, call.question)
+    privileged = access.is_nodes_own(step.state, task)
+    asked = messages.Asked(number, task.principal, privileged, call.question)
     table.questions[number] = SchedulerQuestion(row, asked)
     submissions.changed(step)
 
 
-def _starts(step: Step) -> bool:
+def _is_coordinator_starting(step: Step) -> bool:
     cluster = step.state.cluster
     return cluster is not None and cluster.here.coordinator
 

@@ -25,10 +25,10 @@ _MS: Final = 1_000_000
 
 def changed(step: Step) -> None:
     """Note a change of the submission queue, and wake the calls that wait for it."""
-    board = step.state.queue
-    board.version += 1
-    if board.waiters:
-        step.wake.update(board.waiters)
+    queue = step.state.queue
+    queue.version += 1
+    if queue.waiters:
+        step.wake.update(queue.waiters)
 
 
 def wait(

@@ -96,9 +96,9 @@ def _select_remote(
     step: Step, task: Holder, seq: int, call: messages.Select, references: list[Reference]
 ) -> None:
     """Ask the nodes of remote objects, and watch the objects of this node."""
-    patient = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
+    may_wait = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
     here = [reference for reference in references if not reference.object.home]
-    if patient:
+    if may_wait:
         row = _select_row(step, task, seq, call, here, _limit(step, call))
     else:
         row = Pending(task, seq, call, ())
@@ -131,8 +131,8 @@ def _deadline(step: Step, references: list[Reference], limit: int | None) -> int
         for reference in references
         if isinstance(reference.object.state, TimerState) and reference.object.state.due_ns > step.now
     ]
-    moments = due if limit is None else [*due, limit]
-    return min(moments, default=None)
+    times = due if limit is None else [*due, limit]
+    return min(times, default=None)
 
 
 def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mode) -> int:
@@ -198,6 +198,6 @@ def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
     if row is not None:
         step.state.pending.remove(row)
         remote_calls.abandon(step, row)
-        network_streams.given_up(step, row)
+        network_streams.drop_cancelled_create(step, row)
         step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
     step.answer(task, seq, messages.Done(0 if row is None else 1))
