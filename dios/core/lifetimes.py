@@ -74,21 +74,21 @@ def drop_reference(step: Step, reference: Reference) -> None:
         else:
             close_buffer(step, buffer)
     if target.home:
-        for away in [one for one in task.remote_buffers.values() if one.reference is reference]:
-            close_remote_buffer(step, away)
+        for remote_buffer in [one for one in task.remote_buffers.values() if one.reference is reference]:
+            close_remote_buffer(step, remote_buffer)
     # Wake the task's own calls that wait on this reference, whether or not the object survives.
     step.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
     step.state.remove_reference(reference)
     if not task.home:
         step.after.append(effects.UnbindSlot(task.id, reference.slot))
     if target.home:
-        _release_at_home(step, reference)
+        _release_on_node(step, reference)
     _drop_stream_ends(step, reference)
     if not target.references and (target.home or not target.zombie):
         maybe_collect(step, target)
 
 
-def _release_at_home(step: Step, reference: Reference) -> None:
+def _release_on_node(step: Step, reference: Reference) -> None:
     """Notify the node that has the object, unless the end of the whole task is reported to it anyway."""
     task, cluster = reference.task, step.state.cluster
     if cluster is not None and not task.ended_ns:

@@ -85,8 +85,8 @@ class Core:
     def step(self, event: events.Event) -> Outcome:
         """Handle one event: change the tables and return the outcome."""
         step = Step(self.state, event.now)
-        ends = self.state.expiries.next()
-        if ends is not None and ends <= event.now:
+        next_expiry = self.state.expiries.next()
+        if next_expiry is not None and next_expiry <= event.now:
             expire(step)
         cluster = self.state.cluster
         if cluster is not None:
@@ -118,12 +118,11 @@ class Core:
         if self.state.shutting_down:
             step.answer(task, event.seq, lifecycle.refused_for_shutdown())
         elif isinstance(call, messages.Hello):
-            lifecycle.disconnected(
-                step, events.Disconnected(event.now, event.task, "a second Hello on one connection")
-            )
-            step.emit(effects.CloseConnection(event.task, "a second Hello on one connection"))
+            reason = "the client sent a second Hello on this connection"
+            lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
+            step.emit(effects.CloseConnection(event.task, reason))
         elif event.seq in task.pending:
-            reason = f"sequence number {event.seq} is still waiting"
+            reason = f"the client re-used sequence number {event.seq} while its call is waiting"
             lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
             step.emit(effects.CloseConnection(event.task, reason))
         elif isinstance(call, messages.Vector):
@@ -239,9 +238,11 @@ class Core:
         buffer = next((found for found in task.buffers.values() if found.id == event.buffer), None)
         if buffer is not None:
             lifetimes.close_buffer(step, buffer)
-        away = next((found for found in task.remote_buffers.values() if found.id == event.buffer), None)
-        if away is not None:
-            lifetimes.close_remote_buffer(step, away)
+        remote_buffer = next(
+            (found for found in task.remote_buffers.values() if found.id == event.buffer), None
+        )
+        if remote_buffer is not None:
+            lifetimes.close_remote_buffer(step, remote_buffer)
 
     # -- other events -------------------------------------------------------------------------------
     def _console_arrived(self, step: Step, event: events.ConsoleArrived) -> None:

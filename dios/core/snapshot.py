@@ -113,18 +113,18 @@ def _reader(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
     if not names:
         return lambda value: ()  # noqa: ARG005 - a record without fields
     if len(names) == 1:
-        one = attrgetter(names[0])
-        return lambda value: (one(value),)
+        read = attrgetter(names[0])
+        return lambda value: (read(value),)
     return attrgetter(*names)
 
 
 def _classes() -> Iterator[type]:
     for module in _MODULES:
-        for found in vars(module).values():
-            if isinstance(found, type) and found.__module__ == module.__name__:
-                plain = "__slots__" in found.__dict__ or hasattr(found, "_fields")
-                if issubclass(found, Struct | enum.Enum) or plain:
-                    yield found
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == module.__name__:
+                plain = "__slots__" in kind.__dict__ or hasattr(kind, "_fields")
+                if issubclass(kind, Struct | enum.Enum) or plain:
+                    yield kind
 
 
 def _schemas() -> dict[type, _Schema]:
@@ -147,7 +147,7 @@ _CHANGING: Final = frozenset(
 
 
 def _fingerprint() -> bytes:
-    names = [(one.kind.__module__, one.kind.__qualname__, one.fields) for one in _BY_NUMBER]
+    names = [(schema.kind.__module__, schema.kind.__qualname__, schema.fields) for schema in _BY_NUMBER]
     values = [
         (kind.__qualname__, sorted(kind.__members__)) for kind in _SCHEMAS if issubclass(kind, enum.Enum)
     ]
@@ -228,7 +228,7 @@ class _Encoder:
         )
 
     def _many(self, values: Iterable[object]) -> list[object]:
-        return [one if type(one) in _SCALARS else self._value(one) for one in values]
+        return [part if type(part) in _SCALARS else self._value(part) for part in values]
 
     def _own(self, value: object) -> None:
         """Note the owner of a mutable Struct; two owners would become two Structs after decoding."""
@@ -305,18 +305,18 @@ class _Decoder:
         parts = value[1:]
         match value[0]:
             case _Tag.TUPLE:
-                return tuple(self._value(one) for one in parts)
+                return tuple(self._value(part) for part in parts)
             case _Tag.LIST:
-                return [self._value(one) for one in parts]
+                return [self._value(part) for part in parts]
             case _Tag.DICT:
-                flat = [self._value(one) for one in parts]
+                flat = [self._value(part) for part in parts]
                 return dict(zip(flat[::2], flat[1::2], strict=True))
             case _Tag.SET:
-                return {self._value(one) for one in parts}
+                return {self._value(part) for part in parts}
             case _Tag.FROZENSET:
-                return frozenset(self._value(one) for one in parts)
+                return frozenset(self._value(part) for part in parts)
             case _Tag.DEQUE if parts:
-                return deque((self._value(one) for one in parts[1:]), maxlen=parts[0])
+                return deque((self._value(part) for part in parts[1:]), maxlen=parts[0])
             case _Tag.RECORD if (
                 len(parts) == 1 and type(parts[0]) is int and 0 <= parts[0] < len(self._records)
             ):
@@ -335,7 +335,7 @@ class _Decoder:
     def _struct(self, kind: type, parts: list[object]) -> object:
         if not issubclass(kind, Struct | tuple) or len(parts) != len(_SCHEMAS[kind].fields):
             raise SnapshotError(f"a {kind.__qualname__} has a wrong number of fields: {len(parts)}")
-        return kind(*(cast("Never", self._value(one)) for one in parts))
+        return kind(*(cast("Never", self._value(part)) for part in parts))
 
     @staticmethod
     def _member(kind: type, value: object) -> object:

@@ -27,9 +27,9 @@ from dios.wire.gossip import MemberRow
 from dios.wire.types import NodeStatus
 
 _MS: Final = 1_000_000
-_SUSPECTED_NS: Final = limits.GOSSIP_SUSPICION_MS * _MS
-_CUT_OFF_NS: Final = limits.GOSSIP_BROKEN_SUSPICION_MS * _MS
-_OVER: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
+_SUSPICION_NS: Final = limits.GOSSIP_SUSPICION_MS * _MS
+_SHORT_SUSPICION_NS: Final = limits.GOSSIP_BROKEN_SUSPICION_MS * _MS
+_GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
 class Change(Struct, frozen=True):
@@ -67,7 +67,7 @@ class Findings(Struct):
     denied: bool = False  # a statement about this node itself was wrong
 
 
-def _too_far(row: MemberRow, incarnation: int, version: int) -> bool:
+def _is_implausible(row: MemberRow, incarnation: int, version: int) -> bool:
     return (
         row.incarnation - incarnation > limits.GOSSIP_VERSION_JUMP_MAX
         or row.version - version > limits.GOSSIP_VERSION_JUMP_MAX
@@ -100,15 +100,15 @@ class MemberTable:
     def merge(self, now: int, row: MemberRow, found: Findings, *, first_hand: bool) -> None:
         """Merge a received row; ``first_hand`` if it is the sender's own row."""
         if row.node == self.own.node:
-            self._about_own(row, found)
+            self._merge_own(row, found)
             return
         if row.node in self.forgotten or (first_hand and row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}):
             return
         held = self.rows.get(row.node)
         if held is None:
-            if not _too_far(row, 0, 0) and self._room(row):
+            if not _is_implausible(row, 0, 0) and self._make_room(row):
                 self._standings[row.node] = Standing(proven=row.epoch if first_hand else -1)
-                self._put(now, row, found)
+                self._store(now, row, found)
             return
         standing = self._standings[row.node]
         if first_hand:
@@ -119,41 +119,41 @@ class MemberTable:
             self._same_epoch(now, held, row, found, first_hand=first_hand)
             return
         believed = row.epoch > held.epoch and not (standing.connected and held.status is NodeStatus.ALIVE)
-        if (first_hand or believed) and not _too_far(row, 0, 0):
-            self._put(now, row, found)
+        if (first_hand or believed) and not _is_implausible(row, 0, 0):
+            self._store(now, row, found)
 
     def _same_epoch(
         self, now: int, held: MemberRow, row: MemberRow, found: Findings, *, first_hand: bool
     ) -> None:
-        if _too_far(row, held.incarnation, held.version):
+        if _is_implausible(row, held.incarnation, held.version):
             return
         new = held
         if row.version > held.version or (first_hand and row.version == held.version):
             new = replace(row, incarnation=held.incarnation, status=held.status)
-        told = False
+        doubted = False
         if (row.incarnation, row.status) > (held.incarnation, held.status):
-            told = row.status is NodeStatus.DEAD and not self._believable(now, held)
-            status = NodeStatus.SUSPECT if told else row.status
+            doubted = row.status is NodeStatus.DEAD and not self._is_believed(now, held)
+            status = NodeStatus.SUSPECT if doubted else row.status
             new = replace(new, incarnation=row.incarnation, status=status)
         if new != held:
-            self._put(now, new, found, soon=told)
+            self._store(now, new, found, soon=doubted)
 
-    def _believable(self, now: int, held: MemberRow) -> bool:
+    def _is_believed(self, now: int, held: MemberRow) -> bool:
         """Return True if another node's statement that this node is dead is believed."""
         if held.status is not NodeStatus.SUSPECT:
-            return held.status in _OVER
+            return held.status in _GONE
         standing = self._standings[held.node]
         # A suspect must have had time to answer: several nodes may report its death at the same moment.
         return standing.heard_ns < standing.suspected_ns and now >= max(
-            standing.suspected_ns + _CUT_OFF_NS, self.grace_ns
+            standing.suspected_ns + _SHORT_SUSPICION_NS, self.grace_ns
         )
 
-    def _about_own(self, row: MemberRow, found: Findings) -> None:
+    def _merge_own(self, row: MemberRow, found: Findings) -> None:
         own = self.own
         if row.epoch != own.epoch:
             found.denied = found.denied or row.epoch > own.epoch
             return
-        if _too_far(row, own.incarnation, own.version):
+        if _is_implausible(row, own.incarnation, own.version):
             found.denied = True
             return
         new = own
@@ -166,16 +166,16 @@ class MemberTable:
             found.denied = True
             found.urgent.append(own.node)
 
-    def _room(self, row: MemberRow) -> bool:
+    def _make_room(self, row: MemberRow) -> bool:
         """Return True if there is room for a row.
 
         In a full table a new row replaces a dead or left node, unless it is such a row itself.
         """
         if len(self.rows) + 1 < limits.NODES_MAX:
             return True
-        if row.status in _OVER:
+        if row.status in _GONE:
             return False
-        over = next((node for node, other in self.rows.items() if other.status in _OVER), None)
+        over = next((node for node, other in self.rows.items() if other.status in _GONE), None)
         if over is None:
             return False
         self._remove(over)
@@ -186,7 +186,7 @@ class MemberTable:
         self._standings.pop(node, None)
         self.spreading.drop(node)
 
-    def _put(self, now: int, row: MemberRow, found: Findings, *, soon: bool = False) -> None:
+    def _store(self, now: int, row: MemberRow, found: Findings, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
         self.rows[row.node] = row
         restarted = held is not None and held.epoch != row.epoch
@@ -194,7 +194,7 @@ class MemberTable:
         if row.status is NodeStatus.SUSPECT and news:
             standing = self._standings[row.node]
             standing.suspected_ns = now
-            standing.until_ns = max(now + (_CUT_OFF_NS if soon else _SUSPECTED_NS), self.grace_ns)
+            standing.until_ns = max(now + (_SHORT_SUSPICION_NS if soon else _SUSPICION_NS), self.grace_ns)
             found.suspected.append(row.node)
         if held is None:
             found.changed.append(Change(row, None))
@@ -214,7 +214,7 @@ class MemberTable:
         standing = self._standings.get(node)
         if standing is not None:
             standing.heard_ns = now
-            standing.until_ns = max(standing.until_ns, now + _SUSPECTED_NS)
+            standing.until_ns = max(standing.until_ns, now + _SUSPICION_NS)
 
     def connect(self, now: int, node: NodeId, found: Findings) -> None:
         """Note a new connection to the node, which makes it alive here in spite of other statements."""
@@ -231,10 +231,10 @@ class MemberTable:
         """Suspect the node on this node's own evidence; ``soon`` for a shorter suspicion."""
         row = self.rows[node]
         if row.status is NodeStatus.ALIVE:
-            self._put(now, replace(row, status=NodeStatus.SUSPECT), found, soon=soon)
+            self._store(now, replace(row, status=NodeStatus.SUSPECT), found, soon=soon)
         elif row.status is NodeStatus.SUSPECT and soon:
             standing = self._standings[node]
-            standing.until_ns = min(standing.until_ns, max(now + _CUT_OFF_NS, self.grace_ns))
+            standing.until_ns = min(standing.until_ns, max(now + _SHORT_SUSPICION_NS, self.grace_ns))
 
     def suspects(self) -> list[tuple[int, NodeId]]:
         """Return the suspects, each after the moment at which it is declared dead."""
@@ -248,7 +248,7 @@ class MemberTable:
         """Declare the suspects dead whose time is over."""
         for until, node in self.suspects():
             if until <= now:
-                self._put(now, replace(self.rows[node], status=NodeStatus.DEAD), found)
+                self._store(now, replace(self.rows[node], status=NodeStatus.DEAD), found)
 
     def spare(self, until: int) -> None:
         """Declare no node dead before ``until``, because this node was not running."""

@@ -25,7 +25,7 @@ class Probe(Struct):
     relayed: bool = False
 
 
-class Errand(Struct, frozen=True):
+class RelayedProbe(Struct, frozen=True):
     """A probe made for another node, and its number there."""
 
     asker: NodeId
@@ -37,13 +37,13 @@ class Errand(Struct, frozen=True):
 class Probes:
     """The open probes of one node."""
 
-    __slots__ = ("_entropy", "_errands", "_number", "_order", "open")
+    __slots__ = ("_entropy", "_number", "_order", "_relayed", "open")
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
         self._entropy: Final = entropy
         self._number = int.from_bytes(entropy(_NUMBER_BYTES), "big")
         self._order: list[NodeId] = []
-        self._errands: Final[dict[int, Errand]] = {}
+        self._relayed: Final[dict[int, RelayedProbe]] = {}
         self.open: Final[dict[NodeId, Probe]] = {}
 
     def number(self) -> int:
@@ -78,17 +78,17 @@ class Probes:
         self._order += put_back
         return chosen
 
-    def take_errand(self, asker: NodeId, number: int, target: NodeId, until_ns: int) -> int:
+    def add_relayed(self, asker: NodeId, number: int, target: NodeId, until_ns: int) -> int:
         """Note a probe that is made for another node; return its number on this node."""
         own = self.number()
-        self._errands[own] = Errand(asker, number, target, until_ns)
-        if len(self._errands) > limits.GOSSIP_RELAYED_MAX:
-            del self._errands[next(iter(self._errands))]
+        self._relayed[own] = RelayedProbe(asker, number, target, until_ns)
+        if len(self._relayed) > limits.GOSSIP_RELAYED_MAX:
+            del self._relayed[next(iter(self._relayed))]
         return own
 
-    def errand_done(self, number: int, target: NodeId, now: int) -> Errand | None:
+    def finish_relayed(self, number: int, target: NodeId, now: int) -> RelayedProbe | None:
         """Return the probe for another node that this answer of ``target`` belongs to, if it is in time."""
-        errand = self._errands.pop(number, None)
-        if errand is None or errand.target != target or errand.until_ns < now:
+        relayed_probe = self._relayed.pop(number, None)
+        if relayed_probe is None or relayed_probe.target != target or relayed_probe.until_ns < now:
             return None
-        return errand
+        return relayed_probe

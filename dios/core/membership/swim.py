@@ -38,9 +38,9 @@ _MS: Final = 1_000_000
 _PING_NS: Final = limits.GOSSIP_PERIOD_MS * _MS
 _ACK_NS: Final = limits.GOSSIP_ACK_TIMEOUT_MS * _MS
 _SUSPECTED_NS: Final = limits.GOSSIP_SUSPICION_MS * _MS
-_LATE_NS: Final = limits.GOSSIP_STALL_MS * _MS
+_STALL_NS: Final = limits.GOSSIP_STALL_MS * _MS
 _DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PERIOD_MS * _MS
-_NEAR_NS: Final = limits.GOSSIP_RECENT_ANSWER_MS * _MS
+_RECENT_ANSWER_NS: Final = limits.GOSSIP_RECENT_ANSWER_MS * _MS
 _TABLE_NS: Final = limits.GOSSIP_TABLE_PERIOD_MS * _MS
 
 
@@ -111,7 +111,7 @@ class Membership:
     def tick(self, now: int) -> Decision:
         """Do what is due at ``now``; a call that is early does no harm."""
         decision, found = self._begin(now)
-        self._silences(now, decision, found)
+        self._check_probes(now, decision, found)
         self._table.expire(now, found)
         if self.own.status is not NodeStatus.LEFT and now >= self._round_ns:
             self._round(now, decision)
@@ -131,7 +131,7 @@ class Membership:
         standing = self._table.standing(node)
         if standing is not None and standing.proven == member.epoch:
             # Send the table as it was before this connection: a node that was declared dead must know.
-            decision.send.append((node, self._whole(answer=False)))
+            decision.send.append((node, self._full_table(answer=False)))
             self._table.connect(now, node, found)
             self._probes.open.pop(node, None)
         return self._end(now, decision, found)
@@ -166,7 +166,7 @@ class Membership:
         for row in message.updates:
             self._table.merge(now, row, found, first_hand=False)
         self._answer(now, sender, message, decision)
-        self._set_right(sender, message, decision, found)
+        self._correct_sender(sender, message, decision, found)
         return self._end(now, decision, found)
 
     # -- statements of this node about itself -------------------------------------------------------
@@ -182,14 +182,14 @@ class Membership:
         decision, found = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=self.own.version + 1)
-            self._tell_all(decision)
+            self._send_to_all(decision)
         return self._end(now, decision, found)
 
     def leave(self, now: int) -> Decision:
         """Send all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)
         self._table.own = replace(self.own, status=NodeStatus.LEFT)
-        self._tell_all(decision)
+        self._send_to_all(decision)
         return self._end(now, decision, found)
 
     def forget(self, now: int, node: NodeId) -> Decision:
@@ -197,12 +197,12 @@ class Membership:
         decision, found = self._begin(now)
         self._table.forget(node, found)
         if found.forgotten:
-            self._tell_all(decision)
+            self._send_to_all(decision)
         return self._end(now, decision, found)
 
     # -- one call -----------------------------------------------------------------------------------
     def _begin(self, now: int) -> tuple[Decision, Findings]:
-        if self._next is not None and now - self._next > _LATE_NS:
+        if self._next is not None and now - self._next > _STALL_NS:
             # This node was frozen or starved: the missing answers may be waiting in its own sockets.
             self._probes.open.clear()
             self._table.spare(now + _SUSPECTED_NS)
@@ -216,14 +216,14 @@ class Membership:
                 self._ping(node, self._probes.number(), decision)
         if found.urgent:
             # A new status travels at once, not with the next round: each node that learns it sends it on.
-            for node in self._some(now):
+            for node in self._choose_relays(now):
                 decision.send.append((node, self._news(node, found.urgent)))
         decision.changed = found.changed
         decision.forgotten = found.forgotten
-        self._next = self._wanted(now)
+        self._next = self._next_deadline(now)
         return decision
 
-    def _wanted(self, now: int) -> int | None:
+    def _next_deadline(self, now: int) -> int | None:
         if self.own.status is NodeStatus.LEFT:
             return None
         statuses = {row.status for row in self._table.rows.values()}
@@ -236,19 +236,19 @@ class Membership:
         return max(now, min(moments)) if moments else None
 
     # -- probes -------------------------------------------------------------------------------------
-    def _alive(self, besides: NodeId | None = None) -> list[NodeId]:
+    def _alive(self, except_for: NodeId | None = None) -> list[NodeId]:
         rows = self._table.rows.values()
-        return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != besides]
+        return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != except_for]
 
-    def _some(self, now: int, besides: NodeId | None = None) -> list[NodeId]:
+    def _choose_relays(self, now: int, except_for: NodeId | None = None) -> list[NodeId]:
         """Return a few live nodes at random, first those that answered lately."""
-        near: list[NodeId] = []
+        recent: list[NodeId] = []
         rest: list[NodeId] = []
-        for node in self._alive(besides):
+        for node in self._alive(except_for):
             standing = self._table.standing(node)
-            heard = standing is not None and now - standing.answered_ns < _NEAR_NS
-            (near if heard else rest).append(node)
-        chosen = self._probes.pick(near, limits.GOSSIP_RELAYS)
+            heard = standing is not None and now - standing.answered_ns < _RECENT_ANSWER_NS
+            (recent if heard else rest).append(node)
+        chosen = self._probes.pick(recent, limits.GOSSIP_RELAYS)
         return chosen + self._probes.pick(rest, limits.GOSSIP_RELAYS - len(chosen))
 
     def _round(self, now: int, decision: Decision) -> None:
@@ -270,9 +270,9 @@ class Membership:
             self._ping(self._probes.pick(dead, 1)[0], self._probes.number(), decision)
         if alive and now >= self._table_ns:
             self._table_ns = now + _TABLE_NS
-            decision.send.append((self._probes.pick(alive, 1)[0], self._whole(answer=True)))
+            decision.send.append((self._probes.pick(alive, 1)[0], self._full_table(answer=True)))
 
-    def _silences(self, now: int, decision: Decision, found: Findings) -> None:
+    def _check_probes(self, now: int, decision: Decision, found: Findings) -> None:
         for node, probe in list(self._probes.open.items()):
             if self._table.status(node) is not NodeStatus.ALIVE:
                 del self._probes.open[node]
@@ -289,7 +289,7 @@ class Membership:
                 self._ask_others(now, node, self._probes.number(), decision)
 
     def _ping(self, node: NodeId, number: int, decision: Decision) -> None:
-        updates, forgotten = self._riders(node)
+        updates, forgotten = self._updates_for(node)
         decision.send.append((node, gossip.Ping(self.own, number, updates, forgotten)))
 
     def _ask_others(self, now: int, target: NodeId, number: int, decision: Decision) -> None:
@@ -297,43 +297,45 @@ class Membership:
         if standing is None:
             return
         standing.asked = number
-        relays = self._some(now, target)
+        relays = self._choose_relays(now, target)
         if standing.relay not in relays and self._table.status(standing.relay) is NodeStatus.ALIVE:
             relays.append(standing.relay)
         for relay in relays:
-            updates, forgotten = self._riders(relay, (target,))
+            updates, forgotten = self._updates_for(relay, (target,))
             message = gossip.PingRequest(self.own, number, target, updates, forgotten)
             decision.send.append((relay, message))
 
     # -- answers ------------------------------------------------------------------------------------
     def _answer(self, now: int, sender: NodeId, message: GossipMessage, decision: Decision) -> None:
         if isinstance(message, gossip.Ping):
-            self._vouch(sender, message.number, self.own.node, decision)
+            self._send_ack(sender, message.number, self.own.node, decision)
         elif isinstance(message, gossip.PingRequest):
             if message.target == self.own.node:
-                self._vouch(sender, message.number, self.own.node, decision)
+                self._send_ack(sender, message.number, self.own.node, decision)
             elif message.target != sender and message.target in self._table.rows:
-                number = self._probes.take_errand(sender, message.number, message.target, now + _ACK_NS)
+                number = self._probes.add_relayed(sender, message.number, message.target, now + _ACK_NS)
                 self._ping(message.target, number, decision)
         elif isinstance(message, gossip.Ack):
-            self._acked(now, sender, message, decision)
+            self._handle_ack(now, sender, message, decision)
         elif isinstance(message, gossip.Table) and message.answer:
-            decision.send.append((sender, self._whole(answer=False)))
+            decision.send.append((sender, self._full_table(answer=False)))
 
-    def _acked(self, now: int, sender: NodeId, message: gossip.Ack, decision: Decision) -> None:
+    def _handle_ack(self, now: int, sender: NodeId, message: gossip.Ack, decision: Decision) -> None:
         standing = self._table.standing(message.subject)
         if message.subject == sender:
             if standing is not None:
                 standing.answered_ns = now
-            errand = self._probes.errand_done(message.number, sender, now)
-            if errand is not None:
-                self._vouch(errand.asker, errand.number, sender, decision)
+            relayed_probe = self._probes.finish_relayed(message.number, sender, now)
+            if relayed_probe is not None:
+                self._send_ack(relayed_probe.asker, relayed_probe.number, sender, decision)
             return
         if standing is not None and standing.asked == message.number:
             standing.relay = sender
             self.heard(now, message.subject)
 
-    def _set_right(self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings) -> None:
+    def _correct_sender(
+        self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings
+    ) -> None:
         """Send the sender news if it is wrong about this node, or if it is suspect or dead here.
 
         News is answered only if it changed the own row: two nodes that cannot convince each other must not
@@ -347,12 +349,12 @@ class Membership:
         if needed and all(to != sender for to, _ in decision.send):
             decision.send.append((sender, self._news(sender)))
 
-    def _vouch(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
-        updates, forgotten = self._riders(asker, (subject,))
+    def _send_ack(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
+        updates, forgotten = self._updates_for(asker, (subject,))
         decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, forgotten)))
 
     # -- news in messages ---------------------------------------------------------------------------
-    def _riders(
+    def _updates_for(
         self, to: NodeId, about: Sequence[NodeId] = ()
     ) -> tuple[tuple[MemberRow, ...], tuple[NodeId, ...]]:
         """Return the news for a message to ``to``: first bad news about itself, then about ``about``."""
@@ -367,13 +369,13 @@ class Membership:
         return updates, tuple(node for node in chosen if node in self._table.forgotten)
 
     def _news(self, to: NodeId, about: Sequence[NodeId] = ()) -> gossip.News:
-        updates, forgotten = self._riders(to, about)
+        updates, forgotten = self._updates_for(to, about)
         return gossip.News(self.own, updates, forgotten)
 
-    def _tell_all(self, decision: Decision) -> None:
+    def _send_to_all(self, decision: Decision) -> None:
         for member in self.alive():
             decision.send.append((member.node, self._news(member.node)))
 
-    def _whole(self, *, answer: bool) -> gossip.Table:
+    def _full_table(self, *, answer: bool) -> gossip.Table:
         rows = tuple(self._table.rows.values())
         return gossip.Table(self.own, rows, tuple(self._table.forgotten), answer)

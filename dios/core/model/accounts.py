@@ -94,14 +94,14 @@ class Account:
     def refusal(self, resource: Resource, amount: int) -> LimitError:
         """Return the error for ``amount`` more than fits."""
         unit = _UNITS.get(resource, str(resource))
-        whose = {
+        owner = {
             Scope.TASK: f"task {self.subject} and all it starts",
             Scope.GROUP: f"group {self.subject}",
             Scope.PRINCIPAL: self.subject,
             Scope.NODE: "this node",
         }[self.scope]
         return LimitError(
-            f"the limit of {self.bounds[resource]:,} {unit} for {whose} is reached: {self.used[resource]:,}"
+            f"the limit of {self.bounds[resource]:,} {unit} for {owner} is reached: {self.used[resource]:,}"
             f" are in use and {amount:,} more were requested. Free some, or ask for a higher limit"
             " (see `dios limits`).",
             fingerprint=self.subject if self.scope in {Scope.TASK, Scope.GROUP} else "",
@@ -117,8 +117,8 @@ class Account:
 
     def row(self, label: str) -> messages.LimitRow:
         """Return the use and the limits as a row for display."""
-        found = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)
-        return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), found)
+        bounds = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)
+        return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), bounds)
 
 
 def require_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:

@@ -46,9 +46,9 @@ class ExpiryTable:
 
     def due(self, now: int) -> list[Reference]:
         """Return the expired references, the earliest first; they stay in the table until removed."""
-        found: list[Reference] = []
+        expired: list[Reference] = []
         while self._moments and self._moments[0][0] <= now:
             reference = self._living.get(heapq.heappop(self._moments)[1])
             if reference is not None:
-                found.append(reference)
-        return found
+                expired.append(reference)
+        return expired

@@ -29,9 +29,9 @@ def check(state: State) -> None:
         _check_task(task)
 
 
-def _require(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+def _require(condition: bool, violation: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not condition:
-        raise InvariantError(what)
+        raise InvariantError(violation)
 
 
 def _check_references(state: State) -> None:
@@ -48,7 +48,7 @@ def _check_references(state: State) -> None:
             slots.add(reference.slot)
             _require(reference.permissions in Permission.ALL, "a reference has unknown permissions")
             if reference.object.home:
-                _check_stand_in(state, reference)
+                _check_proxy(state, reference)
                 continue
             if not reference.object.zombie:
                 counted.setdefault(reference.object.id, {})[reference.id] = reference
@@ -59,16 +59,18 @@ def _check_references(state: State) -> None:
         _require(len(task.table) <= limits.REFERENCES_PER_TASK_MAX, "a reference table is over its bound")
     for target in state.objects.values():
         _require(target.references == counted.get(target.id, {}), "a reference count is not exact")
-        away = Counter(one.task.home for one in target.references.values() if one.task.home)
-        _require(target.watchers == away, "other nodes' references are not counted exactly")
+        remote = Counter(
+            reference.task.home for reference in target.references.values() if reference.task.home
+        )
+        _require(target.watchers == remote, "other nodes' references are not counted exactly")
         _require(not target.zombie, "a zombie is still in the node's tables")
-        forgotten = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
+        unreferenced = target.deletion is Deletion.REFERENCE_COUNTED and not target.references
         # A recovered durable object is counted from its first reference on (§4.2, Persistence).
-        reinstated = target.recorded is not None and not target.ticket
-        _require(not forgotten or target.pinned > 0 or reinstated, "an object without references exists")
+        recovered = target.recorded is not None and not target.ticket
+        _require(not unreferenced or target.pinned > 0 or recovered, "an object without references exists")
 
 
-def _check_stand_in(state: State, reference: Reference) -> None:
+def _check_proxy(state: State, reference: Reference) -> None:
     """Check that a reference to an object of another node leads to its only proxy and is counted there."""
     target = reference.object
     cluster = state.cluster
@@ -164,8 +166,8 @@ def _check_accounts(state: State) -> None:
             if buffer.held is not None:
                 versions[id(buffer.held)] = buffer.held
         count([task.account], Resource.REQUESTS, len(task.remote_buffers))
-        for away in task.remote_buffers.values():
-            versions[id(away.held)] = away.held
+        for remote in task.remote_buffers.values():
+            versions[id(remote.held)] = remote.held
         if task.alive and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)

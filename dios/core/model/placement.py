@@ -32,15 +32,15 @@ class LeastLoaded:
     def choose(self, candidates: Sequence[MemberRow], own: MemberRow, asked: Limits) -> MemberRow:
         """Return the node for a task with these limits."""
 
-        def reluctance(one: MemberRow) -> tuple[bool, bool, float, bool, str, int]:
+        def rank(member: MemberRow) -> tuple[bool, bool, float, bool, str, int]:
             return (
-                one.status is not NodeStatus.ALIVE,
-                one.load.memory_bytes < asked.memory_bytes,
-                one.load.tasks / max(one.load.cpus, 1),
-                one.node != own.node,
-                one.name,
-                one.node,
+                member.status is not NodeStatus.ALIVE,
+                member.load.memory_bytes < asked.memory_bytes,
+                member.load.tasks / max(member.load.cpus, 1),
+                member.node != own.node,
+                member.name,
+                member.node,
             )
 
-        able = [one for one in (own, *candidates) if not one.draining]
-        return min(able or [own], key=reluctance)
+        accepting = [member for member in (own, *candidates) if not member.draining]
+        return min(accepting or [own], key=rank)

@@ -236,7 +236,7 @@ class PhysicalObject:
     @classmethod
     def from_record(cls, record: ObjectRecord, accounts: tuple[Account, ...] = ()) -> PhysicalObject:
         """Return an object that the store recovered at start (§4.2, Persistence)."""
-        made = cls(
+        target = cls(
             record.object,
             record.type,
             record.name,
@@ -246,8 +246,8 @@ class PhysicalObject:
             buffering=record.buffering,
             accounts=accounts,
         )
-        made.restore(record)
-        return made
+        target.restore(record)
+        return target
 
     def restore(self, record: ObjectRecord) -> None:
         """Return to the stored record, after a write that could not be made durable."""
@@ -411,9 +411,9 @@ def narrowed(held: Permission, wanted: int) -> Permission:
     return held & Permission(wanted & int(Permission.ALL))
 
 
-def earlier(one: int, other: int) -> int:
+def earlier(first: int, second: int) -> int:
     """Return the earlier of two moments, where 0 means never."""
-    return min(one or other, other or one)
+    return min(first or second, second or first)
 
 
 class ReferenceTable:

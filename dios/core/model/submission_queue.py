@@ -98,25 +98,27 @@ class SubmissionQueue:
         self.shares_version, self.shares, self.shares_since = version, shares, self.version
         return True
 
-    def put(self, one: QueuedRun) -> None:
+    def put(self, run: QueuedRun) -> None:
         """Add a run; a run that waits already keeps its place in the order."""
-        self.waiting[one.chosen.task] = one
-        self.by_call[one.row.key] = one.chosen.task
+        self.waiting[run.chosen.task] = run
+        self.by_call[run.row.key] = run.chosen.task
 
-    def take(self, one: QueuedRun) -> None:
+    def take(self, run: QueuedRun) -> None:
         """Remove a run."""
-        del self.waiting[one.chosen.task], self.by_call[one.row.key]
+        del self.waiting[run.chosen.task], self.by_call[run.row.key]
 
     def of_call(self, row: Pending) -> QueuedRun | None:
         """Return the run that waits by this very call, or None."""
-        one = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
-        return one if one is not None and one.row is row else None
+        run = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
+        return run if run is not None and run.row is row else None
 
     def tidy(self, pending: PendingTable) -> None:
         """Remove runs and requests without a waiting call: the caller ended, or cancelled it."""
-        for one in [one for one in self.waiting.values() if not pending.has(one.row)]:
-            self.take(one)
-        for number in [number for number, one in self.questions.items() if not pending.has(one.row)]:
+        for run in [run for run in self.waiting.values() if not pending.has(run.row)]:
+            self.take(run)
+        for number in [
+            number for number, question in self.questions.items() if not pending.has(question.row)
+        ]:
             del self.questions[number]
             self.answers.pop(number, None)
         self.waiters = {key: row for key, row in self.waiters.items() if pending.has(row)}

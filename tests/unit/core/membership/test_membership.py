@@ -226,12 +226,12 @@ def test_questions_and_answers_about_a_node_carry_its_row() -> None:
     assert vouched.updates == (row(B),)
 
 
-def test_errands_are_bounded() -> None:
+def test_relayed_probes_are_bounded() -> None:
     """A peer that asks for pings without end and without answers fills a table of fixed size."""
     membership = view(B, C)
     for number in range(2 * limits.GOSSIP_RELAYED_MAX):
         membership.received(NOW, C, PingRequest(row(C), number, B))
-    assert len(membership._probes._errands) == limits.GOSSIP_RELAYED_MAX
+    assert len(membership._probes._relayed) == limits.GOSSIP_RELAYED_MAX
 
 
 def test_life_and_death_are_passed_on_at_once_and_once() -> None:
