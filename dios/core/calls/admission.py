@@ -57,10 +57,10 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
     )
     counted = (account, *members)
     require_all(counted, Resource.MEMORY_BYTES, memory)
-    left = min(one.left(Resource.CPU_MS) for one in counted)
+    remaining = min(counter.left(Resource.CPU_MS) for counter in counted)
     cpu = whole_seconds(asked.cpu_ms)
-    if not cpu and left != UNLIMITED:
-        cpu = max(left - left % _SECOND_MS, _SECOND_MS)
+    if not cpu and remaining != UNLIMITED:
+        cpu = max(remaining - remaining % _SECOND_MS, _SECOND_MS)
     require_all(counted, Resource.CPU_MS, cpu)
     _require_references(step, parent, account, recipe)
     return account, Reserved(memory, cpu)
@@ -75,7 +75,7 @@ def _require_references(step: Step, parent: Holder, account: Account, recipe: Re
     account.require(Resource.REFERENCES, count)
     parent.account.require(Resource.REFERENCES, count + 1)
     targets = [recipe.executable, *member_of, *(item.object for item in given)]
-    require_each((one for target in targets for one in target.sharing), Resource.REFERENCES)
+    require_each((shared for target in targets for shared in target.sharing), Resource.REFERENCES)
 
 
 def whole_seconds(cpu_ms: int) -> int:

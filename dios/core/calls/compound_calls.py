@@ -23,8 +23,6 @@ from dios.wire.types import (
     ObjectType,
 )
 
-_BUFFER_BYTES_DEFAULT = 4096
-
 
 def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> None:
     """Acquire, commit and release a read at one instant, so that its commit always succeeds."""

@@ -84,7 +84,7 @@ def delegate(step: Step, task: Holder, receiver: Holder, call: messages.Copy) ->
         target,
         narrowed(reference.permissions, call.permissions),
         Provenance.DELEGATED,
-        # A copy of the data is another object: taking back what was delegated leaves it alone.
+        # A copy of the data is another object: retiring the delegated references does not affect it.
         origin=None if copied else reference,
         expires_ns=expires_ns,
     )
@@ -242,7 +242,9 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
     """
     if step.parts is None:
         return
-    written = (one.object for one in step.after if isinstance(one, effects.ApplyWrite) and not one.durable)
+    written = (
+        write.object for write in step.after if isinstance(write, effects.ApplyWrite) and not write.durable
+    )
     if origin.id in written:
         raise InvalidError("the calls of a vector must be independent; an earlier one writes this object")
     note_in_vector(step, origin)

@@ -117,8 +117,8 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
         group = state.groups.get(name)
         if signed and group is None:
             group = group_for(step, GroupName(name, principal))
-        mine = group is not None and group.owner == principal
-        if group is not None and mine:
+        owned = group is not None and group.owner == principal
+        if group is not None and owned:
             found.append(group)
     return tuple(found)
 
@@ -162,7 +162,7 @@ def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:
 
 def names_for(step: Step, described_groups: tuple[GroupName, ...]) -> tuple[Name, ...]:
     """Return the names of these groups without destroyed groups; enter the groups if they are unknown."""
-    found = (group_for(step, one) for one in described_groups)
+    found = (group_for(step, described_group) for described_group in described_groups)
     return tuple(group.name for group in found if group is not None and group.name is not None)
 
 

@@ -28,8 +28,6 @@ from dios.wire.types import (
     Semantics,
 )
 
-_BUFFER_BYTES_DEFAULT = 4096
-
 
 def require_extent(target: PhysicalObject, offset: int) -> None:
     """Raise InvalidError if the offset is after the object's end."""

@@ -69,8 +69,8 @@ def require_right(step: Step, task: Holder, call: messages.Create) -> None:
         return
     if step.parts is not None:
         raise InvalidError("cannot create a network stream in a vector: it has to wait. Send it alone.")
-    own = () if step.state.network is None else step.state.network.references.values()
-    if not any(one.task is task and one.permissions & Permission.WRITE for one in own):
+    references = () if step.state.network is None else step.state.network.references.values()
+    if not any(held.task is task and held.permissions & Permission.WRITE for held in references):
         raise NotPermittedError(
             f"a {call.object_type.name} requires a reference to the NETWORK object with the right to write; "
             "the node's own user gets it by `node.network()`, and can delegate it as an input"

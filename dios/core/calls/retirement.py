@@ -49,8 +49,8 @@ def _all_delegated(reference: Reference) -> list[Reference]:
     found: dict[int, Reference] = {}
     for other in reference.object.references.values():
         if other.provenance is Provenance.DELEGATED and other.id not in found:
-            found.update({one.id: one for one in (other, *descendants(other))})
-    return [one for one in found.values() if one.task is not reference.task]
+            found.update({derived.id: derived for derived in (other, *descendants(other))})
+    return [other for other in found.values() if other.task is not reference.task]
 
 
 def expire(step: Step) -> None:

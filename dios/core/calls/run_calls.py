@@ -119,7 +119,7 @@ def start(
         return
     submissions.require_fit(step, order.recipe.work)
     given = (*order.recipe.inputs, *order.recipe.outputs)
-    ends = [earlier(end_of(step, one.lifetime_ns), one.expires_ns) for one in given]
+    ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
@@ -169,29 +169,29 @@ def lease_over(step: Step, row: Pending) -> None:
     If the node still has a scheduler, the submission gets another lease. Otherwise it is placed at once.
     """
     table = step.state.queue
-    one = table.of_call(row)
-    if one is None:
+    queued = table.of_call(row)
+    if queued is None:
         return
-    if table.attended(step.now) or one.call.work.particular:
-        submissions.wait_on(step, one)
+    if table.attended(step.now) or queued.call.work.particular:
+        submissions.wait_on(step, queued)
         return
-    take(step, one)
-    start_submission(step, one, one.call)
+    take(step, queued)
+    start_submission(step, queued, queued.call)
 
 
-def take(step: Step, one: QueuedRun) -> None:
+def take(step: Step, queued: QueuedRun) -> None:
     """Remove a submission from the queue. The caller of this function must answer its call."""
-    step.state.queue.take(one)
-    step.state.pending.remove(one.row)
+    step.state.queue.take(queued)
+    step.state.pending.remove(queued.row)
     submissions.changed(step)
 
 
-def start_submission(step: Step, one: QueuedRun, call: messages.Run) -> None:
+def start_submission(step: Step, queued: QueuedRun, call: messages.Run) -> None:
     """Start a run that has waited; if there is no room for it, let it wait again."""
-    task, seq = one.row.task, one.row.seq
+    task, seq = queued.row.task, queued.row.seq
     try:
-        start(step, task, seq, call, one.chosen)
+        start(step, task, seq, call, queued.chosen)
     except WouldBlockError:
-        submissions.wait(step, task, seq, one.call, one.chosen, one.since)
+        submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
     except DiosError as error:
         step.refuse(task, seq, error)

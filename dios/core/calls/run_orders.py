@@ -148,8 +148,8 @@ def not_repeatable(recipe: Recipe, now: int) -> str:
     A recipe cannot restore retired or expired references: they count as lost.
     """
     gone = [
-        f"{what} {given.label or given.object.fingerprint}"
-        for what, all_given in (("input", recipe.inputs), ("output", recipe.outputs))
+        f"{kind} {given.label or given.object.fingerprint}"
+        for kind, all_given in (("input", recipe.inputs), ("output", recipe.outputs))
         for given in all_given
         if given.lost(now)
     ]

@@ -58,13 +58,13 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
 
 def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     table = step.state.queue
-    one = table.waiting.get(TaskId(placement.submission))
-    if one is None:
+    queued = table.waiting.get(TaskId(placement.submission))
+    if queued is None:
         raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
-    run_calls.take(step, one)
-    step.audit(task, "place", "ok", one.fingerprint, f"on {placement.node}")
-    run_calls.start_submission(step, one, replace(one.call, host=placement.node))
+    run_calls.take(step, queued)
+    step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
+    run_calls.start_submission(step, queued, replace(queued.call, host=placement.node))
 
 
 def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
@@ -134,7 +134,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         step.now < table.own_until,
         tuple(waiting),
         (*tasks, *table.ended) if newer else (),
-        tuple(one.asked for one in table.questions.values()) if newer else (),
+        tuple(question.asked for question in table.questions.values()) if newer else (),
         tuple(table.reports) if newer else (),
         newer and len(waiting) < len(table.waiting),
         table.shares_version if call.own else 0,
@@ -145,8 +145,8 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 def _submissions(step: Step) -> list[messages.Submission]:
     found: list[messages.Submission] = []
     room = limits.QUEUE_REPLY_BYTES_MAX
-    for one in step.state.queue.waiting.values():
-        row = _submission(step, one)
+    for queued in step.state.queue.waiting.values():
+        row = _submission(step, queued)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
         if room < 0 or len(found) >= limits.QUEUE_ROWS_MAX:
             break
@@ -154,15 +154,15 @@ def _submissions(step: Step) -> list[messages.Submission]:
     return found
 
 
-def _submission(step: Step, one: QueuedRun) -> messages.Submission:
-    task = one.row.task
+def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
+    task = queued.row.task
     return messages.Submission(
-        one.chosen.task,
-        one.fingerprint,
-        one.call.label[: limits.QUEUE_LABEL_CHARS_MAX],
+        queued.chosen.task,
+        queued.fingerprint,
+        queued.call.label[: limits.QUEUE_LABEL_CHARS_MAX],
         task.principal,
-        (step.now - one.since) // _MS,
-        one.call.work,
+        (step.now - queued.since) // _MS,
+        queued.call.work,
         step.state.place,
     )
 
@@ -186,7 +186,7 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
         )
         raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
     table.tidy(step.state.pending)
-    waiting = sum(len(one.asked.question) for one in table.questions.values())
+    waiting = sum(len(question.asked.question) for question in table.questions.values())
     if (
         len(table.questions) >= limits.SCHEDULER_QUESTIONS_MAX
         or waiting + len(call.question) > limits.SCHEDULER_QUESTIONS_BYTES_MAX

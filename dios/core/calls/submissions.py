@@ -42,11 +42,11 @@ def wait(
     changed(step)
 
 
-def wait_on(step: Step, one: QueuedRun) -> None:
+def wait_on(step: Step, queued: QueuedRun) -> None:
     """Give a submission another lease, because the node still has a scheduler."""
-    step.state.pending.remove(one.row)
-    one.row = _row(step, one.row.task, one.row.seq, one.call)
-    step.wait(one.row)
+    step.state.pending.remove(queued.row)
+    queued.row = _row(step, queued.row.task, queued.row.seq, queued.call)
+    step.wait(queued.row)
 
 
 def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
@@ -59,10 +59,10 @@ def require_fit(step: Step, work: messages.Work) -> None:
     cluster = step.state.cluster
     if cluster is None or not work.reserves:
         return
-    running = [other.recipe.work for other in step.state.living_tasks() if other.recipe]
+    running = [task.recipe.work for task in step.state.living_tasks() if task.recipe]
     here = cluster.here
-    cpus = work.cpus_milli + sum(one.cpus_milli for one in running)
-    memory = work.memory_bytes + sum(one.memory_bytes for one in running)
+    cpus = work.cpus_milli + sum(other.cpus_milli for other in running)
+    memory = work.memory_bytes + sum(other.memory_bytes for other in running)
     if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
         raise WouldBlockError(
             f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
@@ -75,23 +75,23 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
     return tuple(
         messages.TaskRow(
             None,
-            one.fingerprint,
-            one.call.label,
+            queued.fingerprint,
+            queued.call.label,
             TaskState.WAITING,
-            one.call.brand,
+            queued.call.brand,
             principal,
             0,
-            one.since,
+            queued.since,
             0,
             Cause.NONE,
             0,
             0,
             "",
-            one.row.task.object.fingerprint,
+            queued.row.task.object.fingerprint,
             state.place,
         )
-        for one in state.queue.waiting.values()
-        if one.row.task.principal == principal and state.pending.has(one.row)
+        for queued in state.queue.waiting.values()
+        if queued.row.task.principal == principal and state.pending.has(queued.row)
     )
 
 

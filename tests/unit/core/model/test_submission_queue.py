@@ -349,7 +349,7 @@ def test_a_node_that_is_alone_sets_nothing_aside() -> None:
     program = person.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
     failure = person.ask(messages.Failure, messages.Run(program, work=Work(cpus_milli=1000)))
     assert failure.code == Code.EINVAL
-    assert "alone" in failure.message
+    assert "no cluster" in failure.message
 
 
 def test_placing_and_advising_stand_alone(yard: Yard) -> None:
