@@ -220,7 +220,7 @@ def remote_buffer(task: Holder, buffer_id: int) -> RemoteBuffer:
         return buffer
     if buffer_id in task.buffers:
         raise InvalidError("cannot use this buffer for an object of another node. Copy the bytes instead.")
-    raise BadReferenceError("no such buffer in this task: it was released, or belongs to another task")
+    raise BadReferenceError("there is no such buffer in this task: it was released, or another task has it")
 
 
 def _require_room(task: Holder, call: messages.AcquireRead | messages.AcquireWrite) -> None:
@@ -260,7 +260,7 @@ def fit(
         case messages.TaskDetail() | messages.LimitRows() | messages.Info():
             pass
         case _:
-            raise ProtocolError(f"a {type(answer).__name__} does not fit the forwarded call")
+            raise ProtocolError(f"cannot accept the answer: a {type(answer).__name__} does not fit the call")
     return effects.Answer(task.id, seq, answer)
 
 
@@ -390,6 +390,3 @@ def _fit_references(
         proxies.adopt(step, task, node, public, Provenance.DELEGATED).public() for public in answer.references
     )
     return effects.Answer(task.id, seq, messages.References(found, answer.incomplete))
-
-
-# -- vectors ------------------------------------------------------------------------------------------

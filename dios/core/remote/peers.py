@@ -76,7 +76,7 @@ class PendingRequest:
         self.body: Final = body
         self.then: Final = then
         self.source: Final = source
-        self.version = 0  # of the object whose content is the source
+        self.version = 0  # version of the object whose content is the source
         self.repeats = 0
         self.silent_since = now
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit

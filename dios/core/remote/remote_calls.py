@@ -39,7 +39,9 @@ def peer_named(step: Step, host: str) -> Peer | None:
     """
     cluster = step.state.cluster
     if cluster is None:
-        raise UnreachableError(f"cannot reach node {host!r}: this node is not in a cluster")
+        raise UnreachableError(
+            f"cannot reach node {host!r}: this node is not in a cluster. `dios up` makes one."
+        )
     node = member_named(cluster, host)
     if node == cluster.here.node:
         return None
@@ -332,7 +334,7 @@ def _enter_received(
     if receiving_task is None or not receiving_task.alive or len(answer.references) != 1:
         refs = tuple(RefId(offered.ref) for offered in answer.references)
         requests.notify_node(step, node, dcp.Release(receiver, refs))
-        step.answer(task, seq, messages.Failure(int(Code.ESRCH), "the receiving task has ended"))
+        step.answer(task, seq, messages.Failure(int(Code.ESRCH), "cannot delegate: the receiver has ended"))
         return
     public = proxies.adopt(step, receiving_task, node, answer.references[0], Provenance.DELEGATED).public()
     notices.notify(step, receiving_task, messages.Delegated(public, task.object.fingerprint))

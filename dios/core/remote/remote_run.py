@@ -71,7 +71,9 @@ def run_offered(
     if step.parts is not None:
         raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
     if call.like:
-        raise InvalidError("cannot repeat this run: the task that it refers to ran on another node")
+        raise InvalidError(
+            "cannot repeat a run on another node or with objects of other nodes. Start a new run."
+        )
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
@@ -113,7 +115,9 @@ def _origins(order: run_orders.Order) -> list[Reference]:
     """Return the references to delegate to the child, the program's first."""
     origins = [origin for origin in (order.program_origin, *order.origins) if origin is not None]
     if len(origins) <= len(order.origins):
-        raise InvalidError("cannot repeat this run: the task that it refers to ran on another node")
+        raise InvalidError(
+            "cannot repeat a run on another node or with objects of other nodes. Start a new run."
+        )
     return origins
 
 

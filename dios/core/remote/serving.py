@@ -119,7 +119,7 @@ def _delegate(step: Step, peer: Peer, number: int, body: dcp.Delegate) -> None:
 def _accept_reference(step: Step, peer: Peer, number: int, body: dcp.ReferenceGiven) -> None:
     task = step.state.tasks.get(body.receiver)
     if task is None or not task.alive:
-        raise NoSuchTaskError("the receiving task has ended")
+        raise NoSuchTaskError("cannot delegate: the receiver has ended")
     if body.held.node != peer.node:
         raise ProtocolError("cannot accept the reference: its object is on a third node")
     task.table.require_room()
