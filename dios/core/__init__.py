@@ -1,13 +1,14 @@
-"""The core of a node: a pure state machine that receives an event and returns what the host has to do.
+"""The core of a node: a pure state machine that receives an event and returns an outcome.
 
-Nothing here blocks, reads a clock or touches the machine. Read in this order:
+The outcome lists the effects that the host has to carry out. Nothing here blocks, reads a clock or accesses
+the machine. Read in this order:
 
-- ``events`` and ``effects``: what comes in and what goes out.
-- ``machine``: ``Core.step``, which takes one event; ``step`` collects the outcome meanwhile.
-- ``model``: the tables and records of a node, and what is always true of them.
-- ``lifetimes``: how references, buffers and objects come and go.
+- ``events`` and ``effects``: the input and the output of the core.
+- ``machine``: ``Core.step``, which handles one event; ``step``: the outcome while it is being collected.
+- ``model``: the tables and records of a node, and their invariants.
+- ``lifetimes``: the creation and the end of references, buffers and objects.
 - ``calls``: the system calls, one module for each family.
 - ``remote``: requests to other nodes, and their requests to this node.
-- ``membership``: which nodes live (SWIM).
+- ``membership``: the nodes of the cluster and their status (SWIM).
 - ``snapshot``: the whole state as bytes, to continue from; ``recording``: the format of a recorded node.
 """

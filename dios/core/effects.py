@@ -7,6 +7,8 @@ operations, or of an earlier step whose result this step depends on. 0 means tha
 The host keeps each blob's *current content* (immutable versions, or one raw memory) by object id, each
 buffer's memory by buffer id, and the inline bytes of an event by payload id until its ``after`` has run.
 Effects run in step order, so "current" means the same to the core and the host.
+
+The docstring of an effect is the instruction to the host.
 """
 
 from __future__ import annotations
@@ -331,7 +333,7 @@ class OpenRemoteTask(Struct, frozen=True, tag=71):
 
 
 class CloseRemoteTask(Struct, frozen=True, tag=72):
-    """End an OpenRemoteTask: the task of the other node needs this node no more."""
+    """End an OpenRemoteTask: the task of the other node no longer needs this node."""
 
     task: TaskId
 

@@ -64,7 +64,7 @@ def close_remote_buffer(step: Step, buffer: RemoteBuffer) -> None:
 
 
 def drop_reference(step: Step, reference: Reference) -> None:
-    """Remove a reference from its table; without its last counted reference an object is destroyed (§4.2)."""
+    """Remove a reference from its table; the last counted one destroys its object (§4.2)."""
     task = reference.task
     target = reference.object
     for buffer in list(reference.buffers.values()):

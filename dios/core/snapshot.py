@@ -83,7 +83,7 @@ _SCALARS: Final = frozenset({int, str, bytes, bool, float, type(None)})
 
 
 class SnapshotError(ValueError):
-    """The bytes are not a snapshot that this code can continue, or the state has a part without encoding."""
+    """The bytes are not a snapshot that this code can continue, or the state cannot be encoded."""
 
 
 # -- the classes ------------------------------------------------------------------------------------

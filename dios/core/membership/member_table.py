@@ -33,7 +33,7 @@ _GONE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
 class Change(Struct, frozen=True):
-    """A node is new, or something other than its load changed.
+    """A new node, or a change of a node in something other than its load.
 
     ``former`` is its status before, None for a new node. ``restarted`` is set if its epoch changed. Then all
     knowledge about the former epoch is void, also if both statuses are ALIVE.

@@ -178,7 +178,7 @@ class Membership:
         return self._end(now, decision, found)
 
     def drain(self, now: int, *, on: bool) -> Decision:
-        """Mark this node as draining, which gets no new tasks, or end that; send it to all nodes at once."""
+        """Start or end draining, during which this node gets no new tasks; announce it to all nodes at once."""
         decision, found = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=self.own.version + 1)
@@ -186,7 +186,7 @@ class Membership:
         return self._end(now, decision, found)
 
     def leave(self, now: int) -> Decision:
-        """Send all nodes that this node stops; from now on it probes no others."""
+        """Announce to all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)
         self._table.own = replace(self.own, status=NodeStatus.LEFT)
         self._send_to_all(decision)

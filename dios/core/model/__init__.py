@@ -1,4 +1,4 @@
-"""The data of a node: records, tables, and what is always true of them.
+"""The data of a node: records, tables, and their invariants.
 
 - ``records``: objects, references, tasks, buffers and waiting calls, which refer to each other.
 - ``state``: all tables of a node. Its parts: ``name_table``, ``pending`` (waiting calls), ``expiries``

@@ -92,7 +92,7 @@ class Account:
         return least
 
     def refusal(self, resource: Resource, amount: int) -> LimitError:
-        """Return the error for ``amount`` more than fits."""
+        """Return the error for a request of ``amount`` more, which does not fit."""
         unit = _UNITS.get(resource, str(resource))
         owner = {
             Scope.TASK: f"task {self.subject} and all it starts",
@@ -194,7 +194,7 @@ class Version:
         return self
 
     def release(self) -> None:
-        """Count a buffer less; the last one frees a superseded version."""
+        """Stop counting a buffer; after the last buffer a superseded version uses nothing."""
         self.holders -= 1
         self._settle()
 

@@ -84,7 +84,7 @@ class State:
         self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # for tasks of other nodes (see ``remote tasks``)
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # records of tasks of other nodes
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
@@ -173,7 +173,7 @@ class State:
         self.names.insert(target)
 
     def uncount(self, target: PhysicalObject) -> None:
-        """Count an object without references with its accounts no longer; only the node still uses it."""
+        """Remove an object without references from its accounts; only the node still uses it."""
         for account in target.accounts:
             account.charge(Resource.OBJECTS, -1)
         target.disown()
@@ -186,7 +186,7 @@ class State:
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
-            # Its name space is gone with it: lookups find nothing there, and tasks need no membership.
+            # Its name space is gone with it: lookups find nothing there, and no task stays a member.
             for task in self.tasks.values():
                 task.leave(target.name)
         if self.homes.get(target.owner) is target:
