@@ -178,7 +178,7 @@ class Membership:
         return self._end(now, decision, found)
 
     def drain(self, now: int, *, on: bool) -> Decision:
-        """Start or end draining, during which this node gets no new tasks; announce it to all nodes at once."""
+        """Start or end draining, during which this node gets no new tasks; announce it to all nodes."""
         decision, found = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=self.own.version + 1)

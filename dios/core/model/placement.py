@@ -22,7 +22,9 @@ class Placement(Protocol):
 
 
 class LeastLoaded:
-    """The node with the fewest tasks per processor; a tie goes to this node, then to the first by name.
+    """The policy that chooses the node with the fewest tasks per processor.
+
+    In a tie it chooses this node, else the first node by name.
 
     A draining node gets no task, and a suspect only if there is no other node. Nodes with less free memory
     than the limit of the task come after all others. They are not excluded, because a limit does not

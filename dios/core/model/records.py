@@ -316,10 +316,10 @@ class Provenance(enum.Enum):
 
 
 class Reference:
-    """The private part: holder, object, permissions, open buffers, and the slot of the public part.
+    """The private part of a reference: holder, object, permissions, buffers, and the public part's slot.
 
     ``origin`` is the reference from which it was delegated, and ``descendants`` are those delegated from it,
-    which are taken back with it. It expires at ``expires_ns``, or never if that is 0.
+    which are taken back when it is. It expires at ``expires_ns``, or never if that is 0.
     """
 
     __slots__ = (
