@@ -371,7 +371,7 @@ class DropPayload(Struct, frozen=True, tag=78):
     payload: PayloadId
 
 
-class AnswerAttachAway(Struct, frozen=True, tag=74):
+class AnswerAttachRemote(Struct, frozen=True, tag=74):
     """Reply with one end of a new ring that carries a stream of another node; the host has the other end.
 
     ``number`` is that of the request that attached to the stream on the other node. It identifies the data
@@ -470,7 +470,7 @@ Effect: TypeAlias = (
     | AnswerReceived
     | KeepPayload
     | DropPayload
-    | AnswerAttachAway
+    | AnswerAttachRemote
     | Contact
     | HangUp
     | SetRates

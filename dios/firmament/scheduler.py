@@ -36,7 +36,7 @@ from dios.firmament.models.protocol import CostModel
 from dios.firmament.network.export import NamedProblem, VertexNames, named_problem
 from dios.firmament.network.flow_network import FlowNetwork
 from dios.firmament.policies.fair_queue import TaskFairQueue
-from dios.firmament.policies.gangs import GangBook
+from dios.firmament.policies.gangs import GangTable
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
@@ -72,7 +72,7 @@ class FlowScheduler:
         self._guard = ModelGuard(self.settings.model_time_limit_s)
         self._network = FlowNetwork(self.state, self.settings)
         self._restrictions = Restrictions(self.settings)
-        self._gangs = GangBook(self.settings)
+        self._gangs = GangTable(self.settings)
         self._fresh: set[int] = set()
         self._faults: list[Fault] = []
         self._fair_queue = (

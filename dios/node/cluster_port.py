@@ -26,7 +26,7 @@ from dios.node.settings import Settings
 from dios.transport.identity import identity, joining
 from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity
-from dios.transport.tcp.announce import Voice
+from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen
 
@@ -132,7 +132,7 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
             nursery.start_soon(links.seek, address, name="look for the cluster")
     if settings.announce:
         me = port.membership.me
-        voice = Voice(port.identity.cluster, port.membership.secret, me.node, me.address)
+        voice = AnnouncedNode(port.identity.cluster, port.membership.secret, me.node, me.address)
         place = discovery.place_of(settings.listen)
         nursery.start_soon(discovery.find_others, voice, links, place, name="announce")
     _log.info("the node listens for other nodes", extra={"address": port.listener.address})

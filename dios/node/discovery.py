@@ -15,7 +15,7 @@ import trio
 from dios import limits
 from dios.host.peers.links import PeerLinks
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
+from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork, ReceivedAnnouncement
 from dios.transport.tcp.tls import split_address
 
 _log: Final = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def place_of(listen: str) -> MulticastNetwork:
         return MulticastNetwork()
 
 
-async def find_others(voice: Voice, links: PeerLinks, place: MulticastNetwork) -> None:
+async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNetwork) -> None:
     """Announce this node and connect to others that announce themselves, until cancelled.
 
     On a machine without multicast, log that once and return.

@@ -26,7 +26,7 @@ PERCENTILES: Final = (1, 25, 50, 75, 99, 100)
 PERCENTILE_COLUMNS: Final = ("tasks", "1 %", "25 %", "median", "75 %", "99 %", "max")
 
 
-class Sheet(NamedTuple):
+class FigureTable(NamedTuple):
     """A table."""
 
     title: str
@@ -55,7 +55,7 @@ class Figure:
     quick: bool
     setting: tuple[tuple[str, str], ...]
     """The parameters of the experiment, by name."""
-    sheets: tuple[Sheet, ...]
+    sheets: tuple[FigureTable, ...]
     claims: tuple[PublishedClaim, ...]
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()

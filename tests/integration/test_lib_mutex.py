@@ -105,7 +105,7 @@ def took(lock: Reference, order: Random) -> list[bool]:
         except StopIteration:
             found[place] = True
             del calls[place]
-        except dios.Conflict:
+        except (dios.Busy, dios.Conflict):
             del calls[place]
     return found
 

@@ -90,7 +90,7 @@ def test_another_finds_it_by_name(node: dios.Node, group: dios.Group, service: S
     assert open_service(node, group, service.name).places() == places(acceptor)
     anywhere = open_service(node, None, service.name)
     assert anywhere.places() == places(acceptor)
-    with pytest.raises(dios.InvalidError, match="in which group"):
+    with pytest.raises(dios.InvalidError, match="give the group of the service"):
         anywhere.listen("127.0.0.1:0")
     with pytest.raises(dios.UnreachableError, match="no such service"):
         open_service(node, node.create_group(), service.name)

@@ -301,7 +301,7 @@ def test_second_node_on_the_same_data(tmp_path: Path) -> None:
     """A second node on the same directory is refused, and the first goes on."""
     node = NodeProcess(tmp_path / "data", pool_size="0")
     try:
-        with pytest.raises(AssertionError, match="runs on"):
+        with pytest.raises(AssertionError, match="already runs in"):
             NodeProcess(tmp_path / "data", pool_size="0")
         node.client().close()
     finally:

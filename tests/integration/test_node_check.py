@@ -52,7 +52,7 @@ def one_extent(data: Path) -> Path:
 def test_a_killed_node_is_whole(crashed: Path) -> None:
     """After a kill the check finds every object whole, says so, and ends with 0."""
     told = somebody(crashed, "a").types("dios-node check --data", str(crashed)).stdout
-    assert "is there and whole" in told
+    assert "is there and intact" in told
     checked = json.loads(somebody(crashed, "b").types("dios-node check --json --data", str(crashed)).stdout)
     assert checked["ok"]
     assert not [each for each in checked["findings"] if each["level"] == "damage"]

@@ -19,14 +19,14 @@ SIZE = 200_000
 ATTEMPTS = """
 import ctypes, fcntl, gc, mmap, os, sys
 import dios
-from dios.client.buffers import Memory
+from dios.client.buffers import MappedMemory
 
 with dios.connect() as node:
     request = node.inputs[0].read(dios.ANY)
     with request:
         view = request.view
         assert bytes(view[:4]) == b"good"
-        (memory,) = [each for each in gc.get_objects() if isinstance(each, Memory) and each._fd >= 0]
+        (memory,) = [each for each in gc.get_objects() if isinstance(each, MappedMemory) and each._fd >= 0]
         fd = memory._fd
         libc = ctypes.CDLL(None, use_errno=True)
         def checked(result):

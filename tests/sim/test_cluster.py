@@ -105,7 +105,8 @@ def test_broken_core_is_caught(
 def test_failing_seed_says_how_to_repeat_it() -> None:
     """A failing seed prints the command that repeats it, and the command fails, too."""
     code = (
-        "import sys; from dios.core.calls import lifecycle; lifecycle._tell_parent = lambda step, task: None;"
+        "import sys; from dios.core.calls import lifecycle;"
+        "lifecycle._notify_parent = lambda step, task: None;"
         "from dios.sim.__main__ import main; sys.argv[1:] = ['--cluster', '--seeds', '60']; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

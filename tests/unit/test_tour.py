@@ -47,7 +47,7 @@ def test_the_steps_follow_each_other_in_the_code() -> None:
         ("dios/host/peers/links.py", "dios.host.peers.receiving"),
         ("dios/core/remote/cluster_events.py", "serving.serve"),
         ("dios/core/remote/serving.py", "requests.is_new"),
-        ("dios/host/peers/remote_answers.py", "dcp.Reply"),
+        ("dios/host/peers/remote_answers.py", "dcp.PeerReply"),
     ]
     broken = [(path, word) for path, word in links if word not in (root / path).read_text()]
     assert not broken

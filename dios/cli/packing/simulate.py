@@ -81,7 +81,7 @@ class PackingRun(NamedTuple):
     simulation: Simulation
 
 
-class Scene(NamedTuple):
+class PackingScenario(NamedTuple):
     """The arguments of a simulation: the data centre, and the jobs of each seed."""
 
     make: Callable[[], Datacenter]
@@ -155,7 +155,7 @@ def _scene(
     seed: list[int] | None,
     instants: int | None,
     jobs: Path | None,
-) -> Scene:
+) -> PackingScenario:
     """Return the arguments given by the options. Raise ``ValueError`` for an invalid option."""
     from dios.packer.baselines import POLICIES as KNOWN  # noqa: PLC0415 - needs an extra
     from dios.packer.datacenter import Datacenter  # noqa: PLC0415 - needs an extra
@@ -202,10 +202,10 @@ def _scene(
         )
 
     make()
-    return Scene(make, sources, chosen, length, begin, about)
+    return PackingScenario(make, sources, chosen, length, begin, about)
 
 
-def _play(scene: Scene) -> tuple[list[PackingRun], bool]:
+def _play(scene: PackingScenario) -> tuple[list[PackingRun], bool]:
     """Simulate every seed. Return the simulations so far, and True if interrupted."""
     from dios.packer.simulate import Simulation, warm_up  # noqa: PLC0415 - needs an extra
 
@@ -242,7 +242,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _summary(
-    scene: Scene, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
+    scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
 ) -> dict[str, object]:
     return {
         "setting": dict(scene.about),
@@ -261,7 +261,7 @@ def _summary(
     }
 
 
-def _tell(scene: Scene, found: list[tuple[int | None, list[PolicySummary]]]) -> None:
+def _tell(scene: PackingScenario, found: list[tuple[int | None, list[PolicySummary]]]) -> None:
     """Show a line per policy with the median over seeds, and the tasks of each seed if there are several."""
     facts(scene.about)
     if not found:

@@ -10,7 +10,7 @@ from dios import limits
 from dios.ids import NodeId
 
 
-class Spreading:
+class Dissemination:
     """The nodes with unsent news, and the number of sends left for each."""
 
     __slots__ = ("_left",)

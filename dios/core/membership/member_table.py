@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership.dissemination import Spreading
+from dios.core.membership.dissemination import Dissemination
 from dios.ids import NodeId
 from dios.wire.gossip import MemberRow
 from dios.wire.types import NodeStatus
@@ -44,7 +44,7 @@ class Change(Struct, frozen=True):
     restarted: bool = False
 
 
-class Standing(Struct):
+class MemberRecord(Struct):
     """The own evidence about another node, which is never sent. Times are ticks of the own clock."""
 
     proven: int = -1  # the highest epoch that the node itself stated
@@ -57,7 +57,7 @@ class Standing(Struct):
     relay: NodeId = NodeId(0)  # the last relay that reached it
 
 
-class Findings(Struct):
+class TableChanges(Struct):
     """The results of merging rows into the table."""
 
     changed: list[Change] = field(default_factory=list)
@@ -83,11 +83,11 @@ class MemberTable:
         self.own = own
         self.rows: Final[dict[NodeId, MemberRow]] = {}
         self.forgotten: Final[dict[NodeId, None]] = dict.fromkeys(forgotten[: limits.NODES_FORGOTTEN_MAX])
-        self.spreading: Final = Spreading()
+        self.spreading: Final = Dissemination()
         self.grace_ns = 0  # no node is declared dead before this moment
-        self._standings: Final[dict[NodeId, Standing]] = {}
+        self._standings: Final[dict[NodeId, MemberRecord]] = {}
 
-    def standing(self, node: NodeId) -> Standing | None:
+    def standing(self, node: NodeId) -> MemberRecord | None:
         """Return the own evidence about a node, or None if it is not in the table."""
         return self._standings.get(node)
 
@@ -97,7 +97,7 @@ class MemberTable:
         return None if row is None else row.status
 
     # -- statements ---------------------------------------------------------------------------------
-    def merge(self, now: int, row: MemberRow, found: Findings, *, first_hand: bool) -> None:
+    def merge(self, now: int, row: MemberRow, found: TableChanges, *, first_hand: bool) -> None:
         """Merge a received row; ``first_hand`` if it is the sender's own row."""
         if row.node == self.own.node:
             self._merge_own(row, found)
@@ -107,7 +107,7 @@ class MemberTable:
         held = self.rows.get(row.node)
         if held is None:
             if not _is_implausible(row, 0, 0) and self._make_room(row):
-                self._standings[row.node] = Standing(proven=row.epoch if first_hand else -1)
+                self._standings[row.node] = MemberRecord(proven=row.epoch if first_hand else -1)
                 self._store(now, row, found)
             return
         standing = self._standings[row.node]
@@ -123,7 +123,7 @@ class MemberTable:
             self._store(now, row, found)
 
     def _same_epoch(
-        self, now: int, held: MemberRow, row: MemberRow, found: Findings, *, first_hand: bool
+        self, now: int, held: MemberRow, row: MemberRow, found: TableChanges, *, first_hand: bool
     ) -> None:
         if _is_implausible(row, held.incarnation, held.version):
             return
@@ -148,7 +148,7 @@ class MemberTable:
             standing.suspected_ns + _SHORT_SUSPICION_NS, self.grace_ns
         )
 
-    def _merge_own(self, row: MemberRow, found: Findings) -> None:
+    def _merge_own(self, row: MemberRow, found: TableChanges) -> None:
         own = self.own
         if row.epoch != own.epoch:
             found.denied = found.denied or row.epoch > own.epoch
@@ -186,7 +186,7 @@ class MemberTable:
         self._standings.pop(node, None)
         self.spreading.drop(node)
 
-    def _store(self, now: int, row: MemberRow, found: Findings, *, soon: bool = False) -> None:
+    def _store(self, now: int, row: MemberRow, found: TableChanges, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
         self.rows[row.node] = row
         restarted = held is not None and held.epoch != row.epoch
@@ -216,7 +216,7 @@ class MemberTable:
             standing.heard_ns = now
             standing.until_ns = max(standing.until_ns, now + _SUSPICION_NS)
 
-    def connect(self, now: int, node: NodeId, found: Findings) -> None:
+    def connect(self, now: int, node: NodeId, found: TableChanges) -> None:
         """Note a new connection to the node, which makes it alive here in spite of other statements."""
         standing = self._standings[node]
         standing.connected = True
@@ -227,7 +227,7 @@ class MemberTable:
             self.rows[node] = replace(row, status=NodeStatus.ALIVE)
             found.changed.append(Change(self.rows[node], row.status))
 
-    def suspect(self, now: int, node: NodeId, found: Findings, *, soon: bool = False) -> None:
+    def suspect(self, now: int, node: NodeId, found: TableChanges, *, soon: bool = False) -> None:
         """Suspect the node on this node's own evidence; ``soon`` for a shorter suspicion."""
         row = self.rows[node]
         if row.status is NodeStatus.ALIVE:
@@ -244,7 +244,7 @@ class MemberTable:
             if row.status is NodeStatus.SUSPECT
         ]
 
-    def expire(self, now: int, found: Findings) -> None:
+    def expire(self, now: int, found: TableChanges) -> None:
         """Declare the suspects dead whose time is over."""
         for until, node in self.suspects():
             if until <= now:
@@ -257,7 +257,7 @@ class MemberTable:
             standing = self._standings[node]
             standing.until_ns = max(standing.until_ns, until)
 
-    def forget(self, node: NodeId, found: Findings) -> None:
+    def forget(self, node: NodeId, found: TableChanges) -> None:
         """Remove the node for good, and ignore later statements about it."""
         if node in self.forgotten or len(self.forgotten) >= limits.NODES_FORGOTTEN_MAX:
             return

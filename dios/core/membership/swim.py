@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership.member_table import Change, Findings, MemberTable
+from dios.core.membership.member_table import Change, MemberTable, TableChanges
 from dios.core.membership.probes import Probe, Probes
 from dios.ids import NodeId
 from dios.wire import gossip
@@ -201,15 +201,15 @@ class Membership:
         return self._end(now, decision, found)
 
     # -- one call -----------------------------------------------------------------------------------
-    def _begin(self, now: int) -> tuple[Decision, Findings]:
+    def _begin(self, now: int) -> tuple[Decision, TableChanges]:
         if self._next is not None and now - self._next > _STALL_NS:
             # This node was frozen or starved: the missing answers may be waiting in its own sockets.
             self._probes.open.clear()
             self._table.spare(now + _SUSPECTED_NS)
             self._round_ns = now
-        return Decision(), Findings()
+        return Decision(), TableChanges()
 
-    def _end(self, now: int, decision: Decision, found: Findings) -> Decision:
+    def _end(self, now: int, decision: Decision, found: TableChanges) -> Decision:
         for node in dict.fromkeys(found.suspected):
             if self._table.status(node) is NodeStatus.SUSPECT:
                 # Each node that learns of the suspicion informs the suspect: one answer is enough to deny it.
@@ -272,7 +272,7 @@ class Membership:
             self._table_ns = now + _TABLE_NS
             decision.send.append((self._probes.pick(alive, 1)[0], self._full_table(answer=True)))
 
-    def _check_probes(self, now: int, decision: Decision, found: Findings) -> None:
+    def _check_probes(self, now: int, decision: Decision, found: TableChanges) -> None:
         for node, probe in list(self._probes.open.items()):
             if self._table.status(node) is not NodeStatus.ALIVE:
                 del self._probes.open[node]
@@ -334,7 +334,7 @@ class Membership:
             self.heard(now, message.subject)
 
     def _correct_sender(
-        self, sender: NodeId, message: GossipMessage, decision: Decision, found: Findings
+        self, sender: NodeId, message: GossipMessage, decision: Decision, found: TableChanges
     ) -> None:
         """Send the sender news if it is wrong about this node, or if it is suspect or dead here.
 

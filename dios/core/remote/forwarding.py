@@ -164,7 +164,7 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
         target = cast("Proxy", reference.object)
         target.ends[reference.id] = call.mode
         step.emit(
-            effects.AnswerAttachAway(
+            effects.AnswerAttachRemote(
                 task.id, row.seq, target.id, call.mode, answer.ring_bytes, target.home, then.request
             )
         )

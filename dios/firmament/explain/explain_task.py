@@ -26,7 +26,7 @@ from dios.firmament.network.export import VertexNames
 from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.task_rows import CONTINUE, UNSCHEDULED
 from dios.firmament.network.vertices import SINK, VertexKind, Vertices
-from dios.firmament.policies.gangs import GangBook, needed
+from dios.firmament.policies.gangs import GangTable, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.round_maker import TrialRound
 
@@ -72,7 +72,7 @@ def _duration_text(seconds: float) -> str:
 
 
 def explain_left_out(
-    state: ClusterState, gangs: GangBook, task: int, number: int, model: str, turn: str
+    state: ClusterState, gangs: GangTable, task: int, number: int, model: str, turn: str
 ) -> Explanation:
     """Explain why a task does not take part: its turn, a gang without room, or too many other misfits.
 

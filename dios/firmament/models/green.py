@@ -33,7 +33,7 @@ from dios.firmament.models.cost_terms import (
     open_machines,
     roomy,
 )
-from dios.firmament.models.green_power import PowerBook
+from dios.firmament.models.green_power import PowerTable
 from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
 
 
@@ -144,7 +144,7 @@ class GreenModel(BaseModel):
             raise BadModelError(f"model green: objective is {objective!r}; it must be energy or performance")
         self.objective, self.few = objective, few
         self.discount, self.margin, self.runtime, self.patient = discount, margin, runtime, patient
-        self.power = PowerBook()
+        self.power = PowerTable()
         self._identifiers: Ints = np.zeros(0, np.int64)
         """By task row: the identifier of the task that the two next columns describe."""
         self._asked_bits: Ints = np.zeros(0, np.int64)

@@ -72,7 +72,7 @@ ORDINARY: Final = Power(80.0, 200.0, 12)
 """The figures for a type without any."""
 
 
-class PowerBook:
+class PowerTable:
     """The figures of each type of machine, and the measured power of task classes on each type."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class GangChoice:
     """Gangs that wait; tasks of theirs that still run after a loss have to stop."""
 
 
-class GangBook:
+class GangTable:
     """Gangs that found no room, and the pause of each."""
 
     def __init__(self, settings: SchedulerSettings) -> None:

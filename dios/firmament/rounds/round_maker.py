@@ -22,7 +22,7 @@ from dios.firmament.policies.evict import make_room, spare
 from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
-from dios.firmament.policies.gangs import GangBook, GangChoice, needed
+from dios.firmament.policies.gangs import GangChoice, GangTable, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Delta, Fault, Round
@@ -58,7 +58,7 @@ class RoundMaker:
         settings: SchedulerSettings,
         network: FlowNetwork,
         restrictions: Restrictions,
-        gangs: GangBook,
+        gangs: GangTable,
         fair_queue: TaskFairQueue | None,
     ) -> None:
         self._state = state

@@ -21,7 +21,7 @@ ANSWER_EFFECTS: Final = (
     fx.AnswerAttach,
     fx.AnswerLog,
     fx.AnswerReceived,
-    fx.AnswerAttachAway,
+    fx.AnswerAttachRemote,
 )
 CONTENT_EFFECTS: Final = (
     fx.AnswerRead,

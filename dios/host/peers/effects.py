@@ -82,7 +82,7 @@ class PeerEffects:
             answered = answer_received(self._buffers, effect, payload_of(effect.payload))
             self._outbox.reply_and_close(effect.task, effect.seq, answered.result, answered.fds)
 
-        def attach_away(effect: fx.AnswerAttachAway) -> None:
+        def attach_away(effect: fx.AnswerAttachRemote) -> None:
             if not self._links.is_up(effect.node):
                 raise UnreachableError("cannot attach to the stream: its node cannot be reached now")
             result, fds = self._between.fetch(effect, self._taker(effect.task))
@@ -91,7 +91,7 @@ class PeerEffects:
         found: dict[type, Callable[..., BackgroundWork | None]] = {  # type: ignore[explicit-any] # each takes its own key's type
             fx.Send: send,
             fx.AnswerReceived: received,
-            fx.AnswerAttachAway: attach_away,
+            fx.AnswerAttachRemote: attach_away,
             fx.OpenRemoteTask: self.open_deputy,
             fx.CloseRemoteTask: self.close_deputy,
             fx.Contact: self.contact,

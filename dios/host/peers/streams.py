@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import trio
 
 from dios import limits
-from dios.core.effects import AnswerAttachAway
+from dios.core.effects import AnswerAttachRemote
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.host.bandwidth.rates import Rates
 from dios.host.peers.link import PeerSession
@@ -99,7 +99,7 @@ class RemoteStreams:
         self._pump(kept.end, sock, session, kept.taker)
 
     # -- the node whose task took an end ---------------------------------------------------------------
-    def fetch(self, effect: AnswerAttachAway, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
+    def fetch(self, effect: AnswerAttachRemote, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
         """Create a ring for the local task ``taker``, and connect for the stream's bytes.
 
         Return the task's end: the reply and four descriptors, which the caller closes. Raise LimitError,

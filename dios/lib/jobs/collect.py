@@ -75,7 +75,7 @@ def add_columns(totals: dict[Key, int], keys: list[Key], values: list[int]) -> N
         dict.update(totals, zip(keys, map(add, values, map(totals.get, keys, repeat(0))), strict=True))
 
 
-class Listed:
+class ListCollector:
     """A collector that lists the values of each key, and combines them when there are many and at the end."""
 
     def __init__(self, combine: Reduce) -> None:
@@ -117,7 +117,7 @@ class Listed:
         ]
 
 
-class Loose:
+class PlainCollector:
     """A collector that combines nothing and keeps pairs in order."""
 
     def __init__(self) -> None:
@@ -157,5 +157,5 @@ def collector_for(functions: Functions) -> Collector:
     if functions.sums:
         return Sums()
     if functions.combine is not None:
-        return Listed(functions.combine)
-    return Loose()
+        return ListCollector(functions.combine)
+    return PlainCollector()

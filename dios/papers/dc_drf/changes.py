@@ -10,7 +10,7 @@ from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.generate_demands import Csr
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Clouds, clock_for, exact_s
 from dios.papers.dc_drf.deadlines import NOTES
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.plotting import Lines
 
 INTERVALS: Final = 90
@@ -63,7 +63,7 @@ def figure_11(clouds: Clouds) -> Figure:
             ("demands", "5 % of the tenants change by up to 5 % in each interval"),
         ),
         sheets=(
-            Sheet(
+            FigureTable(
                 "By phase; medians and maxima of its second half",
                 (
                     *("intervals", "deadline, ms", "epsilon", "first epsilon", "largest epsilon"),

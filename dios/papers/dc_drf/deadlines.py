@@ -10,7 +10,7 @@ from dios.fairness.allocation import Allocation, Floats
 from dios.fairness.dc_drf.allocator import DcDrf
 from dios.papers.dc_drf.algorithm_1 import RoundTimes, extrapolate
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance, clock_for, exact_s
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.plotting import Lines
 
 PARTS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0)
@@ -126,9 +126,9 @@ def figure_8(clouds: Clouds) -> Figure:
     )
 
 
-def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tuple[Sheet, ...]:
+def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tuple[FigureTable, ...]:
     return (
-        Sheet(
+        FigureTable(
             "DC-DRF and sDC-DRF compared with exact shares",
             (
                 *("configuration", "deadline, ms", "of exact time", "epsilon", "rounds", "utilisation"),
@@ -136,7 +136,7 @@ def _sheets(rows: list[tuple[Cell, ...]], stopped: list[tuple[Cell, ...]]) -> tu
             ),
             rows,
         ),
-        Sheet(
+        FigureTable(
             "Algorithm 1 stopped early, one thread",
             (
                 *("configuration", "CPU time, s", "of its own time", "rounds", "utilisation"),

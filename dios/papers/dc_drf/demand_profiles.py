@@ -9,7 +9,7 @@ import numpy as np
 from dios.papers.dc_drf.algorithm_1 import extrapolate, run
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, PROFILES, Cloud, Clouds, Distance, exact_s
 from dios.papers.dc_drf.deadlines import NOTES, steady_state
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.plotting import Lines
 
 RATIO: Final = 10
@@ -53,7 +53,7 @@ def figure_3(clouds: Clouds) -> Figure:
         quick=clouds.size.quick,
         setting=(*clouds.setting(), ("time", "CPU time of one thread")),
         sheets=(
-            Sheet(
+            FigureTable(
                 "By profile",
                 (
                     *("profile", "demands", "rounds", "Algorithm 1, s", "rounds timed"),
@@ -61,7 +61,7 @@ def figure_3(clouds: Clouds) -> Figure:
                 ),
                 by_profile,
             ),
-            Sheet(
+            FigureTable(
                 "By size, profile G0",
                 ("resources", "tenants : resources", "rounds", "Algorithm 1, s", "exact by events, s"),
                 [tuple(row) for row in by_size],
@@ -176,7 +176,7 @@ def figure_7(clouds: Clouds) -> Figure:
             ("deadline", f"{DEADLINE:.0%} of the time of all rounds with epsilon 0, CPU time of one thread"),
         ),
         sheets=(
-            Sheet(
+            FigureTable(
                 "Compared with exact shares",
                 (
                     *("profile", "deadline, ms", "epsilon", "rounds, exact", "rounds", "fraction of exact"),

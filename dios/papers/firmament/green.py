@@ -13,7 +13,7 @@ from dios.firmament.cluster.columns import Floats
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.models.random_fit import RandomFitModel
-from dios.papers.figures import Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.figures import Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.papers.firmament.green_lab import GreenRun, GreenSetup, batch_jobs, run
 from dios.plotting import Lines
 
@@ -122,7 +122,7 @@ def figure_8_5(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
     )
 
 
-def _sheet_8_5(labs: dict[str, GreenRun], steps: int) -> Sheet:
+def _sheet_8_5(labs: dict[str, GreenRun], steps: int) -> FigureTable:
     rows: list[tuple[str | int | float, ...]] = []
     for name, lab in labs.items():
         throughput = float(np.mean(lab.served[:steps]))
@@ -155,7 +155,7 @@ def _sheet_8_5(labs: dict[str, GreenRun], steps: int) -> Sheet:
         "migrated",
         "stopped",
     )
-    return Sheet("Four approaches on the same work", columns, rows)
+    return FigureTable("Four approaches on the same work", columns, rows)
 
 
 def _claims_8_5(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedClaim, ...]:
@@ -233,7 +233,7 @@ def figure_8_6(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
         seed,
         quick,
         (("load", f"a day in {steps} s, at most {load.max():,.0f} requests/s"), ("seed", str(seed))),
-        (Sheet("The service alone", columns, rows),),
+        (FigureTable("The service alone", columns, rows),),
         _claims_8_6(labs[0], labs[1], load),
         (
             Lines("8.6a", "Figure 8.6a: power above idle", "seconds", "W above idle", power),

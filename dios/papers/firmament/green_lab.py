@@ -24,7 +24,7 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.models.green import GreenModel, ServiceScaler, first_to_stop
-from dios.firmament.models.green_power import MACHINES, Power, PowerBook
+from dios.firmament.models.green_power import MACHINES, Power, PowerTable
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
@@ -149,7 +149,7 @@ class _GreenSimulation:
     def __init__(self, setup: GreenSetup, jobs: Sequence[BatchJob]) -> None:
         self.green_run = GreenRun(setup)
         model = setup.model()
-        self._power: PowerBook | None = model.power if isinstance(model, GreenModel) else None
+        self._power: PowerTable | None = model.power if isinstance(model, GreenModel) else None
         self._scheduler = FlowScheduler(model)
         self._types: dict[int, Power] = {}
         for machine in machines():

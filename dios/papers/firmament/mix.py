@@ -25,9 +25,9 @@ from dios.firmament.simulate.world import TaskRecord
 from dios.papers.figures import (
     PERCENTILE_COLUMNS,
     Figure,
+    FigureTable,
     ProgressCallback,
     PublishedClaim,
-    Sheet,
     mean,
     median,
     percentile,
@@ -144,7 +144,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
             for name, values in series.items()
         ]
         title = f"({letter}) {place}: run time / ideal run time"
-        sheets.append(Sheet(title, ("workload", "scheduler", *PERCENTILE_COLUMNS), rows))
+        sheets.append(FigureTable(title, ("workload", "scheduler", *PERCENTILE_COLUMNS), rows))
         pictures.append(Boxes(f"8.1{letter}", f"Figure 8.1{letter}: {place}", "run time / ideal", groups))
         claims += _claims_8_1(f"Figure 8.1{letter}", groups)
     near = [value for program in IO_PROGRAMS for value in pictures[1].groups[program][COCO]]
@@ -262,7 +262,7 @@ def figure_8_2(runs: MixRuns) -> Figure:
         runs.seed,
         runs.quick,
         runs.setting(),
-        (Sheet("Run time / ideal of mem_stream, L3-fit, by the minute of its end", columns, rows),),
+        (FigureTable("Run time / ideal of mem_stream, L3-fit, by the minute of its end", columns, rows),),
         claims,
         (picture,),
         _NOTES,
@@ -305,7 +305,11 @@ def figure_8_3(runs: MixRuns) -> Figure:
         runs.seed,
         runs.quick,
         runs.setting(),
-        (Sheet("Seconds of waiting, SRG cluster", ("workload", "scheduler", *PERCENTILE_COLUMNS), rows),),
+        (
+            FigureTable(
+                "Seconds of waiting, SRG cluster", ("workload", "scheduler", *PERCENTILE_COLUMNS), rows
+            ),
+        ),
         claims,
         (Boxes("8.3", "Figure 8.3: waiting, SRG cluster", "seconds", groups, log=True),),
         (*_NOTES, "Only tasks that ran to their end are counted."),
@@ -360,7 +364,7 @@ def figure_8_4(runs: MixRuns) -> Figure:
         runs.seed,
         runs.quick,
         runs.setting(),
-        (Sheet("Cycles per instruction, SRG cluster", ("scheduler", *PERCENTILE_COLUMNS), rows),),
+        (FigureTable("Cycles per instruction, SRG cluster", ("scheduler", *PERCENTILE_COLUMNS), rows),),
         claims,
         (Lines("8.4", "Figure 8.4: SRG cluster", "cycles per instruction", "fraction of tasks", curves),),
         _NOTES,

@@ -20,7 +20,7 @@ from dios.firmament.simulate.outcome import SimulationOutcome
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
 from dios.firmament.solvers import FlowProblem, solve
-from dios.papers.figures import Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.figures import Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.plotting import Lines, distribution
 
 _TINY: Final = FlowProblem(*(np.array(each, np.int64) for each in ([1, -1], [0], [1], [0], [1], [1])))
@@ -165,7 +165,7 @@ def _title(letters: str, one: SolverTimes) -> str:
     return f"({letters}) {one.scale.machines:,} machines"
 
 
-def _sheet(letters: str, one: SolverTimes, machines: int) -> Sheet:
+def _sheet(letters: str, one: SolverTimes, machines: int) -> FigureTable:
     columns = ("solver", "rounds", "mean, ms", "median, ms", "90 %, ms", "99 %, ms", "max, ms")
     rows = [
         (name, *_line(values)) for name, values in {**one.seconds, "ours, whole round": one.whole}.items()
@@ -178,7 +178,7 @@ def _sheet(letters: str, one: SolverTimes, machines: int) -> Sheet:
         )
         for name, (mean, p90, p99) in THESIS[machines].items()
     ]
-    return Sheet(_title(letters, one), columns, rows)
+    return FigureTable(_title(letters, one), columns, rows)
 
 
 def _picture(letters: str, one: SolverTimes) -> Lines:

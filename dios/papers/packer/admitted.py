@@ -9,7 +9,7 @@ import numpy as np
 
 from dios.packer.job.ti_mra import Floats
 from dios.packer.simulate import PolicySummary
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.packer.runs import (
     CALM,
     FAMILY,
@@ -29,14 +29,14 @@ RESOURCES: Final = ("CPU", "memory", "disk write", "disk read", "bandwidth")
 OTHERS: Final = (("tetris", "Tetris"), ("slots", "slots"))
 
 
-def by_seed(runs: PackerRuns, mbps: float, of: Callable[[PolicySummary], float], what: str) -> Sheet:
+def by_seed(runs: PackerRuns, mbps: float, of: Callable[[PolicySummary], float], what: str) -> FigureTable:
     """Return the table of every policy and every seed, in percent."""
     rows: list[tuple[Cell, ...]] = []
     for name in NAMES:
         found = [100.0 * value for value in runs.over_seeds(mbps, name, of)]
         rows.append((name, median(found), *found))
     seeds = tuple(f"seed {seed}" for seed in runs.seeds())
-    return Sheet(f"{what}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
+    return FigureTable(f"{what}, %, median edge of {mbps:g} Mbit/s", ("policy", "median", *seeds), rows)
 
 
 def as_published(
@@ -142,7 +142,7 @@ def figure_4(runs: PackerRuns) -> Figure:
         quick=runs.scope.quick,
         setting=runs.setting(),
         sheets=(
-            Sheet(
+            FigureTable(
                 f"Demand of tasks, mean of instants, %, {PRESSURE:g} Mbit/s; and reserved amounts",
                 ("seed", "policy", *RESOURCES, "CPU reserved", "bandwidth reserved"),
                 rows,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from dios.packer.simulate import PolicySummary
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.packer.runs import FAMILY, NAMES, NOTES, PAPER, PRESSURE, PackerRuns, percent
 from dios.plotting import Boxes
 
@@ -37,8 +37,8 @@ def figure_6(runs: PackerRuns) -> Figure:
         quick=runs.scope.quick,
         setting=(*runs.setting(), ("machine", machine)),
         sheets=(
-            Sheet("CPU time for a job, ms, the median over the seeds", ("policy", *columns), rows),
-            Sheet("Every seed, ms", ("seed", "policy", "median", "95th percentile", "mean"), each),
+            FigureTable("CPU time for a job, ms, the median over the seeds", ("policy", *columns), rows),
+            FigureTable("Every seed, ms", ("seed", "policy", "median", "95th percentile", "mean"), each),
         ),
         claims=tuple(_claims(runs)),
         pictures=(Boxes("6", "CPU time for a job, mean of each seed", "ms", values),),

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.packer.runs import (
     CALM,
     FAMILY,
@@ -47,13 +47,15 @@ def figure_time(runs: PackerRuns) -> Figure:
             one, two = (runs.over_seeds(mbps, name, tasks) for name in (peaks, time))
             gains = runs.relative_gains(mbps, time, peaks, tasks)
             rows.append((score, 100 * median(one), 100 * median(two), percent(gains)))
-        sheets.append(Sheet(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
+        sheets.append(FigureTable(f"Admitted tasks, %, {mbps:g} Mbit/s, median seed", KNOWING, rows))
         comparisons: list[tuple[Cell, ...]] = [
             (score, *(percent(runs.relative_gains(mbps, score, other, tasks)) for other in ALIKE))
             for score in SCORES
         ]
         columns = ("score", *(f"compared with {other}" for other in ALIKE))
-        sheets.append(Sheet(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, comparisons))
+        sheets.append(
+            FigureTable(f"Scores with the same knowledge of time, {mbps:g} Mbit/s", columns, comparisons)
+        )
     sheets.append(_without_links(runs))
     return Figure(
         number="time",
@@ -70,14 +72,14 @@ def figure_time(runs: PackerRuns) -> Figure:
     )
 
 
-def _without_links(runs: PackerRuns) -> Sheet:
+def _without_links(runs: PackerRuns) -> FigureTable:
     """Return the table of Tetris as published: it checks no path and guarantees no bandwidth."""
     rows: list[tuple[Cell, ...]] = []
     for seed in runs.seeds():
         literal = runs.seed_run(seed, PRESSURE).policies["literal"].summary.tasks
         rows.append((seed, 100 * literal, *(100 * part for part in runs.without_links(seed))))
     columns = ("seed", "literal", "Tetris, peaks, no links", "Tetris, over time, no links")
-    return Sheet(f"Admitted tasks if Tetris ignores links, %, {PRESSURE:g} Mbit/s", columns, rows)
+    return FigureTable(f"Admitted tasks if Tetris ignores links, %, {PRESSURE:g} Mbit/s", columns, rows)
 
 
 def _claims(runs: PackerRuns) -> list[PublishedClaim]:
@@ -164,8 +166,8 @@ def figure_bandwidth(runs: PackerRuns) -> Figure:
         quick=runs.scope.quick,
         setting=runs.setting(),
         sheets=(
-            Sheet("Admitted tasks, %, median seed", ("policy", *columns), rows),
-            Sheet("Every seed, %", ("seed", "policy", *columns), each),
+            FigureTable("Admitted tasks, %, median seed", ("policy", *columns), rows),
+            FigureTable("Every seed, %", ("seed", "policy", *columns), each),
         ),
         claims=tuple(_claims_bandwidth(runs)),
         pictures=(

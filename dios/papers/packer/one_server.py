@@ -18,7 +18,7 @@ from dios.packer.job.ti_mra import Floats, TiMra
 from dios.packer.policies import LITERAL
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.simulate import JOBS_EACH
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, PackerRuns
 from dios.plotting import Lines
 
@@ -215,7 +215,9 @@ def figure_7(servers: BusiestServers) -> Figure:
         seed=servers.runs.seed,
         quick=servers.runs.scope.quick,
         setting=servers.setting(),
-        sheets=(Sheet("All tasks that send from the server; a moment is a step of a task", columns, rows),),
+        sheets=(
+            FigureTable("All tasks that send from the server; a moment is a step of a task", columns, rows),
+        ),
         claims=(
             PublishedClaim(
                 "section III-B, Figure 7",
@@ -311,7 +313,7 @@ def figure_8(servers: BusiestServers) -> Figure:
         seed=servers.runs.seed,
         quick=servers.runs.scope.quick,
         setting=servers.setting(),
-        sheets=(Sheet("The server's link in each seed, means over steps", columns, rows),),
+        sheets=(FigureTable("The server's link in each seed, means over steps", columns, rows),),
         claims=(
             PublishedClaim(
                 "section III-B, Figure 8",

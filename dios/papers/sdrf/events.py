@@ -10,7 +10,7 @@ import numpy as np
 from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.trace import FairTrace
 from dios.fairness.trace_report import delta_text, run_mechanism
-from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, SdrfScope
 from dios.papers.sdrf.tree_replay import TreeReplay, replay
 from dios.plotting import Lines
@@ -49,7 +49,7 @@ def figure_7(months: Months) -> Figure:
         quick=scope.quick,
         setting=months.setting(),
         sheets=(
-            Sheet(
+            FigureTable(
                 f"Events, seed {months.seed}",
                 ("R", "delta", "decisions", "events", "per 1,000 decisions"),
                 [
@@ -103,7 +103,7 @@ def _count(trace: FairTrace, level: float, delta: float) -> EventCounts:
     return EventCounts(int(order.size), events)
 
 
-def _every_seed(months: Months) -> Sheet:
+def _every_seed(months: Months) -> FigureTable:
     """Return the table of the paper's two numbers for every month."""
     scope = months.scope
     rows: list[tuple[Cell, ...]] = []
@@ -114,10 +114,10 @@ def _every_seed(months: Months) -> Sheet:
             each = _count(trace, HALF, delta)
             rows.append((seed, f"{HALF:.0%}", delta_text(delta), *each, each.per_thousand))
     columns = ("seed", "R", "delta", "decisions", "events", "per 1,000 decisions")
-    return Sheet("Every seed at the heaviest load", columns, rows)
+    return FigureTable("Every seed at the heaviest load", columns, rows)
 
 
-def _literal(months: Months, trace: FairTrace) -> Sheet:
+def _literal(months: Months, trace: FairTrace) -> FigureTable:
     """Return the table of equation 14 as printed, replayed in plain Python."""
     rows: list[tuple[Cell, ...]] = []
     for level, delta in months.scope.literal:
@@ -131,7 +131,7 @@ def _literal(months: Months, trace: FairTrace) -> Sheet:
             )
         )
     columns = ("R", "delta", "decisions", "events", "per 1,000 decisions", "waiting users, mean")
-    return Sheet(f"By equation 14 as printed, seed {months.seed}", columns, rows)
+    return FigureTable(f"By equation 14 as printed, seed {months.seed}", columns, rows)
 
 
 def _tell(progress: ProgressCallback, what: str, done: int) -> None:

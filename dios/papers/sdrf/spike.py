@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.simulate import simulate
-from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.plotting import Lines
 
 MICRO: Final = 1_000_000
@@ -72,7 +72,7 @@ def figure_4(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure:
             ("delta", "1 - 1e-6 for SDRF"),
         ),
         sheets=(
-            Sheet(
+            FigureTable(
                 "After the spike",
                 ("mechanism", "share of A, 3 h", "share of B, 3 h", "B finishes after, h", "A's tasks"),
                 rows,

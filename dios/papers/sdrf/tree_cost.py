@@ -15,7 +15,7 @@ import numpy as np
 from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
 from dios.fairness.trace_report import run_mechanism
-from dios.papers.figures import Cell, Figure, ProgressCallback, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.papers.sdrf.months import FAMILY, PAPER
 from dios.papers.sdrf.tree_replay import TreeReplay, replay
 
@@ -76,7 +76,7 @@ def figure_tree(seed: int, progress: ProgressCallback, *, quick: bool) -> Figure
             ("time", f"CPU time of one thread; load of the machine {_load()}"),
         ),
         sheets=(
-            Sheet(
+            FigureTable(
                 "Microseconds for one decision",
                 (
                     *("users", "decisions", "waiting, mean", "events per 1,000"),

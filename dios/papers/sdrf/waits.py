@@ -8,7 +8,7 @@ import numpy as np
 
 from dios.fairness.allocation import Floats
 from dios.fairness.trace_report import Comparison, compare, delta_text
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet, median
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
 from dios.plotting import Boxes, Dots
 
@@ -36,8 +36,8 @@ def figure_5(months: Months) -> Figure:
         quick=scope.quick,
         setting=months.setting(),
         sheets=(
-            Sheet("Reductions in percent, the median over the seeds", ("R", "delta", *COLUMNS), rows),
-            Sheet(f"Every seed, {delta_text(BEST)}", ("seed", "R", *COLUMNS), by_seed),
+            FigureTable("Reductions in percent, the median over the seeds", ("R", "delta", *COLUMNS), rows),
+            FigureTable(f"Every seed, {delta_text(BEST)}", ("seed", "R", *COLUMNS), by_seed),
             _by_sum(months),
         ),
         claims=_claims_5(months),
@@ -61,7 +61,7 @@ def _reductions(found: Comparison) -> tuple[float, ...]:
     return tuple(-100.0 * change for change in (*changes, found.wait_low, found.wait_tasks))
 
 
-def _by_sum(months: Months) -> Sheet:
+def _by_sum(months: Months) -> FigureTable:
     """Return the table for Algorithm 1's priority; it differs if share and commitment peak apart."""
     levels = (months.scope.levels[0], months.scope.levels[-1])
     rows: list[tuple[Cell, ...]] = []
@@ -71,7 +71,7 @@ def _by_sum(months: Months) -> Sheet:
             _, plain, other = months.pair(seed, level, BEST, "sum")
             rows.append((seed, f"{level:.0%}", *_reductions(compare(months.trace(seed), plain, other))))
     title = f"Every seed by the largest sum of share and commitment (Algorithm 1), {delta_text(BEST)}"
-    return Sheet(title, ("seed", "R", *COLUMNS), rows)
+    return FigureTable(title, ("seed", "R", *COLUMNS), rows)
 
 
 def _users(found: Comparison) -> float:
@@ -183,7 +183,7 @@ def figure_6(months: Months) -> Figure:
         quick=scope.quick,
         setting=months.setting(),
         sheets=(
-            Sheet(
+            FigureTable(
                 "Users compared with DRF",
                 ("seed", "fewer", "more", "equal", "largest loss, %", "completed, DRF", "completed, SDRF"),
                 rows,

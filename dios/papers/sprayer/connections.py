@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.papers.sprayer.lab.tcp import Throughput
 from dios.papers.sprayer.runs import (
     BOTH,
@@ -86,8 +86,8 @@ def figure_6b(runs: SprayerRuns) -> Figure:
         quick=runs.scope.quick,
         setting=runs.setting(),
         sheets=(
-            Sheet("Gbit/s", columns, rows),
-            Sheet(
+            FigureTable("Gbit/s", columns, rows),
+            FigureTable(
                 "The same with the workers' default priority: nice, not before everything else",
                 columns,
                 turns,
@@ -151,7 +151,7 @@ def figure_7b(runs: SprayerRuns) -> Figure:
         seed=runs.seed,
         quick=runs.scope.quick,
         setting=runs.setting(),
-        sheets=(Sheet("Gbit/s of all connections", ("flows", "steering", *PARTS, *_PRICE), rows),),
+        sheets=(FigureTable("Gbit/s of all connections", ("flows", "steering", *PARTS, *_PRICE), rows),),
         claims=tuple(_claims_7b(runs, most)),
         pictures=(_by_flows(runs, "3.7b", "Gbit/s", lambda each: each.bits_s / 1e9),),
         notes=_notes(runs),
@@ -220,7 +220,9 @@ def figure_9(runs: SprayerRuns) -> Figure:
         quick=runs.scope.quick,
         setting=runs.setting(),
         sheets=(
-            Sheet("Jain's index: 1 if all have the same throughput", ("flows", "steering", *PARTS), rows),
+            FigureTable(
+                "Jain's index: 1 if all have the same throughput", ("flows", "steering", *PARTS), rows
+            ),
         ),
         claims=(
             PublishedClaim(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -57,8 +57,8 @@ def figure_8(runs: SprayerRuns) -> Figure:
         quick=scope.quick,
         setting=runs.setting(),
         sheets=(
-            Sheet("Microseconds from sending to arrival, frames of 64 bytes", columns, rows),
-            Sheet(
+            FigureTable("Microseconds from sending to arrival, frames of 64 bytes", columns, rows),
+            FigureTable(
                 "The same frames: out of order, %, relative to the order of sending",
                 ("cycles", "steering", "after a later frame", "after three or more"),
                 order,

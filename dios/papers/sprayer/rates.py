@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dios.papers.figures import Cell, Figure, PublishedClaim, Sheet
+from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -59,7 +59,9 @@ def figure_6a(runs: SprayerRuns) -> Figure:
         "sender",
         "lost %",
     )
-    sheet = Sheet("Thousand frames of 64 bytes per second; processors of workers and sender", columns, rows)
+    sheet = FigureTable(
+        "Thousand frames of 64 bytes per second; processors of workers and sender", columns, rows
+    )
     return Figure(
         number="3.6a",
         title="Figure 3.6a: processing rate of one flow",
@@ -144,7 +146,7 @@ def figure_7a(runs: SprayerRuns) -> Figure:
         seed=runs.seed,
         quick=runs.scope.quick,
         setting=runs.setting(),
-        sheets=(Sheet("Thousand frames of 64 bytes per second", columns, rows),),
+        sheets=(FigureTable("Thousand frames of 64 bytes per second", columns, rows),),
         claims=tuple(claim for place in runs.places() for claim in _claims_7a(runs, place, most)),
         pictures=(_picture_7a(runs, most),),
         notes=NOTES,

@@ -55,7 +55,7 @@ class CertificateRole(enum.StrEnum):
     JOIN = "join"
 
 
-class Card(NamedTuple):
+class CertificateDetails(NamedTuple):
     """The content of one certificate that matters to the cluster."""
 
     role: CertificateRole
@@ -125,7 +125,7 @@ def chain_of_pem(data: bytes) -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=_CARDS_KEPT)
-def card_of(certificate: bytes) -> Card:
+def card_of(certificate: bytes) -> CertificateDetails:
     """Read one certificate; raises ProtocolError if no node could have made it."""
     try:
         read = x509.load_der_x509_certificate(certificate)
@@ -138,7 +138,9 @@ def card_of(certificate: bytes) -> Card:
     found = _LABEL.fullmatch(label)
     if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError("the certificate is not of a cluster: it has no role, or another kind of key")
-    card = Card(CertificateRole(found[1]), int(found[2], 16), str(names[0].value), key_digest(key))
+    card = CertificateDetails(
+        CertificateRole(found[1]), int(found[2], 16), str(names[0].value), key_digest(key)
+    )
     if card.role is CertificateRole.NODE and not (0 < card.number < 2**63 and is_name(card.name)):
         raise ProtocolError("the certificate is not of a cluster: a node has another kind of id and name")
     return card
@@ -152,7 +154,7 @@ def signer_of(certificate: bytes) -> tuple[int, str]:
     return int(str(number.value), 16), str(name.value)
 
 
-def cards_of(chain: Sequence[bytes]) -> tuple[Card, ...]:
+def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     """Read a chain, from the peer's certificate to the authority's; raises ProtocolError.
 
     The caller must have checked the signatures.

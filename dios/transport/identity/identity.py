@@ -22,7 +22,7 @@ from dios.errors import DamagedError, ExistsError, NotPermittedError, ProtocolEr
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
 from dios.transport.identity.certificates import (
-    Card,
+    CertificateDetails,
     CertificateRole,
     card_of,
     cards_of,
@@ -64,7 +64,7 @@ class Identity:
         return self.trust.revoked
 
     @property
-    def card(self) -> Card:
+    def card(self) -> CertificateDetails:
         """Return the content of this node's own certificate."""
         return card_of(self.chain[0])
 
@@ -226,7 +226,7 @@ def _refuse_open(path: Path) -> None:
         )
 
 
-def _check_chain(chain: tuple[bytes, ...], key: Ed25519PublicKey) -> Card:
+def _check_chain(chain: tuple[bytes, ...], key: Ed25519PublicKey) -> CertificateDetails:
     card = cards_of(chain)[0]
     check_signatures(chain)
     if card.role is not CertificateRole.NODE or card.key != key_digest(key):
@@ -314,7 +314,7 @@ def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
     return made
 
 
-def known_of(card: Card) -> Known:
+def known_of(card: CertificateDetails) -> Known:
     """Return the entry of a node in the lists."""
     return Known(card.number, card.name, card.key)
 

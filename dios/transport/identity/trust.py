@@ -21,7 +21,7 @@ from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import Card, CertificateRole
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole
 
 _Id: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -89,7 +89,7 @@ class Trust:
         """Return all nodes that this one has met or admitted, with itself and without the revoked ones."""
         return tuple(self._known.values())
 
-    def refusal(self, chain: Sequence[Card]) -> str:
+    def refusal(self, chain: Sequence[CertificateDetails]) -> str:
         """Return the reason why a peer with this chain is refused; empty if it is not."""
         peer = chain[0]
         known = self._known.get(peer.number)

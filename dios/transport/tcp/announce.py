@@ -45,7 +45,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Body)
 
 
-class Voice(NamedTuple):
+class AnnouncedNode(NamedTuple):
     """The announced node: its cluster, its address, and the secret of the cluster."""
 
     cluster: bytes
@@ -55,7 +55,7 @@ class Voice(NamedTuple):
     address: str
 
     def __repr__(self) -> str:
-        return f"Voice({self.node:016x}, {self.address!r})"
+        return f"AnnouncedNode({self.node:016x}, {self.address!r})"
 
 
 class ReceivedAnnouncement(NamedTuple):
@@ -73,7 +73,7 @@ class MulticastNetwork(NamedTuple):
     interface: str = "0.0.0.0"  # noqa: S104 - means that the system chooses, nothing is bound to it
 
 
-def encode(voice: Voice) -> bytes:
+def encode(voice: AnnouncedNode) -> bytes:
     """Return the datagram that announces this node; at most ANNOUNCE_BYTES_MAX bytes."""
     signed = _MAGIC + voice.cluster[:_CLUSTER_BYTES] + _encoder.encode(_Body(voice.node, voice.address))
     return signed + _seal(voice.secret, signed)
@@ -100,7 +100,7 @@ def _seal(secret: bytes, signed: bytes) -> bytes:
 
 
 async def announce(
-    voice: Voice, heard: Callable[[ReceivedAnnouncement], None], place: MulticastNetwork | None = None
+    voice: AnnouncedNode, heard: Callable[[ReceivedAnnouncement], None], place: MulticastNetwork | None = None
 ) -> None:
     """Announce this node every ANNOUNCE_PERIOD_MS, and call ``heard`` for each announcement of another.
 
@@ -125,7 +125,7 @@ async def announce(
             await _listen(sock, voice, heard)
 
 
-async def _speak(sock: trio.socket.SocketType, voice: Voice, place: MulticastNetwork) -> None:
+async def _speak(sock: trio.socket.SocketType, voice: AnnouncedNode, place: MulticastNetwork) -> None:
     datagram = encode(voice)
     failed = False
     while True:
@@ -141,7 +141,7 @@ async def _speak(sock: trio.socket.SocketType, voice: Voice, place: MulticastNet
 
 
 async def _listen(
-    sock: trio.socket.SocketType, voice: Voice, heard: Callable[[ReceivedAnnouncement], None]
+    sock: trio.socket.SocketType, voice: AnnouncedNode, heard: Callable[[ReceivedAnnouncement], None]
 ) -> None:
     while True:
         try:

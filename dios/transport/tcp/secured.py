@@ -23,7 +23,7 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, WouldBlockError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Card, CertificateRole
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
@@ -37,7 +37,7 @@ class PeerIdentity(NamedTuple):
     node: NodeId
     """The node's id; for the role JOIN the number of the token."""
     name: str
-    chain: tuple[Card, ...]
+    chain: tuple[CertificateDetails, ...]
 
 
 def frame_of(body: bytes) -> bytes:

@@ -88,7 +88,7 @@ def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
         told = site.ask("dios explain picky")
         assert told["phase"] == "waiting"
         assert run.stderr is not None
-        assert "waits for its place" in run.stderr.readline()
+        assert "is waiting for resources" in run.stderr.readline()
     finally:
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
@@ -146,7 +146,7 @@ def test_the_more_important_preempts(site: Site) -> None:
         for run in low:
             run.send_signal(signal.SIGINT)
         said = [run.communicate(timeout=60)[1] for run in low]
-    assert sum("was preempted; it is run again" in text for text in said) == 1
+    assert sum("was preempted and is run again" in text for text in said) == 1
 
 
 def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:

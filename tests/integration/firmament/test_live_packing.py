@@ -155,4 +155,4 @@ def test_what_is_said_twice_or_not_at_all_is_refused(site: Site) -> None:
     late = write(site, "late", task("a", 0.1, "start = 3\ncpu = 1"), 9)
     assert "leave out --detach" in site.person.types(f"dios run {late} --detach", status=125).stderr
     assert jobs(site) == []
-    assert "no job 'nosuch'" in site.person.types("dios pack release nosuch", status=1).stderr
+    assert "no admitted job 'nosuch'" in site.person.types("dios pack release nosuch", status=1).stderr

@@ -126,4 +126,4 @@ def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:
     def never(step: Step, cluster: Cluster, peer: Peer) -> None:
         del step, cluster, peer
 
-    patch.setattr(reconciliation, "end_deputies", never)
+    patch.setattr(reconciliation, "end_remote_tasks", never)

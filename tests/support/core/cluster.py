@@ -142,7 +142,7 @@ class ClusterNode(Node):
             case effects.Send():
                 beside = b"" if effect.source is None else self._source(effect.source)
                 self.cluster.post(self, effect.node, effect.message, beside)
-            case effects.AnswerAttachAway():
+            case effects.AnswerAttachRemote():
                 self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
             case effects.Contact():
                 self.cluster.wanted.add((self.node, effect.node))

@@ -11,7 +11,7 @@ from dios import limits
 from dios.ids import NodeId
 from dios.node import discovery
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import MulticastNetwork, Voice
+from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork
 from tests.support.host.multicast import own_group, sender
 from tests.support.peers.hosts import PeerHost, two_hosts, until, ups
 
@@ -28,9 +28,9 @@ def say(place: MulticastNetwork, datagram: bytes) -> None:
         sock.sendto(datagram, (place.group, place.port))
 
 
-def voice(host: PeerHost) -> Voice:
+def voice(host: PeerHost) -> AnnouncedNode:
     """What a host announces."""
-    return Voice(host.port.identity.cluster, host.port.membership.secret, host.node, host.address)
+    return AnnouncedNode(host.port.identity.cluster, host.port.membership.secret, host.node, host.address)
 
 
 async def test_two_nodes_that_know_nobody_find_each_other(tmp_path: Path, place: MulticastNetwork) -> None:

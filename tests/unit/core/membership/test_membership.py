@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership.dissemination import Spreading
+from dios.core.membership.dissemination import Dissemination
 from dios.core.membership.swim import Decision, Membership
 from dios.ids import NodeId
 from dios.wire import gossip
@@ -269,7 +269,7 @@ def test_load_is_not_passed_on() -> None:
 
 def test_what_was_told_least_is_told_first() -> None:
     """With more news than fits into a message the newest goes first."""
-    spreading = Spreading()
+    spreading = Dissemination()
     for node in (B, C, D):
         spreading.add(node, 3)
     assert spreading.take(2) == [B, C]

@@ -204,7 +204,7 @@ def test_identifiers_are_checked() -> None:
     submit(made, 1)
     with pytest.raises(BadDescriptorError, match="machine m1"):
         made.add_machine(machine(1), 0.0)
-    with pytest.raises(BadDescriptorError, match="task 1 is there"):
+    with pytest.raises(BadDescriptorError, match="task 1 already exists"):
         submit(made, 1)
     with pytest.raises(BadDescriptorError, match="machine 5 does not exist"):
         made.drain(5, True)

@@ -54,7 +54,7 @@ def test_waiting_for_a_processor_stretches() -> None:
         ("RESIDENT", Sample("c", "t", "m", 1, {int(Metric.RESIDENT): -5})),
         ("RUNTIME_NS", Sample("c", "t", "m", 1, {int(Metric.RUNTIME_NS): 2**63})),
         ("beside", Sample("c", "t", "m", 1, {}, ("",))),
-        ("beside", Sample("c", "t", "m", 1, {}, ("x",) * 1000)),
+        ("neighbours", Sample("c", "t", "m", 1, {}, ("x",) * 1000)),
         ("values", Sample("c", "t", "m", 1, dict.fromkeys(range(1000), 1))),
         ("identifier", Sample("c", "t", "m", 1, {}, final=True)),
     ],

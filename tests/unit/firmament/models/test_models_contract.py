@@ -175,7 +175,7 @@ def test_of_a_running_task_that_stays_the_models_say_so(name: str) -> None:
     model = told(name, state)
     answers(model, state)
     for task in state.tasks.all()[state.tasks.status[state.tasks.all()] == RUNNING].tolist():
-        assert "stops nobody" in model.explain(state, task, int(state.tasks.machine[task]))
+        assert "stops and moves no tasks" in model.explain(state, task, int(state.tasks.machine[task]))
 
 
 @every_model

@@ -42,7 +42,7 @@ async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd,
     other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"))
     other.when_received(lambda event: [fx.AnswerAttach(DEPUTY, number_of(event), STREAM, mode, RING_BYTES)])
     one.when_received(
-        lambda event: [fx.AnswerAttachAway(TASK, 1, STREAM, mode, RING_BYTES, other.node, number_of(event))]
+        lambda event: [fx.AnswerAttachRemote(TASK, 1, STREAM, mode, RING_BYTES, other.node, number_of(event))]
     )
     one.ask(other, dcp.Forward(CALLER, Attach(1, mode)))
     (fds,) = await until(lambda: one.channel.ends, "the task has its end")

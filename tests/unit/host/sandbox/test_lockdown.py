@@ -77,7 +77,7 @@ def test_who_has_its_zygote_lives() -> None:
     """A child whose zygote lives runs on, and is told of its end by the kernel."""
     program = """
 import os
-from dios.host.sandbox import kernel, lockdown
+from dios.host.sandbox import linux_calls, lockdown
 child = os.fork()
 if child == 0:
     lockdown.die_with_the_zygote(os.pidfd_open(os.getppid()))

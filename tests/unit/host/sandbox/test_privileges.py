@@ -9,7 +9,7 @@ from tests.support.node.subprocess_lines import lines_of
 
 STATUS = """
 import sys
-from dios.host.sandbox import kernel, privileges
+from dios.host.sandbox import linux_calls, privileges
 
 def status(*names):
     rows = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -25,7 +25,7 @@ def test_no_new_privileges_is_kept_by_the_kernel() -> None:
     """The kernel's own account says so, and it cannot be taken back."""
     said = lines_of(
         STATUS + "privileges.no_new_privileges()\nstatus('NoNewPrivs')\n"
-        "try:\n    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 0)\n"
+        "try:\n    linux_calls.prctl(linux_calls.PR_SET_NO_NEW_PRIVS, 0)\n"
         "except OSError as error:\n    print(error.errno)"
     )
     assert said == ["1", "22"]

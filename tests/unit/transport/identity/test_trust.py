@@ -7,7 +7,7 @@ import pytest
 from dios import limits
 from dios.errors import LimitError, ProtocolError
 from dios.ids import NodeId
-from dios.transport.identity.certificates import Card, CertificateRole, cards_of
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of, load
 from dios.transport.identity.trust import Known, Trust
 from tests.support.peers.connections import make_cluster
@@ -64,12 +64,14 @@ def test_who_is_kept_by_anybody_stays(tmp_path: Path) -> None:
     (n1,) = make_cluster(tmp_path, "n1")
     for kept in (3, 4):
         n1.trust.merge(msgspec.msgpack.encode((1, [2], [(kept, bytes([kept]) * 32)])))
-    above = Card(CertificateRole.NODE, 2, "n2", bytes(32))
+    above = CertificateDetails(CertificateRole.NODE, 2, "n2", bytes(32))
     for kept in (3, 4):
         assert not n1.trust.refusal(
-            [Card(CertificateRole.NODE, kept, "kept", bytes([kept]) * 32), above, n1.card]
+            [CertificateDetails(CertificateRole.NODE, kept, "kept", bytes([kept]) * 32), above, n1.card]
         )
-    assert n1.trust.refusal([Card(CertificateRole.NODE, 5, "not kept", bytes(32)), above, n1.card])
+    assert n1.trust.refusal(
+        [CertificateDetails(CertificateRole.NODE, 5, "not kept", bytes(32)), above, n1.card]
+    )
 
 
 def test_the_first_node_is_nothing_special(tmp_path: Path) -> None:

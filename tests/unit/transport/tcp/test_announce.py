@@ -11,14 +11,14 @@ import trio
 from dios import limits
 from dios.ids import NodeId
 from dios.transport.tcp import announce
-from dios.transport.tcp.announce import MulticastNetwork, ReceivedAnnouncement, Voice
+from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork, ReceivedAnnouncement
 from tests.support.host.multicast import own_group, sender
 
 CLUSTER = hashlib.sha256(b"one cluster").digest()
 OTHER = hashlib.sha256(b"another cluster").digest()
 SECRET, FOREIGN = b"s" * 32, b"f" * 32
-ONE = Voice(CLUSTER, SECRET, NodeId(11), "10.0.0.1:7400")
-TWO = Voice(CLUSTER, SECRET, NodeId(22), "10.0.0.2:7400")
+ONE = AnnouncedNode(CLUSTER, SECRET, NodeId(11), "10.0.0.1:7400")
+TWO = AnnouncedNode(CLUSTER, SECRET, NodeId(22), "10.0.0.2:7400")
 
 
 def test_an_announcement_says_who_and_where() -> None:
