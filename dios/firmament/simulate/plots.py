@@ -1,6 +1,6 @@
 """Pictures of a simulation: utilisation, waiting times and decision times (`dios sched simulate --plots`).
 
-The figures of the theses are in ``dios.papers``, and the drawing itself is in ``dios.plotting``.
+The figures of the papers are in ``dios.papers``, and the drawing itself is in ``dios.plotting``.
 """
 
 from __future__ import annotations
