@@ -24,7 +24,7 @@ Section: TypeAlias = Literal["groups", "objects"]
 
 _SECTIONS: Final[tuple[Section, ...]] = ("groups", "objects")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,127}")
-_HEADER: Final = "# Names are secrets: whoever reads this file can use what they name.\n"
+_HEADER: Final = "# Names are secrets: a person who reads this file can use what they name.\n"
 
 
 def default_path() -> Path:

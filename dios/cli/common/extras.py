@@ -1,6 +1,6 @@
-"""What commands say that need more than the bare installation, where it is missing.
+"""The error of a command that needs an optional dependency which is not installed.
 
-Not for: the parts themselves, which the commands import inside of ``needing_cluster``.
+Commands import such dependencies inside of ``needing_cluster``.
 """
 
 from __future__ import annotations

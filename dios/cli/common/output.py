@@ -1,7 +1,6 @@
-"""How commands speak: tables that fit the terminal, JSON, progress, and errors with what to do next.
+"""The output of commands: tables that fit the terminal, JSON, progress, and errors with the next step.
 
-Not for: deciding anything about nodes or objects. This is the one place that turns a DiosError into text
-and an exit status.
+This is the only place that turns a ``DiosError`` into text and an exit status.
 """
 
 from __future__ import annotations

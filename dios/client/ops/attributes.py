@@ -1,4 +1,4 @@
-"""What handles are made of: the public part of a reference, read without a call (§4.5.1), and their node."""
+"""The base of all handles: the public part of a reference, read without a call (§4.5.1), and the node."""
 
 from __future__ import annotations
 

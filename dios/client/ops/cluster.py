@@ -81,10 +81,10 @@ class ClusterOps(SchedulingOps):
         return expect(messages.Info, (yield messages.NodeInfo(host)))
 
     def read_state_op(self) -> Operation[dict[str, list[dict[str, int | str]]]]:
-        """The tables of the node by name, each a list of rows; for who runs the node, and root.
+        """Return the tables of the node by name, each a list of rows; only the node's user and root may.
 
-        Rows have fingerprints and never names. A table is read in parts, so that one which changes meanwhile
-        may have a row twice, or lack one.
+        Rows have fingerprints and never names. A table is read in parts: if it changes meanwhile, a row may
+        be missing or there twice.
         """
         names = expect(messages.TableRows, (yield messages.ReadTable())).tables
         found: dict[str, list[dict[str, int | str]]] = {}
