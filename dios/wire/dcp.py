@@ -1,10 +1,9 @@
 """The coordination protocol: the messages between the cores of two nodes (thesis §4.8).
 
 A *request* has a number and is answered by exactly one ``PeerReply`` with the same number, however often it
-is
-repeated. A *notice* has no number and may be lost. No order is promised. New fields are added at the end
-with a default, and a receiver ignores fields that it does not know. ``dios.core.remote.requests`` sends
-the messages; ``dios.transport`` frames them and carries bulk bytes.
+is repeated. A *notice* has no number and may be lost. No order is promised. New fields are added at the end
+with a default, and a receiver ignores fields that it does not know. ``dios.core.remote.requests`` sends the
+messages; ``dios.transport`` frames them and carries bulk bytes.
 """
 
 from __future__ import annotations
@@ -190,10 +189,9 @@ class ReconcileReferences(Body, frozen=True, tag=12):
     """The references that tasks of the asking node hold here, in one or several messages.
 
     The answer is ``UnknownReferences``: those that do not exist here. References of the given ranges that
-    are older
-    than a grace period and are not listed are dropped, and so is everything of tasks of that node that are
-    not among ``tasks``, if those are given. ``epoch`` is the epoch in which the asked node granted the
-    references: after a restart it grants those that were looked up or created again, if the object still
+    are older than a grace period and are not listed are dropped, and so is everything of tasks of that node
+    that are not among ``tasks``, if those are given. ``epoch`` is the epoch in which the asked node granted
+    the references: after a restart it grants those that were looked up or created again, if the object still
     exists. ``lost`` are tasks here that the asking node gave up; they are ended.
     """
 

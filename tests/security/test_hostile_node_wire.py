@@ -1,8 +1,7 @@
 """A real node, and one with a valid certificate that sends it lies and rubbish at full speed.
 
 Not for: which connection ends by what (``tests/unit/host/peers/test_peers_hostile.py``), or what lies do to
-a core
-(``tests/fuzz/test_dcp.py``). Here people and other nodes are served meanwhile, and nothing grows.
+a core (``tests/fuzz/test_dcp.py``). Here people and other nodes are served meanwhile, and nothing grows.
 """
 
 from __future__ import annotations
