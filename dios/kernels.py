@@ -15,8 +15,9 @@ Daemons and tasks do not load this module. Numba is part of the extra ``cluster`
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
@@ -52,13 +53,31 @@ def delete_outdated_kernels() -> None:
     seen = [(str(path.relative_to(PACKAGE)), path.stat().st_mtime_ns) for path in kernel_files()]
     stamp = f"{numba.__version__} {seen}"
     with contextlib.suppress(OSError):
-        if _STAMP.exists() and _STAMP.read_text() == stamp:
-            return
-        for folder in _FOLDERS:
-            for path in (*folder.rglob("__pycache__/*.nbi"), *folder.rglob("__pycache__/*.nbc")):
-                path.unlink(missing_ok=True)
         _STAMP.parent.mkdir(exist_ok=True)
-        _STAMP.write_text(stamp)
+        with _locked(_STAMP.parent):
+            if _STAMP.exists() and _STAMP.read_text() == stamp:
+                return
+            for folder in _FOLDERS:
+                for path in (*folder.rglob("__pycache__/*.nbi"), *folder.rglob("__pycache__/*.nbc")):
+                    path.unlink(missing_ok=True)
+            _STAMP.write_text(stamp)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a cache folder against other processes, if a file can be written there.
+
+    Numba numbers the files of a kernel's variants. Without the lock, two processes that compile two variants
+    at the same time would take the same number, and one variant would be loaded in place of the other.
+    """
+    try:
+        lock = (folder / "kernels.lock").open("a")
+    except OSError:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class _Cache(Protocol):
@@ -92,10 +111,16 @@ class _LazyCache(NullCache):
         return self._cache.cache_path
 
     def load_overload(self, signature: object, target: object) -> object:
-        return self._cache.load_overload(signature, target)
+        with self._locked_folder():
+            return self._cache.load_overload(signature, target)
 
     def save_overload(self, signature: object, compiled: object) -> None:
-        self._cache.save_overload(signature, compiled)
+        with self._locked_folder():
+            self._cache.save_overload(signature, compiled)
+
+    def _locked_folder(self) -> contextlib.AbstractContextManager[None]:
+        path = self._cache.cache_path
+        return contextlib.nullcontext() if path is None else _locked(Path(path))
 
     def flush(self) -> None:
         self._cache.flush()

@@ -219,7 +219,9 @@ def test_an_end_that_begins_anew_learns_again() -> None:
         if port == 1:
             assert dropped == 0
             link.far = End(Redundancy("restore", KEY, 2**14), 3)
-    assert 0 < dropped < 400
+    # The number depends on the order in which the threads of the cores run. Without learning again it would
+    # be all segments, each of them three times.
+    assert 0 < dropped < len(parts)
 
 
 def test_another_key_restores_nothing() -> None:

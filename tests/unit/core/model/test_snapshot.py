@@ -91,7 +91,7 @@ def test_two_owners_of_one_changing_struct_are_refused() -> None:
     standings = member.membership._table._standings
     node = next(iter(standings))
     standings[type(node)(77)] = standings[node]
-    with pytest.raises(SnapshotError, match="two owners share a Standing"):
+    with pytest.raises(SnapshotError, match="two owners share a MemberRecord"):
         encode(harness.nodes[0].core.state)
 
 
