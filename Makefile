@@ -25,6 +25,8 @@ SEEDS ?= 20
 FRAMES ?= 1000000
 LIMITS ?= objects=4000
 LIES ?= 1000000
+LIES_OF_MEMBERS ?= 100000
+PLAYS ?= 1000
 FRAMES_OF_NODES ?= 200000
 SEED ?=
 SECONDS ?= 60
@@ -35,7 +37,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-frames fuzz-replay soak crashtest docs site changelog deniability all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours crashtest chaos docs site changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -142,8 +144,13 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a faili
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))
 
-soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows.
+soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows; then `neighbours`.
 	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
+	@$(MAKE) --no-print-directory neighbours
+
+neighbours: SECONDS = 10
+neighbours: setup ## Time an innocent client for SECONDS (10) next to each kind of greedy neighbour (ONLY=selects,deaf for a part).
+	@$(BIN)/python -m benchmarks.neighbours --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
 
 fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
@@ -152,9 +159,17 @@ fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAME
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(LIMITS),--limits "$(LIMITS)")
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES)
 
-fuzz-nodes: setup ## Tell LIES (1000000) to cores in the name of a node with a certificate (SEED=N repeats a play).
+fuzz-nodes: setup ## Tell LIES (1000000) to cores in the name of a node with a certificate, then LIES_OF_MEMBERS (100000) to real nodes.
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.dcp_run --messages $(LIES) $(if $(SEED),--seed $(SEED))
 	HOSTILE_FRAMES=$(FRAMES_OF_NODES) $(BIN)/python -m pytest --quiet tests/security/test_hostile_node_wire.py
+	@$(MAKE) --no-print-directory fuzz-members LIES=$(LIES_OF_MEMBERS)
+
+fuzz-members: LIES = $(LIES_OF_MEMBERS)
+fuzz-members: setup ## Tell LIES (100000) to three real nodes in the name of members (SEED=N PLAY=name repeats one, REPORT=file.md).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.members_run --lies $(LIES) $(if $(SEED),--seed $(SEED)) $(if $(PLAY),--play $(PLAY)) $(if $(REPORT),--report $(REPORT))
+
+fuzz-tasks: setup ## Run PLAYS (1000) of hostile tasks with real memory and descriptors (SEED=N PLAY=name repeats one).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.tasks_run --plays $(PLAYS) $(if $(SEED),--seed $(SEED)) $(if $(PLAY),--play $(PLAY))
 
 fuzz-frames: setup ## Send FRAMES (1000000) bad packets through network functions (SEED=N repeats a run, REPORT=file.md).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.fuzz.packets_run --frames $(FRAMES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
@@ -164,6 +179,9 @@ fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 
 crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and see that it keeps its word.
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+chaos: setup ## Kill, freeze and stop the nodes of a cluster for MINUTES (30) under load, and check the clients' records.
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
 	@$(BIN)/python -m benchmarks.deniability

@@ -19,7 +19,7 @@ import dios
 from benchmarks.cluster import BenchCluster, running_cluster
 from benchmarks.measure import median
 from benchmarks.report import Row, Section, judge, number, times
-from dios.client.trio.node import AsyncNode
+from dios.client.aio.node import AsyncNode
 from dios.limits import MIB
 from dios.wire.messages import Guarantee
 from dios.wire.types import Traffic

@@ -17,7 +17,7 @@ import msgspec
 
 PACKAGES: Final = (
     *("dios", "trio", "msgspec", "msgpack", "lmdb"),
-    *("ray", "redis", "distributed", "duckdb", "polars", "numpy", "pyarrow", "pyzmq"),
+    *("ray", "redis", "distributed", "loky", "duckdb", "polars", "numpy", "pyarrow", "pyzmq"),
 )
 
 

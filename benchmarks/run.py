@@ -36,6 +36,7 @@ SECONDS_MAX: Final = {
     "network": 60,
     "logs": 60,
     "tasks": 100,
+    "executor": 900,
     "security": 100,
     "wordcount": 420,
     "cluster_calls": 180,
@@ -48,6 +49,8 @@ SECONDS_MAX: Final = {
     "packer": 600,
     "guarantees": 300,
     "sprayer": 300,
+    "files": 240,
+    "sandbox": 180,
 }
 """The sections in order, and the seconds after which a section is killed."""
 
@@ -55,7 +58,19 @@ PAGES: Final = {
     "one-machine": tuple(
         name
         for name in SECONDS_MAX
-        if not name.startswith(("cluster_", "firmament_", "fairness", "packer", "guarantees", "sprayer"))
+        if not name.startswith(
+            (
+                "cluster_",
+                "firmament_",
+                "fairness",
+                "packer",
+                "guarantees",
+                "sprayer",
+                "files",
+                "executor",
+                "sandbox",
+            )
+        )
     ),
     "many-machines": tuple(name for name in SECONDS_MAX if name.startswith("cluster_")),
     "firmament-solvers": ("firmament_solvers",),
@@ -64,6 +79,9 @@ PAGES: Final = {
     "packer": ("packer",),
     "guarantees-path": ("guarantees",),
     "sprayer": ("sprayer",),
+    "files": ("files",),
+    "executor": ("executor",),
+    "sandbox": ("sandbox",),
 }
 """The result files, and the sections of each."""
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Final
 
+MESSAGE_CHARS_MAX: Final = 8 * 1024
+"""The length of an error's message; the rest is left out."""
+
 
 class Code(enum.IntEnum):
     """The stable error codes, named after errno where the meaning is the same."""
@@ -36,6 +39,11 @@ class Code(enum.IntEnum):
     ECANCELED = 125
 
 
+def shortened(text: str) -> str:
+    """Return the text, without its end if it is longer than a message may be."""
+    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 4]} ..."
+
+
 class DiosError(Exception):
     """The base class of every error that a call raises; the subclass says what the caller can do about it.
 
@@ -46,11 +54,24 @@ class DiosError(Exception):
     code: ClassVar[Code] = Code.EIO
 
     def __init__(self, message: str, *, call: str = "", fingerprint: str = "") -> None:
+        message = shortened(message)
         self.message: Final = message
         self.call: Final = call
         self.fingerprint: Final = fingerprint
         place = " ".join(part for part in (call, f"on {fingerprint}" if fingerprint else "") if part)
         super().__init__(f"{place}: {message}" if place else message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the error with its attributes: subclasses take different arguments."""
+        return _restored, (type(self), self.args, dict(vars(self)))
+
+
+def _restored(kind: type[DiosError], args: tuple[object, ...], attributes: dict[str, object]) -> DiosError:
+    error = kind.__new__(kind, *args)
+    # An error that is an OSError as well gets its arguments from its initialiser, which is not called here.
+    error.args = args
+    vars(error).update(attributes)
+    return error
 
 
 class NotPermittedError(DiosError):
@@ -158,7 +179,8 @@ class LimitError(DiosError):
 class ClosedError(DiosError):
     """The other end of the stream or the connection is closed.
 
-    Close this end. Open a new stream, or connect again, to continue.
+    It is unknown whether a call that waited for its answer was executed. Close this end. Open a new stream,
+    or connect again, to continue.
     """
 
     code = Code.EPIPE
@@ -200,22 +222,25 @@ class ProtocolError(DiosError):
     code = Code.EPROTO
 
 
-class TimeLimitError(DiosError):
+class TimeLimitError(DiosError, TimeoutError):
     """The timeout of a waiting call passed before its answer came.
 
-    Call again with a longer timeout, or give up.
+    Call again with a longer timeout, or give up. It is a ``TimeoutError`` as well.
     """
 
     code = Code.ETIMEDOUT
+    errno: int | None = int(Code.ETIMEDOUT)
 
 
-class UnreachableError(DiosError):
+class UnreachableError(DiosError, ConnectionError):
     """The node, or the machine that holds the object, does not answer.
 
     It is unknown whether a call that changes something was executed. Try again later, or use another replica.
+    It is a ``ConnectionError`` as well.
     """
 
     code = Code.EHOSTUNREACH
+    errno: int | None = int(Code.EHOSTUNREACH)
 
 
 class StaleError(DiosError):

@@ -14,13 +14,13 @@ InternalName = NewType("InternalName", bytes)
 """H(external name of the object || external name of the group): 32 bytes (§4.3.1)."""
 
 ObjectId = NewType("ObjectId", int)
-"""The random 64-bit id of a physical object, public in every reference to it (§4.5.2)."""
+"""The random 63-bit id of a physical object, public in every reference to it (§4.5.2)."""
 
 TaskId = NewType("TaskId", int)
 """The object id of a task's own object."""
 
 RefId = NewType("RefId", int)
-"""The random 64-bit id of a reference; it has no meaning in another task (§4.5)."""
+"""The random 63-bit id of a reference; it has no meaning in another task (§4.5)."""
 
 BufferId = NewType("BufferId", int)
 """The number of a buffer of one task; it counts up and is never re-used (§4.7)."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
@@ -24,9 +25,12 @@ from typing import Final, ParamSpec, Protocol, TypeVar, cast
 import numba
 from numba.core.caching import FunctionCache, NullCache
 
+from dios.trusted_files import weakness
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_log: Final = logging.getLogger(__name__)
 PACKAGE: Final = Path(__file__).parent
 
 _FOLDERS: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "papers", "firmament"))
@@ -90,6 +94,15 @@ class _Cache(Protocol):
     def flush(self) -> None: ...
 
 
+@functools.cache
+def _is_obeyed(folder: str) -> bool:
+    """Return True if no other user can put compiled kernels into the folder; else log the reason."""
+    reason = weakness(folder)
+    if reason:
+        _log.warning("compiled kernels are not kept or loaded", extra={"folder": folder, "why": reason})
+    return not reason
+
+
 class _LazyCache(NullCache):
     """The cache of one kernel, which touches no file before the kernel is called."""
 
@@ -104,7 +117,11 @@ class _LazyCache(NullCache):
         except RuntimeError:
             # No folder can be written, not even a home directory: each process compiles for itself.
             cache = NullCache()
-        return cast("_Cache", cache)
+        found = cast("_Cache", cache)
+        # A compiled kernel is a pickle and machine code: loading it is running it.
+        if found.cache_path is not None and not _is_obeyed(found.cache_path):
+            return cast("_Cache", NullCache())
+        return found
 
     @property
     def cache_path(self) -> str | None:

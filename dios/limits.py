@@ -26,7 +26,10 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 # -- one connection -------------------------------------------------------------------------------
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
 SEND_QUEUE_ENTRY_BYTES: Final = 256
-DESCRIPTORS_QUEUED_MAX: Final = 256
+DESCRIPTORS_QUEUED_MAX: Final = 64
+DESCRIPTORS_UNREAD_MAX: Final = 256  # sent to one peer, and perhaps not received
+DESCRIPTORS_RETRY_MS: Final = 10
+DESCRIPTORS_LINGER_MS: Final = 250  # between two looks at a peer that left descriptors unread
 RECEIVE_BYTES: Final = 64 * KIB
 RECEIVE_SPINS_MAX: Final = 6  # tries to receive before the node waits for a peer that answers fast
 RECEIVE_SHORT_WAIT_NS: Final = 50_000  # a peer whose last message came within this time answers fast
@@ -37,11 +40,18 @@ PENDING_PER_TASK_MAX: Final = 256  # waiting calls
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
 EVENTS_PER_TASK_MAX: Final = 1_024
-CALLS_PER_CHECKPOINT_MAX: Final = 64  # calls of one connection before the others get their turn
 RESULT_BYTES_TYPICAL: Final = 256  # reserved in a reply for each part of a vector
 HELLO_MS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 1_024
 CONNECTIONS_PER_OTHER_USER_MAX: Final = 512
+
+# -- the work of one step of the core ---------------------------------------------------------------
+STEP_WORK_MAX: Final = 650_000  # lines of the core's code that one step executes; tests measure them
+STEP_UNITS: Final = 256  # of long work, such as dropped references, in one step; the rest follows
+VECTOR_UNITS_MAX: Final = 2_048  # of one vector; further calls of it are refused
+TURN_UNITS_MAX: Final = 64  # of one connection before the others get their turn
+MEMBERSHIPS_PER_TASK_MAX: Final = 1_024
+TASK_ROWS_MAX: Final = 4_096  # of one answer
 
 # -- the public page of references ----------------------------------------------------------------
 PUBLIC_SLOT_BYTES: Final = 128
@@ -64,6 +74,9 @@ STREAM_RING_BYTES_MAX: Final = 256 * MIB
 STREAM_MESSAGE_BYTES_MAX: Final = 1 * GIB
 STREAM_BATCH_MAX: Final = 1_024
 STREAM_BATCH_BYTES: Final = 64 * KIB
+STREAM_DESCRIPTORS: Final = 8  # of the node, for the ring of a stream
+MEMORY_DESCRIPTORS: Final = 2  # of the node, for bytes in shared memory, and for its mapping
+FILE_DESCRIPTORS: Final = 1  # of the node, for the file of a large stored object that a task reads
 MEMORY_POOL_BYTES_MAX: Final = 256 * MIB
 MEMORY_POOL_ENTRIES_MAX: Final = 64
 COPY_BLOCK_BYTES: Final = 256 * KIB
@@ -77,8 +90,10 @@ CONTENT_CACHE_FILES_MAX: Final = 256
 LOOP_COPY_BYTES_MAX: Final = 1 * MIB
 COPIES_AT_ONCE_MAX: Final = 2
 SPARSE_COPY_BYTES_MIN: Final = 1 * MIB
-ENDED_TASKS_KEPT: Final = 1_024
-LOGS_KEPT: Final = 1_024
+ENDED_TASKS_KEPT: Final = 1_024  # of each principal
+ENDED_TASKS_KEPT_MAX: Final = 4_096  # of all principals
+LOGS_KEPT: Final = 1_024  # of each principal
+LOGS_KEPT_MAX: Final = 4_096  # of all principals
 LOG_BYTES_MAX: Final = 16 * KIB
 SPECIAL_NAMES_MAX: Final = 65_536
 STALE_TIMERS_MAX: Final = 1_024
@@ -95,6 +110,8 @@ LOG_FILES_OPEN_MAX: Final = 64
 
 # -- network streams ------------------------------------------------------------------------------
 PORT_MAX: Final = 65_535
+SOCKET_DESCRIPTORS: Final = 24  # of the node, for the socket and both rings of a network stream
+ACCEPTOR_DESCRIPTORS: Final = 65  # of the node, for a listener and the connections that wait at it
 DATAGRAM_BYTES_MAX: Final = 65_535
 NETWORK_RING_BYTES_DEFAULT: Final = 256 * KIB
 NETWORK_SOCKETS_MAX: Final = 2_048
@@ -141,6 +158,14 @@ ZYGOTE_START_MS_MAX: Final = 30_000
 ZYGOTE_STOP_MS_MAX: Final = 5_000
 ZYGOTE_MESSAGE_BYTES_MAX: Final = 64 * KIB
 TASK_OPEN_FILES_MAX: Final = 4_096
+TASK_OPEN_FILES_MIN: Final = 128  # of a task whose memory no control group counts
+TASK_OPEN_FILES_UNCOUNTED_MAX: Final = 2_048  # the same; fewer for a small memory limit
+DESCRIPTOR_KERNEL_BYTES: Final = 256 * KIB  # kept by the kernel for a socket with a full buffer, at most
+TASK_MAPPED_BYTES_MAX: Final = 2 * BLOB_BYTES_MAX  # address space for buffers, without a control group
+TASK_SIGNALS_MAX: Final = 256
+PROCESS_NUMBERS_DEFAULT: Final = 32_768  # of a machine that does not show its number
+TASK_MEMORY_WATCH_MS: Final = 100  # between two readings of the memory of tasks without a control group
+TASK_MEMORY_WATCH_BATCH: Final = 16  # tasks that are read before others of the daemon get their turn
 TASK_STACK_BYTES_MAX: Final = 8 * MIB
 TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task before it belongs to the pool
 LAST_LINES_KEPT: Final = 20
@@ -150,6 +175,9 @@ TASK_DRAIN_MS_MAX: Final = 1_000
 KEYRING_NAMES_MAX: Final = 10_000
 
 # -- a node's process -----------------------------------------------------------------------------
+OPEN_FILES_MAX: Final = 2**20  # of a node, also where the system sets no limit
+NODE_DESCRIPTORS: Final = 8_192  # for connections, tasks, peers and the store; half of all if there are few
+PRINCIPAL_DESCRIPTORS_PERCENT: Final = 75  # of those for objects, for one principal by default
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
 NODE_ANSWER_MS_MAX: Final = 3_000  # a command waits this long for a node
@@ -168,6 +196,9 @@ LOCAL_PORT_LAST: Final = 31_999
 NODES_MAX: Final = 256
 NODES_FORGOTTEN_MAX: Final = 4_096
 NODE_ADDRESS_CHARS_MAX: Final = 264
+FINGERPRINT_CHARS_MAX: Final = 64
+EPOCH_MAX: Final = 2**26  # starts of one node
+COUNTER_MAX: Final = 2**62  # of a number that only counts up
 GOSSIP_UPDATES_MAX: Final = 16
 GOSSIP_RETRANSMIT_FACTOR: Final = 3
 GOSSIP_PERIOD_MS: Final = 300
@@ -191,7 +222,13 @@ ANNOUNCE_SEEK_MS: Final = 10_000
 
 # -- identities and connections of nodes ----------------------------------------------------------
 CHAIN_CERTIFICATES_MAX: Final = 12
-TRUST_BYTES_MAX: Final = 256 * KIB
+CERTIFICATE_BYTES_MAX: Final = 4 * KIB
+NODES_RESERVED: Final = 64  # of the known nodes, for those that were not admitted by one and the same member
+NODES_REMOVED_BY_MEMBER_MAX: Final = 512
+STATEMENT_BYTES_MAX: Final = 96 * KIB
+STATEMENTS_BURST: Final = 512  # changed statements of one signer that are read at once, and then each second
+STATEMENTS_PER_S: Final = 2
+TRUST_BYTES_MAX: Final = 256 * KIB  # of the statements that a joining node gets with its certificate
 TOKENS_MAX: Final = 256
 TOKEN_USES_MAX: Final = NODES_MAX
 TOKEN_VALID_S_MAX: Final = 366 * 24 * 3600
@@ -263,6 +300,18 @@ AUDIT_RECORD_BYTES_MAX: Final = 64 * KIB
 AUDIT_BUFFER_BYTES_MAX: Final = 1 * MIB
 AUDIT_BACKLOG_BYTES_MAX: Final = 4 * MIB
 AUDIT_SYNC_MS: Final = 100
+AUDIT_MERGE_MS: Final = 1_000  # equal records of refusals within this time become one
+AUDIT_MERGED_KEYS_MAX: Final = 1_024
+AUDIT_BYTES_MIN: Final = 4 * AUDIT_SEGMENT_BYTES
+AUDIT_BYTES_DEFAULT: Final = 16 * GIB
+AUDIT_BYTES_MAX: Final = 1024 * GIB
+AUDIT_AGE_MS_MIN: Final = 3600 * 1000
+AUDIT_AGE_MS_MAX: Final = 100 * 366 * 24 * 3600 * 1000
+AUDIT_RATE_BYTES_S_MIN: Final = 4 * KIB
+AUDIT_RATE_BYTES_S_DEFAULT: Final = 256 * KIB
+AUDIT_RATE_BYTES_S_MAX: Final = 1 * GIB
+AUDIT_BURST_S: Final = 128  # seconds of a principal's rate that it may use at once
+AUDIT_DEBTORS_MAX: Final = 8_192
 
 # -- MapReduce jobs -------------------------------------------------------------------------------
 JOB_REDUCERS_MAX: Final = 64
@@ -491,6 +540,7 @@ assert SPIN_BACKOFF_WAITS_MIN <= SPIN_BACKOFF_WAITS_MAX, "the backoff grows"  # 
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch is taken from the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "single calls are refused before all calls are"  # noqa: S101
+assert STEP_UNITS < VECTOR_CALLS_MAX < VECTOR_UNITS_MAX, "a vector of short calls fits one step"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101
 assert CONNECTIONS_PER_OTHER_USER_MAX < CONNECTIONS_MAX, "the node's own user can connect"  # noqa: S101
@@ -499,5 +549,7 @@ assert GOSSIP_BROKEN_SUSPICION_MS < GOSSIP_SUSPICION_MS, "a broken connection is
 assert GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 3_000, (  # noqa: S101
     "a frozen node is dead within 3 s"
 )
+assert EPOCH_MAX * REQUESTS_PER_EPOCH <= COUNTER_MAX, "a request's number fits 63 bits"  # noqa: S101
 assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every open request can be answered"  # noqa: S101
 assert DCP_QUEUE_HIGH_WATER_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "small frames fit"  # noqa: S101
+assert ACCEPTOR_DESCRIPTORS > ACCEPT_WAITING_MAX, "waiting connections and their listener"  # noqa: S101

@@ -233,8 +233,8 @@ def commit_acquire_write(
     return expect_buffer(answer)
 
 
-def attach(node: Node, ref: int, mode: Mode) -> tuple[messages.Attached, tuple[int, int, int, int]]:
-    """Attach one end of a stream: returns own memory, peer's memory, own and peer's event counters."""
+def attach(node: Node, ref: int, mode: Mode) -> tuple[messages.Attached, tuple[int, int, int]]:
+    """Attach one end of a stream: returns own memory, peer's memory, and the socket of the wake-ups."""
     return expect_attached(cast("Connection", node.link).call(messages.Attach(ref, mode)))
 
 

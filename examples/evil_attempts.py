@@ -160,9 +160,9 @@ CHAPTERS: Final = (
             Attempt("redirect_own_socket", "connect its own socket elsewhere", {"EPERM": FILTER}),
             Attempt(
                 "write_file",
-                "write a file",
-                {"EPERM": FILTER},
-                "a view without a writable place",
+                "write a file outside its folder",
+                {"ENOENT": VIEW, "EROFS": "its view of the files, which is read-only"},
+                LANDLOCK,
                 control=True,
             ),
             _core(

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support" / "programs"))
+
+# A busy machine takes long for an example without any fault in it.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +27,16 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # A scheduler's process beside each node would cost every test seconds; tests of it ask for it.
         patch.setenv("DIOS_COORDINATOR", "off")
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> None:
+    """Keep what earlier modules left, compiled kernels above all, out of further garbage collections.
+
+    Otherwise each collection takes longer with every module that the process has run.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
 from dios.errors import InvalidError
 
@@ -107,7 +107,7 @@ def firmament(
     gives the same numbers, except for measured times (8.7).
     """
     with reporting(DOING, as_json=as_json):
-        with needing_cluster("the experiments"):
+        with needing_extra("cluster", "the experiments"):
             from dios.papers.firmament import evaluation  # noqa: PLC0415 - needs an extra
 
         def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
@@ -133,7 +133,7 @@ def sdrf(
     """
     doing = "dios repro sdrf"
     with reporting(doing, as_json=as_json):
-        with needing_cluster("the experiments"):
+        with needing_extra("cluster", "the experiments"):
             from dios.papers.sdrf import evaluation  # noqa: PLC0415 - needs an extra
 
         def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
@@ -161,7 +161,7 @@ def dc_drf(
     with reporting(doing, as_json=as_json):
         if large and quick:
             raise InvalidError("--large and --quick: give one of them")
-        with needing_cluster("the experiments"):
+        with needing_extra("cluster", "the experiments"):
             from dios.papers.dc_drf import evaluation  # noqa: PLC0415 - needs an extra
 
         def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
@@ -187,7 +187,7 @@ def packer(
     """
     doing = "dios repro packer"
     with reporting(doing, as_json=as_json):
-        with needing_cluster("the experiments"):
+        with needing_extra("cluster", "the experiments"):
             from dios.papers.packer import evaluation  # noqa: PLC0415 - needs an extra
 
         def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
@@ -215,7 +215,7 @@ def sprayer(
     """
     doing = "dios repro sprayer"
     with reporting(doing, as_json=as_json):
-        with needing_cluster("the experiments"):
+        with needing_extra("cluster", "the experiments"):
             from dios.papers import figures  # noqa: PLC0415 - needs an extra
             from dios.papers.sprayer import evaluation  # noqa: PLC0415 - needs an extra
 

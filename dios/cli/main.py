@@ -16,6 +16,7 @@ class _Commands(LazyGroup):
     places: ClassVar[Mapping[str, str]] = {
         "put": "dios.cli.objects.files:app",
         "ls": "dios.cli.objects.files:app",
+        "du": "dios.cli.objects.files:app",
         "get": "dios.cli.objects.files:app",
         "rm": "dios.cli.objects.files:app",
         "stat": "dios.cli.objects.replicas:app",
@@ -30,6 +31,10 @@ class _Commands(LazyGroup):
         "kill": "dios.cli.tasks.control:app",
         "describe": "dios.cli.tasks.describe:app",
         "debug": "dios.cli.tasks.debug:app",
+        "sandbox": "dios.cli.tasks.sandbox:app*",
+        "template": "dios.cli.tasks.template:app*",
+        "mcp": "dios.cli.tasks.mcp_server:app",
+        "kernel": "dios.cli.tasks.kernel:app*",
         "shell": "dios.cli.tasks.shell:app",
         "up": "dios.cli.nodes.local_cluster:app",
         "down": "dios.cli.nodes.local_cluster:app",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
 from dios.errors import InvalidError
 from dios.limits import MIB
@@ -142,7 +142,7 @@ def run(
     """
     doing = "dios nf run"
     with reporting(doing, as_json=as_json):
-        with needing_cluster(WHAT):
+        with needing_extra("cluster", WHAT):
             from dios.limits import SPRAYER_PLACES  # noqa: PLC0415 - beside the others
             from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
             from dios.sprayer.runtime.running import run as run_function  # noqa: PLC0415 - needs an extra
@@ -190,7 +190,7 @@ def stats(
     1 if all cores have equal work, and 1/N if one core has all. --watch --json prints lines.
     """
     with reporting("dios nf stats", as_json=as_json):
-        with needing_cluster(WHAT):
+        with needing_extra("cluster", WHAT):
             from dios.sprayer.runtime.statistics_socket import read_statistics  # noqa: PLC0415 - needs an extra
         chosen = name or _only()
         if not watch:
@@ -238,7 +238,7 @@ def replay(
     Ethernet, as written by tcpdump -w.
     """
     with reporting("dios nf replay", as_json=as_json):
-        with needing_cluster(WHAT):
+        with needing_extra("cluster", WHAT):
             from dios.sprayer.pcap import replay as replay_file  # noqa: PLC0415 - needs an extra
             from dios.sprayer.runtime.loading import load, settings_of  # noqa: PLC0415 - needs an extra
             from dios.sprayer.runtime.running import summary  # noqa: PLC0415 - needs an extra

@@ -1,12 +1,16 @@
-"""The client: the calls of a node as Python methods, blocking and on trio.
+"""The client: the calls of a node as Python methods, blocking and on an event loop (asyncio or trio).
 
 Read in this order:
 
 - ``ops``: the operations on nodes and handles, written once as generators that yield calls
 - ``session``: requests, replies and refusals without I/O; it runs for both clients
-- ``sync``, ``trio``: the blocking client and the trio client, with the same methods and arguments
+- ``sync``, ``aio``: the blocking client and the async client, with the same methods and arguments
 - ``buffers``, ``page``: the memory of I/O requests, and the public page of references
+- ``blob_file``: a file for reading over the bytes of an object
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
+- ``private_node``: a node for a program that finds none
+- ``plain_text``: text of others with its control characters escaped
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process
+- ``task_files``: inputs and outputs as files in a task
 - ``constants``: the terms of the thesis that ``dios`` exports
 """

@@ -95,24 +95,25 @@ class MappedMemory:
             done += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def fill(self, data: memoryview) -> None:
-        """Copy ``data`` to the beginning of the buffer.
+    def fill(self, data: memoryview, at: int = 0) -> None:
+        """Copy ``data`` to the buffer, from the place ``at`` on.
 
         Shared memory is written through its descriptor, which causes no page faults. A pure task maps it,
         because its limit of file sizes is zero.
         """
-        if data.nbytes > self.size:
-            raise InvalidError(f"the buffer has {self.size} bytes, not {data.nbytes}")
+        end = at + data.nbytes
+        if end > self.size:
+            raise InvalidError(f"the buffer has {self.size} bytes, not {end}")
         if self._data is not None or self._map is not None:
-            self.view()[: data.nbytes] = data
+            self.view()[at:end] = data
             return
         done = 0
         while done < data.nbytes:
             try:
-                done += os.pwrite(self._fd, data[done : done + _COPY_BYTES], self._start + done)
+                done += os.pwrite(self._fd, data[done : done + _COPY_BYTES], self._start + at + done)
             except OSError as error:
                 if error.errno == errno.EFBIG:
-                    self.view()[: data.nbytes] = data
+                    self.view()[at:end] = data
                     return
                 if error.errno != errno.ENOSPC:
                     raise

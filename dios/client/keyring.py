@@ -18,6 +18,7 @@ from dios.client.locate import config_directory
 from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
 from dios.ids import Name
 from dios.limits import GROUPS_PER_CALL_MAX, KEYRING_NAMES_MAX
+from dios.trusted_files import require_trusted
 from dios.wire.nametext import PREFIX, format_name, parse_name
 
 Section: TypeAlias = Literal["groups", "objects"]
@@ -62,7 +63,7 @@ class Keyring:
     def load(cls, path: Path | None = None) -> Keyring:
         """Read the keyring; a missing file is an empty keyring.
 
-        Raises NotPermittedError if others may read the file, InvalidError if it is damaged.
+        Raises NotPermittedError if others may read or change the file, InvalidError if it is damaged.
         """
         where = default_path() if path is None else path
         return cls(where, _read(where))
@@ -115,6 +116,7 @@ class Keyring:
     def _changing(self) -> Iterator[dict[Section, dict[str, Name]]]:
         """Yield the content of the file under a lock; it is written back unless the body raises."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_trusted(self.path.parent, "the keyring's folder")
         lock = os.open(
             self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
         )
@@ -134,6 +136,7 @@ def _read(path: Path) -> dict[Section, dict[str, Name]]:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise NotPermittedError(f"others may read the keyring. Run: chmod 600 {path}")
+            require_trusted(path, "the keyring")
             values = tomllib.load(file)
     except FileNotFoundError:
         return sections

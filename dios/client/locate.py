@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from dios.errors import InvalidError
+from dios.trusted_files import UntrustedError, require_trusted
 
 SOCKET_NAME: Final = "node.sock"
 """The name of the socket in a node's data directory."""
@@ -56,15 +57,23 @@ def resolve_node(node: str | Path | None = None) -> Path:
     """Return the socket of a node: argument, else DIOS_NODE, else client.toml, else the default link.
 
     A directory means the socket in it, and a word that is not a path the node of that name in the local
-    cluster. The path need not exist. Raises InvalidError if client.toml is invalid.
+    cluster. The path need not exist. Raises InvalidError if client.toml is invalid, UntrustedError if another
+    user could have changed it or the default link.
     """
-    chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or _configured()
+    chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or str(_configured("node"))
     if not chosen:
-        return default_socket()
+        link = default_socket()
+        require_trusted(link.parent, "the folder of the default node")
+        return link
     path = Path(chosen).expanduser()
     if "/" not in chosen and not path.exists():
         return _named(chosen) or path
     return path / SOCKET_NAME if path.is_dir() else path
+
+
+def names_node(node: str | Path | None = None) -> bool:
+    """Return True if the argument, DIOS_NODE or client.toml names a node."""
+    return bool(node or os.environ.get("DIOS_NODE", "") or _configured("node"))
 
 
 def _named(name: str) -> Path | None:
@@ -76,21 +85,53 @@ def _named(name: str) -> Path | None:
     return data / SOCKET_NAME if data.is_dir() else None
 
 
-def _configured() -> str:
-    """Return the ``node`` of client.toml, or ""."""
+def accepted_users(user: str | int | None = None) -> tuple[int, ...]:
+    """Return the users whose node is accepted in addition to those of root and of the caller's own user.
+
+    It is the argument, else DIOS_NODE_USER, else ``node_user`` of client.toml, a name or a number. Raises
+    InvalidError if there is no such user.
+    """
+    chosen = user if user is not None else os.environ.get("DIOS_NODE_USER", "") or _configured("node_user")
+    if chosen == "":
+        return ()
+    text = str(chosen)
+    if text.isascii() and text.isdigit():
+        return (int(text),)
+    import pwd  # noqa: PLC0415 - needed for a name only
+
+    try:
+        return (pwd.getpwnam(text).pw_uid,)
+    except (KeyError, ValueError):
+        raise InvalidError(
+            f"the user {text!r} of the node does not exist; correct DIOS_NODE_USER or {_CONFIG_NAME}"
+        ) from None
+
+
+_KEYS: Final = ("node", "node_user")
+
+
+def _configured(wanted: str) -> str | int:
+    """Return the value of a key of client.toml, or ""."""
     try:
         path = config_directory() / _CONFIG_NAME
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        require_trusted(path, "the file of settings")
+        values = tomllib.loads(text)
     except FileNotFoundError:
         return ""
+    except UntrustedError:
+        raise
     except InvalidError:
         return ""
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidError(f"{_CONFIG_NAME} of this user cannot be read: {error}") from None
     for key in values:
-        if key != "node":
-            raise InvalidError(f"{_CONFIG_NAME}: there is no setting {key!r}; known: node")
-    node = values.get("node", "")
-    if not isinstance(node, str):
-        raise InvalidError(f"{_CONFIG_NAME}: node is the path of a data directory or socket, as text")
-    return node
+        if key not in _KEYS:
+            raise InvalidError(f"{_CONFIG_NAME}: there is no setting {key!r}; known: {', '.join(_KEYS)}")
+    value = values.get(wanted, "")
+    if wanted == "node_user" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        kind = "a path of a data directory or socket" if wanted == "node" else "a user's name or number"
+        raise InvalidError(f"{_CONFIG_NAME}: {wanted} is {kind}, as text")
+    return value

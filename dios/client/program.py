@@ -7,7 +7,7 @@ The packet is MessagePack, whose first byte cannot begin UTF-8 text, so that the
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -21,11 +21,20 @@ ProgramText: TypeAlias = "str | Path | bytes | Program"
 """A path to a .py file, the bytes of a source or packet, or a ``Program``."""
 
 
-class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The source of a main module, and modules that only this program can import."""
+LABEL_BYTES_MAX: Final = 255
+"""The greatest length of the name of a file."""
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The source of a main module, and modules that only this program can import.
+
+    ``inputs`` and ``outputs`` are the labels of those inputs and outputs that the task finds as files.
+    """
 
     main: str
     modules: dict[str, str] = {}
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)] = FORMAT
 
 
@@ -40,12 +49,37 @@ def encode_program(program: ProgramText, modules: Mapping[str, str | Path] | Non
     """
     if isinstance(program, Program):
         merged = {**program.modules, **_sources(modules or {})}
-        return msgspec.msgpack.encode(Program(program.main, merged))
+        return msgspec.msgpack.encode(msgspec.structs.replace(program, modules=merged))
     source = program if isinstance(program, bytes) else _read(Path(program)).encode()
     if not modules:
         return source
     known = decode_program(source)
-    return msgspec.msgpack.encode(Program(known.main, {**known.modules, **_sources(modules)}))
+    merged = {**known.modules, **_sources(modules)}
+    return msgspec.msgpack.encode(msgspec.structs.replace(known, modules=merged))
+
+
+def with_files(program: ProgramText, inputs: Iterable[str], outputs: Iterable[str]) -> Program:
+    """Return the program for a task that finds these inputs and outputs as files. Raise ``InvalidError``."""
+    known = decode_program(encode_program(program))
+    return msgspec.structs.replace(
+        known,
+        inputs=tuple(file_label(label) for label in inputs),
+        outputs=tuple(file_label(label) for label in outputs),
+    )
+
+
+def file_label(label: str) -> str:
+    """Return a label that can be the name of a file. Raise ``InvalidError`` for any other."""
+    try:
+        encoded = label.encode()
+    except UnicodeEncodeError:
+        encoded = b""
+    if not 0 < len(encoded) <= LABEL_BYTES_MAX or label in {".", ".."} or {"/", "\0"} & set(label):
+        raise InvalidError(
+            f"the label {label!r} cannot be the name of a file: it must have 1 to {LABEL_BYTES_MAX} bytes "
+            "and no slash"
+        )
+    return label
 
 
 def _sources(modules: Mapping[str, str | Path]) -> dict[str, str]:

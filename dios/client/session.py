@@ -1,7 +1,7 @@
 """The protocol of a client without I/O: it numbers requests, matches replies, and raises refusals.
 
 An *operation* is a generator that yields calls and receives their answers. It is written once, and each
-client runs it in its own way (``dios.client.sync.connection``, ``dios.client.trio.connection``).
+client runs it in its own way (``dios.client.sync.connection``, ``dios.client.aio.connection``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Answer: TypeAlias = tuple[AnyResult, tuple[int, ...]]
 Operation: TypeAlias = Generator[AnyCall, Answer, T]
 """One operation of a handle, as the calls that it needs; a Failure is thrown into it as its exception."""
 
-_DESCRIPTORS_OF_STREAM: Final = 4
+_DESCRIPTORS_OF_STREAM: Final = 3
 _BUILT_FROM_ANSWERS: Final = frozenset(
     {
         messages.Stat,
@@ -156,13 +156,13 @@ def expect_buffer(answer: Answer) -> tuple[messages.Buffer, int | None]:
     return result, fds[0] if fds else None
 
 
-def expect_attached(answer: Answer) -> tuple[messages.Attached, tuple[int, int, int, int]]:
-    """Return the answer as one end of a stream, and its four descriptors."""
+def expect_attached(answer: Answer) -> tuple[messages.Attached, tuple[int, int, int]]:
+    """Return the answer as one end of a stream, and its three descriptors."""
     result, fds = answer
     if not isinstance(result, messages.Attached) or len(fds) != _DESCRIPTORS_OF_STREAM:
         close_all(fds)
         raise ProtocolError(f"the node answered with a {type(result).__name__} and {len(fds)} descriptors")
-    return result, (fds[0], fds[1], fds[2], fds[3])
+    return result, (fds[0], fds[1], fds[2])
 
 
 # -- vectors --------------------------------------------------------------------------------------

@@ -6,14 +6,18 @@ before.
 
 from __future__ import annotations
 
+import atexit
 import importlib.machinery
 import importlib.util
 import linecache
+import os
+import resource
 import select
 import socket
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
@@ -21,8 +25,8 @@ from dios.client.program import Program, decode_program
 from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
 from dios.client.warm_up import rehearse
-from dios.errors import ClosedError, NotExecutableError
-from dios.limits import TASK_WELCOME_WAIT_MS
+from dios.errors import ClosedError, DiosError, NotExecutableError
+from dios.limits import MIB, TASK_WELCOME_WAIT_MS
 from dios.transport.unix.client import ClientChannel
 
 TASK_SOCKET: Final = 3
@@ -46,10 +50,56 @@ def main() -> int:
     except ClosedError:
         return 0  # the node does not need this child of its pool any more
     node = sync_node.enter_task(connection, welcome)
+    _set_memory_variable()
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())
-    return run_program(program, node.label or DEFAULT_FILE, node.arguments)
+    run = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
+    return _with_files(node, program, run) if program.inputs or program.outputs else run()
+
+
+def _set_memory_variable() -> None:
+    """Set the variable from which Polars reads how much memory there is to the memory limit of this task.
+
+    A pure task has no /proc/meminfo. Polars would assume that there is no memory, and write and read each
+    part of its data as a file.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit != resource.RLIM_INFINITY:
+        os.environ["POLARS_OVERRIDE_TOTAL_MEMORY_MB"] = str(limit // MIB)
+
+
+def _with_files(node: sync_node.Node, program: Program, run: Callable[[], int]) -> int:
+    """Run a program that finds inputs and outputs as files; a success ends with the outputs' publication."""
+    # Most programs want none.
+    from dios.client.task_files import TaskFiles  # noqa: PLC0415
+
+    status = FAILED
+
+    def publish() -> None:
+        if status:
+            return
+        try:
+            files.publish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the task must not end as a success
+            sys.stderr.write(f"cannot store the outputs: {error}\n")
+            sys.stderr.flush()
+            os._exit(FAILED)
+
+    try:
+        files = TaskFiles(node, program.inputs, program.outputs)
+        files.place()
+    except DiosError as error:
+        sys.stderr.write(f"{error}\n")
+        return FAILED
+    # Registered first, and so called last: exit functions of the program may still write its files.
+    atexit.register(publish)
+    try:
+        status = run()
+    except SystemExit as end:
+        status = 0 if end.code in {None, 0} else FAILED
+        raise
+    return status
 
 
 def _welcome_is_near(connection: Connection) -> bool:
@@ -84,6 +134,15 @@ def become(program: Program, file: str, arguments: Sequence[str]) -> ModuleType:
     return module
 
 
+def add_modules(sources: Mapping[str, str]) -> None:
+    """Let this process import further modules, from their sources."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _OwnModules):
+            finder.add(sources)
+            return
+    sys.meta_path.insert(0, _OwnModules(sources))
+
+
 def tell(error: BaseException, ours: Collection[str]) -> TracebackType | None:
     """Print the traceback of an exception that left the program, and return it, without dios frames.
 
@@ -112,7 +171,11 @@ class _OwnModules:
     """Finds and loads the modules of the program."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._sources: Final = sources
+        self._sources: Final = dict(sources)
+
+    def add(self, sources: Mapping[str, str]) -> None:
+        """Find these modules as well."""
+        self._sources.update(sources)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

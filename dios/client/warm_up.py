@@ -28,16 +28,23 @@ _FILE: Final = "<rehearsal>"
 class _Stage:
     """A node that returns the same bytes for every read."""
 
+    _seq = 0
+
     def fileno(self) -> int:
         """Return no descriptor."""
         return -1
 
-    def call(self, frame: bytes) -> Received:
-        """Answer one read of the program."""
-        request = decode_request(frame[4:])
+    has_received = True
+
+    def send(self, frame: bytes) -> None:
+        """Note one read of the program."""
+        self._seq = decode_request(frame[4:]).seq
+
+    def receive(self) -> Received:
+        """Answer the read."""
         size = len(_PROGRAM)
         answer = messages.Buffer(0, size, 1, 1, messages.Mapping.NONE, 0, size, _PROGRAM)
-        return encode_reply(request.seq, answer)[4:], ()
+        return encode_reply(self._seq, answer)[4:], ()
 
 
 def _reference(number: int, kind: ObjectType) -> messages.Reference:

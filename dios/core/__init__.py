@@ -6,7 +6,9 @@ the machine. Read in this order:
 - ``events`` and ``effects``: the input and the output of the core.
 - ``machine``: ``Core.step``, which handles one event; ``step``: the outcome while it is being collected.
 - ``model``: the tables and records of a node, and their invariants.
+- ``containment``: the end of a task or connection whose work ended in an exception.
 - ``lifetimes``: the creation and the end of references, buffers and objects.
+- ``work``: long work, in parts that each fit into a step.
 - ``calls``: the system calls, one module for each family.
 - ``remote``: requests to other nodes, and their requests to this node.
 - ``membership``: the nodes of the cluster and their status (SWIM).

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.core.events import ObjectRecord
-from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId, Ticket
+from dios.ids import BufferId, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.messages import AnyResult, Buffer, Guarantee, Limits, Rate, Reference
 from dios.wire.types import Brand, Mode, ObjectType
@@ -82,6 +82,7 @@ class AnswerRead(Struct, frozen=True, tag=11):
     buffer stays open on exactly this content until CloseBuffer; 0 is a one-shot read. With ``reuse`` the
     task has a mapping of this buffer already, so nothing is sent when the content is still the same. A
     buffer id that exists already (TAKE, BORROW) releases its former content and holds this content now.
+    ``committed`` means that the call has also made a commit, which stands if the buffer cannot be provided.
     """
 
     task: TaskId
@@ -91,6 +92,7 @@ class AnswerRead(Struct, frozen=True, tag=11):
     offset: int
     length: int
     reuse: bool = False
+    committed: bool = False
 
 
 class AnswerWrite(Struct, frozen=True, tag=12):
@@ -99,6 +101,7 @@ class AnswerWrite(Struct, frozen=True, tag=12):
     ``raw``: map the object's own memory. Otherwise a private shadow, filled with the object's bytes
     unless ``blank``. With ``reuse`` the task's mapping is kept (and re-filled unless ``blank``); a read
     buffer taken over by a write (``reuse`` and ``blank``) keeps its pinned content as its bytes.
+    ``committed`` is as in AnswerRead.
     """
 
     task: TaskId
@@ -110,6 +113,7 @@ class AnswerWrite(Struct, frozen=True, tag=12):
     raw: bool = False
     blank: bool = False
     reuse: bool = False
+    committed: bool = False
 
 
 class AnswerBytes(Struct, frozen=True, tag=13):
@@ -149,13 +153,12 @@ class CloseBuffer(Struct, frozen=True, tag=16):
 class ApplyWrite(Struct, frozen=True, tag=18):
     """Make a volatile blob's new current content out of ``source``.
 
-    ``raw``: the bytes are in the object's own memory already, which only has to grow to their size.
+    The bytes of a raw write are mostly in the object's own memory already, and then nothing is copied.
     For a durable blob it comes after its PutObject and only switches the content to the stored one.
     """
 
     object: ObjectId
     source: WriteSource
-    raw: bool = False
     durable: bool = False
 
 
@@ -270,7 +273,8 @@ class AnswerLog(Struct, frozen=True, tag=46):
 class Spawn(Struct, frozen=True, tag=50):
     """Start a process for ``task``; its first message is the Welcome in an ``Answer`` that follows.
 
-    ``executable`` is the object whose current content is the program.
+    ``executable`` is the object whose current content is the program. ``job`` is charged for audit records
+    of the task (``Audit``). ``template`` names the template from which a pure task is forked.
     """
 
     task: TaskId
@@ -278,6 +282,9 @@ class Spawn(Struct, frozen=True, tag=50):
     label: str
     executable: ObjectId
     limits: Limits
+    principal: Principal = Principal("")
+    job: TaskId = TaskId(0)
+    template: str = ""
 
 
 class Kill(Struct, frozen=True, tag=51):
@@ -313,23 +320,27 @@ class BeginShutdown(Struct, frozen=True, tag=55):
 class Send(Struct, frozen=True, tag=70):
     """Send a message to another node; it is lost without notice when there is no connection.
 
-    The bytes of ``source`` (of a buffer, or an object's current content) travel with it.
+    The bytes of ``source`` (of a buffer, or an object's current content) travel with it. With ``epoch``, it
+    is for that start of the node only: the numbers of requests mean others after the next.
     """
 
     node: NodeId
     message: dcp.Message
     source: WriteSource | None = None
+    epoch: int = 0
 
 
 class OpenRemoteTask(Struct, frozen=True, tag=71):
     """Send answers to this task to another node from now on, as ``dcp.PeerReply`` with the number ``seq``.
 
-    The bytes of an answer travel with it, also those that a local task would map.
+    The bytes of an answer travel with it, also those that a local task would map. ``home_id`` is the id of
+    the task on its own node, by which guarantees name it; 0 if it is ``task``.
     """
 
     task: TaskId
     node: NodeId
     principal: str
+    home_id: TaskId = TaskId(0)
 
 
 class CloseRemoteTask(Struct, frozen=True, tag=72):
@@ -346,7 +357,7 @@ class AnswerReceived(Struct, frozen=True, tag=73):
 
     ``writable``: give the task its own memory of ``length`` bytes, filled with the received bytes, which is
     held under ``result.buffer`` until CloseBuffer. Otherwise the bytes are read-only. ``reuse``: keep the
-    task's mapping.
+    task's mapping. ``committed`` is as in AnswerRead.
     """
 
     task: TaskId
@@ -357,6 +368,7 @@ class AnswerReceived(Struct, frozen=True, tag=73):
     writable: bool = False
     reuse: bool = False
     offset: int = 0
+    committed: bool = False
 
 
 class KeepPayload(Struct, frozen=True, tag=77):
@@ -396,14 +408,29 @@ class Contact(Struct, frozen=True, tag=75):
 
 
 class HangUp(Struct, frozen=True, tag=76):
-    """Close the connections to this node, and open no more.
-
-    ``revoked``: reject its certificate from now on.
-    """
+    """Close the connections to this node, and open no more."""
 
     node: NodeId
     reason: str
-    revoked: bool = False
+
+
+class RemoveNode(Struct, frozen=True, tag=79):
+    """Sign and store that the node is removed from the cluster, and send it to all nodes.
+
+    ``restore``: the nodes that it removed itself are members again. NodesRemoved reports the result with
+    ``call``, the call that asked for it.
+    """
+
+    node: NodeId
+    restore: bool
+    call: tuple[TaskId, int, int]
+
+
+class EndConnection(Struct, frozen=True, tag=81):
+    """Close the connections to this node; both nodes may then connect again."""
+
+    node: NodeId
+    reason: str
 
 
 # -- rates ----------------------------------------------------------------------------------------
@@ -422,7 +449,11 @@ class SetRates(Struct, frozen=True, tag=80):
 
 # -- audit (§3.2.2) --------------------------------------------------------------------------------
 class Audit(Struct, frozen=True, tag=60):
-    """One audit record; names appear as fingerprints only."""
+    """One audit record; names appear as fingerprints only.
+
+    ``job`` is not stored. It is the session, or the task started by a session, that is charged for the record
+    and to which the task belongs; 0 for the node itself.
+    """
 
     now: int
     action: str
@@ -431,6 +462,14 @@ class Audit(Struct, frozen=True, tag=60):
     task: str
     subject: str
     detail: str
+    job: TaskId = TaskId(0)
+
+
+class LogDefect(Struct, frozen=True, tag=61):
+    """Write an exception of the core, and the party that it worked for, to the node's log."""
+
+    subject: str
+    trace: str
 
 
 Reply: TypeAlias = Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived
@@ -473,15 +512,22 @@ Effect: TypeAlias = (
     | AnswerAttachRemote
     | Contact
     | HangUp
+    | RemoveNode
     | SetRates
+    | EndConnection
+    | LogDefect
 )
 
 
 class Outcome(Struct):
-    """The result of one event. ``deadline`` is the next moment at which the core needs a TimerFired."""
+    """The result of one event. ``deadline`` is the next moment at which the core needs a TimerFired.
+
+    ``units`` is the work of the step (``dios.core.model.work_items``), by which connections take turns.
+    """
 
     persist: list[StoreOperation]
     after: list[Effect]
     ticket: Ticket
     wait_for: Ticket
     deadline: int | None
+    units: int = 0

@@ -6,14 +6,16 @@ list of events can be replayed through a new core.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from dios import limits
 from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
+from dios.wire.fields import ByteCount, Counter
 from dios.wire.messages import AnyCall, Bound
-from dios.wire.types import Buffering, Cause, Deletion, ObjectType
+from dios.wire.types import Buffering, Cause, Deletion, ObjectType, Resource
 
 
 class ObjectRecord(Struct, frozen=True, array_like=True):
@@ -24,17 +26,17 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
     group, or for a home group those of its principal.
     """
 
-    object: ObjectId
-    name: Name | None
+    object: dcp.Object
+    name: dcp.External | None
     type: ObjectType
-    groups: tuple[Name, ...]
-    owner: Principal
+    groups: Annotated[tuple[dcp.External, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
+    owner: Annotated[Principal, Meta(max_length=limits.TEXT_BYTES_MAX)]
     deletion: Deletion
     buffering: Buffering
-    size: int
-    v_r: int
-    v_w: int
-    limits: tuple[Bound, ...] = ()
+    size: ByteCount
+    v_r: Counter
+    v_w: Counter
+    limits: Annotated[tuple[Bound, ...], Meta(max_length=len(Resource))] = ()
 
 
 class Recovered(Struct, frozen=True, tag=1):
@@ -145,6 +147,20 @@ class EffectFailed(Struct, frozen=True, tag=10):
     message: str
 
 
+class DefectFound(Struct, frozen=True, tag=24):
+    """The host met an exception in the work for a task, or else for a node, which is to be ended.
+
+    ``ends_object``: the content of ``object`` may be wrong, so that nobody may use it any more.
+    """
+
+    now: int
+    task: TaskId
+    node: NodeId
+    object: ObjectId
+    what: str
+    ends_object: bool = False
+
+
 class ShutdownBegan(Struct, frozen=True, tag=11):
     """The node stops: it takes no new calls and ends its tasks."""
 
@@ -196,6 +212,18 @@ class UnderWay(Struct, frozen=True, tag=22):
     now: int
     node: NodeId
     number: int
+
+
+class NodesRemoved(Struct, frozen=True, tag=23):
+    """The nodes that are removed from the cluster by the statements that this node has stored; all of them.
+
+    ``call`` is the call that removed one, if any; ``failure`` is the reason if that failed.
+    """
+
+    now: int
+    nodes: tuple[NodeId, ...]
+    call: tuple[TaskId, int, int] | None = None
+    failure: str = ""
 
 
 class LogLeft(Struct, frozen=True, tag=21):
@@ -264,6 +292,7 @@ Event: TypeAlias = (
     | Persisted
     | PersistFailed
     | EffectFailed
+    | DefectFound
     | ShutdownBegan
     | PeerUp
     | PeerDown
@@ -271,6 +300,7 @@ Event: TypeAlias = (
     | UnderWay
     | LogLeft
     | LoadMeasured
+    | NodesRemoved
     | NetworkOpened
     | NetworkFailed
     | ConnectionArrived

@@ -46,8 +46,7 @@ def close_buffer(step: Step, buffer: Buffer) -> None:
     if buffer.owner is not None:
         buffer.owner.buffers.pop(buffer.id, None)
     charge_all(buffer.accounts, Resource.REQUESTS, -1)
-    if buffer.held is not None:
-        buffer.held.release()
+    buffer.let_go()
     if not buffer.bare:
         # A commit of its bytes may still be on the way to the disk: free them after it.
         step.depend_on(buffer.object)
@@ -57,7 +56,7 @@ def close_buffer(step: Step, buffer: Buffer) -> None:
 def close_remote_buffer(step: Step, buffer: RemoteBuffer) -> None:
     """End a buffer whose request was on an object of another node."""
     task = buffer.reference.task
-    del task.remote_buffers[buffer.id]
+    del task.remote_buffers[buffer.id], buffer.reference.remote_buffers[buffer.id]
     task.account.charge(Resource.REQUESTS, -1)
     buffer.held.release()
     step.after.append(effects.CloseBuffer(buffer.id))
@@ -67,17 +66,18 @@ def drop_reference(step: Step, reference: Reference) -> None:
     """Remove a reference from its table; the last counted one destroys its object (§4.2)."""
     task = reference.task
     target = reference.object
+    step.spend(1 + len(reference.buffers) + len(reference.remote_buffers))
     for buffer in list(reference.buffers.values()):
         if buffer.reference is reference and buffer.owner is not None:
             step.changed(target)
             give_back(buffer)
         else:
             close_buffer(step, buffer)
-    if target.home:
-        for remote_buffer in [one for one in task.remote_buffers.values() if one.reference is reference]:
-            close_remote_buffer(step, remote_buffer)
-    # Wake the task's own calls that wait on this reference, whether or not the object survives.
-    step.wake.update({row.key: row for row in target.waiters.values() if row.task is task})
+    for remote_buffer in list(reference.remote_buffers.values()):
+        close_remote_buffer(step, remote_buffer)
+    if target.waiters and task.pending:
+        # Wake the task's own calls that wait on this reference, whether or not the object survives.
+        step.wake_own(task, target)
     step.state.remove_reference(reference)
     if not task.home:
         step.after.append(effects.UnbindSlot(task.id, reference.slot))
@@ -116,14 +116,12 @@ def maybe_collect(step: Step, target: PhysicalObject) -> None:
 
 
 def destroy(step: Step, target: PhysicalObject) -> None:
-    """Make the object a zombie, so that concurrent I/O fails safely, and remove it from the node's tables."""
+    """Make the object a zombie, so that concurrent I/O fails safely, and remove it from the node's tables.
+
+    Its references and buffers stay with their tasks. No request on a zombie is active any more.
+    """
     target.zombie = True
-    holders = list(target.references.values())
     target.references.clear()
-    for reference in holders:
-        for buffer in list(reference.task.buffers.values()):
-            if buffer.object is target:
-                abort(buffer)
     target.a_r = target.a_w = 0
     if isinstance(target.state, StreamState):
         for mode in [mode for mode in Mode if mode not in target.state.gone]:
@@ -142,10 +140,10 @@ def _drop_stream_ends(step: Step, reference: Reference) -> None:
     if not isinstance(state, StreamState):
         return
     target = reference.object
-    for mode, right in ((Mode.READ, Permission.READ), (Mode.WRITE, Permission.WRITE)):
+    for mode in Mode:
         holder = state.holder.get(mode)
         taken = holder is not None and holder != (reference.task.id, reference.id)
-        could_be = holder is None and any(other.permissions & right for other in target.references.values())
+        could_be = holder is None and state.able[mode] > 0
         if mode not in state.gone and not taken and not could_be:
             _close_stream_end(step, target, state, mode)
 

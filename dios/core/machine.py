@@ -6,39 +6,31 @@ machine. The same events and the same entropy give the same outcomes, byte for b
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Final
 
 from dios import limits
-from dios.core import effects, events, lifetimes
-from dios.core.calls import (
-    computed_objects,
-    groups,
-    lifecycle,
-    logs,
-    network_streams,
-    run_calls,
-    scheduling_calls,
-    starting,
-)
+from dios.core import containment, effects, events, lifetimes, work
+from dios.core.calls import groups, lifecycle, logs, network_streams
 from dios.core.calls.dispatch import dispatch, dispatch_vector
 from dios.core.calls.retirement import expire
-from dios.core.calls.task_calls import retry_select
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
 from dios.core.membership.swim import Membership
 from dios.core.model.accounts import Defaults
 from dios.core.model.placement import LeastLoaded
-from dios.core.model.records import Pending, PhysicalObject, Session
+from dios.core.model.records import PhysicalObject
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
+from dios.core.model.work_items import NodeEnd, RetriedCalls
 from dios.core.remote import cached_replies, cluster_events, proxies, requests
 from dios.core.remote.peers import Cluster, Here
 from dios.core.remote.resume import resume_all
 from dios.core.step import Step
-from dios.errors import InvariantError
-from dios.ids import NodeId, Principal
+from dios.errors import InvariantError, ProtocolError
+from dios.ids import NodeId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.gossip import Load, MemberRow
 from dios.wire.types import Cause, Deletion, ObjectType
@@ -87,7 +79,11 @@ class Core:
         step = Step(self.state, event.now)
         next_expiry = self.state.expiries.next()
         if next_expiry is not None and next_expiry <= event.now:
-            expire(step)
+            expire(step, limits.STEP_UNITS if type(event) is events.TimerFired else limits.STEP_UNITS // 8)
+            step.units = 0
+            caller = self.state.tasks.get(event.task) if type(event) is events.Called else None
+            if caller is not None and self.state.expiries.due(event.now) is not None:
+                caller.table.now = event.now  # its own references may be among those that wait for a step
         cluster = self.state.cluster
         if cluster is not None:
             if event.now - cluster.seen_ns > limits.PROCESS_STALL_MS * 1_000_000:
@@ -97,18 +93,32 @@ class Core:
             if moment is not None and moment <= event.now:
                 cluster_events.time_passed(step, cluster)
                 resume_all(step)
-        if type(event) is events.Called:
-            self._called(step, event)
-        else:
-            self._other(step, event)
-        if step.decisions:
-            cluster_events.follow_all(step)
-        while step.answers or step.wake:
-            resume_all(step)
-            _wake(step)
-        if cluster is not None and cluster.to_release:
-            proxies.release(step, cluster)
+        try:
+            if type(event) is events.Called:
+                self._called(step, event)
+            else:
+                self._other(step, event)
+        except Exception as error:
+            if isinstance(error, ProtocolError) and type(event) is events.Received:
+                raise  # the message was refused, and nothing has changed
+            step.note_defect(containment.party_of(self.state, event), error)
+        _follow_up(step)
+        if step.defects:
+            first = step.defects[0]
+            containment.end_parties(step, event)
+            _follow_up(step)
+            containment.require_sound(step, first)
         return step.outcome()
+
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """Return True if a request of another node was handled before, so that its repeat gets the answer."""
+        cluster = self.state.cluster
+        peer = None if cluster is None else cluster.peers.get(node)
+        return peer is not None and number in peer.answers
+
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """Return the id here of a task of another node; 0 if no such task has a record here."""
+        return self.state.holder_id(node, task) if self.state.holder_key else TaskId(0)
 
     def _called(self, step: Step, event: events.Called) -> None:
         task = self.state.tasks.get(event.task)
@@ -117,6 +127,8 @@ class Core:
         call = event.call
         if self.state.shutting_down:
             step.answer(task, event.seq, lifecycle.refused_for_shutdown())
+        elif self.state.defects.total and containment.has_too_many(step, task):
+            step.refuse(task, event.seq, containment.too_many())
         elif isinstance(call, messages.Hello):
             reason = "the client sent a second Hello on this connection"
             lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
@@ -130,7 +142,7 @@ class Core:
         else:
             dispatch(step, task, event.seq, call, event.payload)
 
-    def _other(self, step: Step, event: events.Event) -> None:
+    def _other(self, step: Step, event: events.Event) -> None:  # noqa: PLR0915 - one case for each event
         match event:
             case events.SessionOpened():
                 lifecycle.open_session(step, event)
@@ -143,14 +155,18 @@ class Core:
             case events.ConsoleArrived():
                 self._console_arrived(step, event)
             case events.TimerFired():
-                for row in self.state.pending.expired(event.now):
-                    _retry(step, row)
+                late = self.state.pending.expired(event.now, limits.STEP_UNITS)
+                if late:
+                    step.start(RetriedCalls(late[::-1]))
+                work.resume(step)
             case events.Persisted():
                 self._persisted(event)
             case events.PersistFailed():
                 self._persist_failed(step, event)
             case events.EffectFailed():
                 self._effect_failed(step, event)
+            case events.DefectFound():
+                containment.found_by_host(step, event)
             case events.NetworkOpened():
                 network_streams.opened(step, event)
             case events.NetworkFailed():
@@ -173,6 +189,8 @@ class Core:
                 cluster_events.under_way(step, event)
             case events.LogLeft():
                 logs.keep_output(step, event)
+            case events.NodesRemoved():
+                cluster_events.nodes_removed(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case _:
@@ -182,11 +200,14 @@ class Core:
     def _recovered(self, step: Step, event: events.Recovered) -> None:
         # Groups first: the objects in them are counted with them.
         for record in _groups_first(event.records):
-            if record.name is None:
-                # Nothing can reach an object without a name once its references are gone.
+            counted = record.deletion is Deletion.REFERENCE_COUNTED and record.type is not ObjectType.GROUP
+            if record.name is None or (counted and self.state.cluster is None):
+                # Its references are gone. Without a name, nothing can reach it any more.
                 step.drop(PhysicalObject.from_record(record))
-            else:
-                self._reinstate(record)
+                continue
+            self._reinstate(record)
+            if counted and self.state.cluster is not None:
+                cluster_events.expect_references(step, self.state.cluster, record.object)
 
     def _reinstate(self, record: ObjectRecord, former: PhysicalObject | None = None) -> None:
         """Enter a stored object; one that was just dropped (``former``) keeps its former accounts."""
@@ -204,13 +225,14 @@ class Core:
             logs.remember(self.state, target)
 
     def _persisted(self, event: events.Persisted) -> None:
-        self.state.settled = event.last
-        self.state.dropped = [entry for entry in self.state.dropped if entry[0] > event.last]
+        self.state.settle(event.last)
 
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Return to the records in the store, because no operation from ``first`` on took place."""
         cached_replies.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
-        for target in list(self.state.objects.values()):
+        changed = {target.id: target for _, target in self.state.unsettled if not target.zombie}
+        self.state.unsettled.clear()
+        for target in changed.values():
             before = _record_before(target, event)
             if before is target.recorded:
                 continue
@@ -228,7 +250,7 @@ class Core:
             before = _record_before(target, event)
             if event.first <= ticket <= event.last and before is not None:
                 self._reinstate(before, target)
-        self.state.dropped = [entry for entry in self.state.dropped if entry[0] < event.first]
+        self.state.dropped = deque(entry for entry in self.state.dropped if entry[0] < event.first)
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
         """Close the buffer that the host could not provide; the host has answered the task."""
@@ -261,16 +283,7 @@ class Core:
         self.state.shutting_down = True
         if self.state.cluster is not None:
             cluster_events.leave(step, self.state.cluster)
-        for task in list(self.state.tasks.values()):
-            for row in list(task.pending.values()):
-                self.state.pending.remove(row)
-                step.answer(task, row.seq, lifecycle.refused_for_shutdown())
-            if isinstance(task, Session):
-                step.emit(effects.CloseConnection(task.id, "the node is shutting down"))
-            elif task.alive:
-                if task.cause is Cause.NONE:
-                    task.cause, task.detail = Cause.NODE, "the node was shut down"
-                step.emit(effects.Kill(task.id))
+        step.start(NodeEnd(list(self.state.tasks.values())[::-1]))
 
 
 def _groups_first(records: tuple[ObjectRecord, ...]) -> list[ObjectRecord]:
@@ -289,25 +302,13 @@ def _record_before(target: PhysicalObject, event: events.PersistFailed) -> Objec
     return target.recorded
 
 
-def _wake(step: Step) -> None:
-    """Retry every call that waits on a changed object."""
-    waiting, step.wake = step.wake, {}
-    for row in waiting.values():
-        if row.key in step.state.pending:
-            _retry(step, row)
-
-
-def _retry(step: Step, row: Pending) -> None:
-    if isinstance(row.call, messages.Select):
-        retry_select(step, row)
-    elif isinstance(row.call, messages.Run):
-        if row.watched:
-            starting.finish_run(step, row)
-        else:
-            run_calls.lease_over(step, row)
-    elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
-        scheduling_calls.retry(step, row)
-    elif isinstance(row.call, messages.Create):
-        network_streams.finish(step, row)
-    else:
-        computed_objects.resume_read(step, row)
+def _follow_up(step: Step) -> None:
+    """Do everything that follows from the changes of a step, as far as it fits into the step."""
+    if step.decisions:
+        cluster_events.follow_all(step)
+    while step.answers or step.started or step.woken:
+        resume_all(step)
+        work.begin(step)
+    cluster = step.state.cluster
+    if cluster is not None and cluster.to_release:
+        proxies.release(step, cluster)

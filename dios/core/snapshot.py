@@ -28,7 +28,9 @@ from dios.core import effects, events
 from dios.core.membership import dissemination, member_table, probes, swim
 from dios.core.model import (
     accounts,
+    defects,
     expiries,
+    history,
     io_requests,
     name_table,
     pending,
@@ -37,6 +39,7 @@ from dios.core.model import (
     state,
     submission_queue,
     type_states,
+    work_items,
 )
 from dios.core.remote import continuations, peers, watermark
 from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
@@ -48,12 +51,14 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     calls,
     continuations,
     dcp,
+    defects,
     dissemination,
     effects,
     events,
     expiries,
     fields,
     gossip,
+    history,
     io_requests,
     member_table,
     name_table,
@@ -70,6 +75,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     type_states,
     types,
     watermark,
+    work_items,
 )
 """The modules whose classes may occur in the state."""
 

@@ -6,28 +6,48 @@ creation and the end of references and objects are in ``dios.core.lifetimes``.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import deque
+from typing import Final, NamedTuple, TypeAlias
 
+from dios import limits
 from dios.core import effects
 from dios.core.effects import Effect, Outcome, Reply, StoreOperation, WriteSource
 from dios.core.membership.swim import Decision
-from dios.core.model.records import Holder, Pending, PhysicalObject
+from dios.core.model.records import Holder, Pending, PhysicalObject, Waking
 from dios.core.model.state import State
+from dios.core.model.work_items import WokenCalls, WorkItem
 from dios.core.remote import cached_replies, publication
 from dios.core.remote.continuations import Continuation
-from dios.core.remote.peers import Cluster
+from dios.core.remote.peers import Cluster, Peer
 from dios.errors import DiosError, InvalidError, UnreachableError, WouldBlockError
 from dios.ids import NodeId, PayloadId, Ticket
 from dios.wire import dcp, messages
 
+Party: TypeAlias = Holder | PhysicalObject | Peer | None
+"""The one that a step works for: a task, an object, a node, or None for this node itself."""
+
+_SHOWN_MAX: Final = 8_192
+"""References for which a change of their object is charged, at most: one unit for eight of them."""
+
+
+class Defect(NamedTuple):
+    """An exception in the work for a party."""
+
+    party: Party
+    error: Exception
+
 
 class ReceivedAnswer(NamedTuple):
-    """An answer of another node, the bytes that came with it, and the continuation that handles it."""
+    """An answer of another node, the bytes that came with it, and the continuation that handles it.
+
+    With ``unsent``, the answer is a failure of a request that never left this node.
+    """
 
     then: Continuation
     answer: dcp.Answer
     payload: PayloadId
     payload_size: int
+    unsent: bool
 
 
 class Step:
@@ -40,6 +60,7 @@ class Step:
         "after",
         "answers",
         "decisions",
+        "defects",
         "informed",
         "now",
         "opened_in_vector",
@@ -48,8 +69,14 @@ class Step:
         "payload_size",
         "persist",
         "read_in_vector",
+        "started",
         "state",
-        "wake",
+        "units",
+        "units_max",
+        "unsent",
+        "woken",
+        "writing",
+        "written",
     )
 
     def __init__(self, state: State, now: int) -> None:
@@ -59,11 +86,18 @@ class Step:
         self.after: list[Effect] = []
         self.answers: tuple[ReceivedAnswer, ...] = ()
         self.decisions: tuple[Decision, ...] = ()
+        self.defects: list[Defect] = []
         self.parts: list[Reply] | None = None
         self.payload = PayloadId(0)
         self.payload_size = 0
-        self.wake: dict[tuple[int, int], Pending] = {}
+        self.unsent = False  # True while the failure of a request is handled that never left this node
+        self.units = 0
+        self.units_max: int = limits.STEP_UNITS
+        self.started: deque[WorkItem] = deque()
+        self.woken: dict[tuple[int, int], Pending] = {}
+        self.written: set[int] = set()  # objects whose volatile bytes this step writes
         self.read_in_vector: set[int] = set()
+        self.writing: PhysicalObject | None = None  # its attributes and its bytes may not fit each other
         self.informed = NodeId(0)  # the node to which the answer itself carries the new versions
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
@@ -77,10 +111,20 @@ class Step:
             raise UnreachableError("cannot reach other nodes: this node is not part of a cluster")
         return cluster
 
+    def note_defect(self, party: Party, error: Exception) -> None:
+        """Note an exception in the work for a party, which ``dios.core.containment`` then ends."""
+        self.defects.append(Defect(party, error))
+
+    def abandon_vector(self) -> None:
+        """Forget the vector that was being answered: its calls stay without an answer."""
+        self.parts = None
+        self.read_in_vector.clear()
+        self.opened_in_vector.clear()
+
     # -- answers --------------------------------------------------------------------------------
     def reply(self, answer: Reply) -> None:
         """Answer a call; inside a vector the parts are collected first."""
-        if self._changed:
+        if self._changed and self.parts is None:
             self.flush_counters()
         if self.state.remote_tasks and self.parts is None:
             cached_replies.remember(self.state, answer)
@@ -125,11 +169,12 @@ class Step:
         """Publish the object's counters with this step, and wake the calls that wait on it."""
         self._changed[target.id] = target
         if target.waiters:
-            self.wake.update(target.waiters)
+            self.wake(target)
 
     def flush_counters(self) -> None:
         """Write changed counters to the pages before the answer that mentions them."""
         for target in self._changed.values():
+            self.spend(min(len(target.references), _SHOWN_MAX) // 8)
             self.after.append(
                 effects.PublishCounters(
                     target.id,
@@ -149,7 +194,16 @@ class Step:
     def audit(self, task: Holder, action: str, outcome: str, subject: str, detail: str = "") -> None:
         """Write an audit record (§3.2.2)."""
         self.after.append(
-            effects.Audit(self.now, action, outcome, task.principal, task.object.fingerprint, subject, detail)
+            effects.Audit(
+                self.now,
+                action,
+                outcome,
+                task.principal,
+                task.object.fingerprint,
+                subject,
+                detail,
+                task.job,
+            )
         )
 
     def audit_node(self, action: str, outcome: str, subject: str, detail: str = "") -> None:
@@ -181,6 +235,7 @@ class Step:
         settled = self.state.settled
         target.undo = [entry for entry in target.undo if entry[0] > settled]
         target.undo.append((ticket, target.recorded))
+        self.state.unsettled.append((ticket, target))
         target.recorded = target.record()
         self.persist.append(effects.PutObject(target.recorded, source))
 
@@ -198,13 +253,40 @@ class Step:
         self.persist.append(effects.DropObject(target.id))
 
     # -- answers of other nodes -----------------------------------------------------------------
-    def continue_with(self, then: Continuation, answer: dcp.Answer) -> None:
+    def continue_with(self, then: Continuation, answer: dcp.Answer, *, unsent: bool = False) -> None:
         """Handle an answer of another node after the current event is handled."""
-        self.answers += (ReceivedAnswer(then, answer, self.payload, self.payload_size),)
+        self.answers += (ReceivedAnswer(then, answer, self.payload, self.payload_size, unsent),)
 
     def follow(self, decision: Decision) -> None:
         """Carry out a decision of the membership after the current call is handled."""
         self.decisions += (decision,)
+
+    # -- long work ------------------------------------------------------------------------------
+    def spend(self, units: int) -> None:
+        """Count work, see ``dios.core.model.work_items``."""
+        self.units += units
+
+    @property
+    def exhausted(self) -> bool:
+        """True if long work must wait for further steps."""
+        return self.units >= self.units_max
+
+    def start(self, item: WorkItem) -> None:
+        """Begin long work: this step does as much of it as it can, and further steps do the rest."""
+        self.started.append(item)
+
+    def wake(self, target: PhysicalObject) -> None:
+        """Try all calls again that wait on an object."""
+        if target.waking is Waking.NO:
+            target.waking = Waking.QUEUED
+            self.started.append(WokenCalls(target))
+        elif target.waking is Waking.BEGUN:
+            target.waking = Waking.AGAIN
+
+    def wake_own(self, task: Holder, target: PhysicalObject) -> None:
+        """Try a task's own calls again that wait on an object."""
+        self.spend(len(task.pending) // 16)
+        self.woken.update({row.key: row for row in task.pending.values() if target in row.watched})
 
     # -- waiting --------------------------------------------------------------------------------
     def wait(self, row: Pending) -> None:
@@ -220,9 +302,11 @@ class Step:
         self.flush_counters()
         waits, ends = self.state.pending.next_deadline(), self.state.expiries.next()
         deadline = waits if ends is None else ends if waits is None else min(waits, ends)
+        if self.state.work or (deadline is not None and deadline < self.now):
+            deadline = self.now  # there is work left, or there are more references that have expired
         cluster = self.state.cluster
         if cluster is not None:
             moment = cluster.due_at = cluster.next_moment()
             if moment is not None:
                 deadline = moment if deadline is None else min(deadline, moment)
-        return Outcome(self.persist, self.after, self._ticket, self._wait, deadline)
+        return Outcome(self.persist, self.after, self._ticket, self._wait, deadline, self.units)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ _STATUS: Final = "dios-kernels.status"
 
 _REPORT_S: Final = 0.5
 _LOWEST_PRIORITY: Final = 19
+_INPUT_BYTES: Final = 4_096
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of compiled kernels, the number of all kernels, and a sentence about them."""
@@ -87,11 +89,21 @@ def _report_progress(compiled: int, total: int) -> None:
     sys.stdout.flush()
 
 
+def _end_with_input() -> None:
+    """End this process when its standard input closes."""
+    while os.read(sys.stdin.fileno(), _INPUT_BYTES):
+        pass
+    # At once, because another thread may be busy in the compiler. Numba renames files that are complete.
+    os._exit(1)
+
+
 def compile_in_background() -> None:
     """Compile at the lowest priority, unless another process does it at this time or has done it.
 
-    While another process compiles into the same folder, its numbers are printed.
+    While another process compiles into the same folder, its numbers are printed. The process ends as soon as
+    its standard input closes, which also happens when its parent is killed.
     """
+    threading.Thread(target=_end_with_input, name="parent", daemon=True).start()
     os.nice(_LOWEST_PRIORITY)
     while (state := status()).startswith("compiling"):
         # The state is "compiling", or "compiling 37 of 120".

@@ -1,11 +1,15 @@
 """Libraries on the calls of a node, built like any application.
 
-- ``spawn``: a function call as a pure task, with a future (``spawned`` is the code in the task)
+- ``executor``: ``dios.Executor``, calls in tasks that stay warm, as in ``concurrent.futures``
+- ``sandbox``: ``dios.Sandbox``, a session in a pure task for code that nobody has read
+- ``spawn``: a function call as a pure task, with a future (``spawned`` is the code in the task);
+  ``exact_values`` keeps the types of its arguments and results
 - ``channels``: typed channels between tasks
-- ``mutex``, ``clock``: a lock with leases and fencing tokens, Lamport's clock; ``aio`` has both on trio
+- ``mutex``, ``clock``: a lock with leases and fencing tokens, Lamport's clock; ``aio`` has both, async
 - ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities
 - ``mapreduce``: MapReduce jobs; ``jobs`` is the implementation
-- ``services``: tasks that accept connections, found by name; ``catalogue``: lists of stored objects
+- ``services``: tasks that accept connections, found by name
+- ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
 - ``debugger``: Python's debugger inside a task

@@ -1,4 +1,4 @@
-"""The trio versions of the libraries that wait: the mutex, guarded blobs and the clock.
+"""The async versions of the libraries that wait: the mutex, guarded blobs and the clock.
 
 ``dios.lib.mutex`` and ``dios.lib.clock`` describe them. Blocking tasks never load this module.
 """
@@ -10,12 +10,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-import trio
-
+from dios.client.aio.connection import AsyncConnection
+from dios.client.aio.node import AsyncReference
 from dios.client.ops.attributes import HasLink
 from dios.client.session import Operation
-from dios.client.trio.connection import AsyncConnection
-from dios.client.trio.node import AsyncReference
 from dios.errors import Busy, Conflict, DiosError, TimeLimitError
 from dios.lib.clock import ClockOps, Stamp
 from dios.lib.mutex import GuardedOps, MutexOps
@@ -33,11 +31,11 @@ async def insist(owner: HasLink, attempt: Callable[[], Operation[T]], timeout: f
             return await connection.run(attempt())
         except (Busy, Conflict) as conflict:
             pause = pauses.after(conflict)
-        await trio.sleep(pause)
+        await connection.loop.sleep(pause)
 
 
 class AsyncMutex(MutexOps):
-    """``async with AsyncMutex(reference) as mutex:``; each trio task that wants the lock needs its own."""
+    """``async with AsyncMutex(reference) as mutex:``; each async task that wants the lock needs its own."""
 
     def __init__(self, lock: AsyncReference, *, lease: float = 30.0, timeout: float | None = None) -> None:
         super().__init__(lock, lease=lease, timeout=timeout)
@@ -73,8 +71,8 @@ class AsyncMutex(MutexOps):
             await self.release()
             return
         # A cancelled holder releases it too, and the error of the body is the one to report.
-        with suppress(DiosError), trio.CancelScope(shield=True):
-            await self.release()
+        with suppress(DiosError):
+            await cast("AsyncConnection", self.link).loop.shielded(self.release)
 
 
 class AsyncGuarded(GuardedOps):

@@ -1,10 +1,11 @@
 """Catalogues: the list of the objects that a user put into a group, to find them again by file name.
 
 A node never lists names, because names are capabilities. A catalogue is an ordinary durable object of the
-group, written by ``dios put``, with the names that the user stored; a task that may read it has them all.
+group, written by ``dios put`` and the file system, with the names that the user stored; a task that may read
+it has them all.
 
-Edits are optimistic: read, change, write under EXCL if nobody wrote in between, else again.
-``docs/command-line.md`` shows the use of catalogues.
+``dios.lib.files`` edits catalogues: read, change, write under EXCL if nobody wrote in between, else again.
+``docs/files.md`` shows their use.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import msgspec
 from dios import limits
 from dios.client.sync.node import Reference
 from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
-from dios.wire.types import Semantics
+from dios.lib.retrying import Pauses
+from dios.wire.types import Proximity, Semantics
 
 FORMAT_VERSION: Final = 1
 
@@ -73,12 +75,16 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
 class CatalogueObject(Protocol):
     """The object of a catalogue."""
 
+    def version(self) -> int | None:
+        """Return the present version without a call; None if that is not possible."""
+        ...
+
     def read(self) -> tuple[bytes, int]:
         """Return content and version; Conflict if a writer came between."""
         ...
 
-    def replace(self, data: bytes, version: int) -> None:
-        """Write the content if its version is still ``version``; Conflict otherwise."""
+    def replace(self, data: bytes, version: int) -> int:
+        """Write the content and return its version; Conflict if it was not ``version`` any more."""
         ...
 
 
@@ -93,32 +99,40 @@ class StoredCatalogue:
         with self._reference.read(Semantics.MRSW) as request:
             return bytes(request.view), request.v_w
 
-    def replace(self, data: bytes, version: int) -> None:
-        """Write the content if nobody wrote since ``version``."""
-        with self._reference.write(len(data), Semantics.EXCL, replace=True) as request:
+    def version(self) -> int | None:
+        """Return the present version without a call; None if the node does not share it."""
+        reference = self._reference
+        if reference.proximity > Proximity.NODE or reference.link.page is None or reference.zombie:
+            return None
+        return reference.v_w
+
+    def replace(self, data: bytes, version: int) -> int:
+        """Write the content if nobody wrote since ``version``; return the new version."""
+        with self._reference.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
             if request.v_w != version:
                 raise Conflict("another task changed the catalogue")
-            request.view[:] = data
+            request.fill(memoryview(data))
+        return request.v_w
 
 
 def edit(
     stored: CatalogueObject, change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
-) -> tuple[CatalogueEntry, ...]:
-    """Apply ``change`` to the entries, even if others edit them at the same time; return the result.
+) -> None:
+    """Replace the entries of a list that is no tree of files, even if others edit it at the same time.
 
-    ``change`` may be called several times. Raises Conflict after CATALOGUE_EDITS_MAX attempts.
+    ``change`` may be called several times. Raises Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
     """
+    pauses = Pauses()
     for attempt in range(limits.CATALOGUE_EDITS_MAX):
         try:
             data, version = stored.read()
-            after = tuple(change(decode(data)))
-            stored.replace(encode(after), version)
-        except (Busy, Conflict):
+            stored.replace(encode(change(decode(data))), version)
+        except (Busy, Conflict) as conflict:
             if attempt == limits.CATALOGUE_EDITS_MAX - 1:
                 raise
+            pauses.wait(conflict)
         else:
-            return after
-    raise AssertionError("the last attempt returns or raises")
+            return
 
 
 def matching(entries: Iterable[CatalogueEntry], text: str) -> list[CatalogueEntry]:

@@ -181,7 +181,7 @@ def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
         raise UnreachableError("this group has no such store, or its nodes are unreachable")
     try:
         plan = msgspec.msgpack.decode(data, type=Plan)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the object is not a store: {error}") from None
     if plan.version != FORMAT_VERSION:
         raise DamagedError(f"the store has version {plan.version}, and this program reads {FORMAT_VERSION}")

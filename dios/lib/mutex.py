@@ -10,8 +10,9 @@ A holder has the lock for a *lease*, and longer by ``renew``. A task that has se
 lease by its own clock takes the lock over: clocks are never compared, they must only run about equally fast.
 A holder that was paused for longer than its lease may not know that it lost the lock. So each holder has a
 *fencing token*, the v_w of its taking, higher than that of every holder before: the data that the lock
-protects must refuse lower tokens than they have seen, as ``Guarded`` does. Without that, the lock alone
-guarantees one holder only if holders check ``remaining`` before they act.
+protects must refuse lower tokens than they have seen, as ``Guarded`` does. A holder may assume that about its
+token, and no more: two tasks can believe to have the lock at one moment, even if both look at ``remaining``
+before they act, because any pause may come between the look and the act.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ class MutexOps:
 
     @property
     def remaining(self) -> float:
-        """Return the seconds for which this holder certainly has the lock; 0 if it does not."""
+        """Return the seconds that are left of the lease; 0 without the lock.
+
+        Until then no other task takes the lock. A pause after this call may be longer.
+        """
         return max(0.0, self._until - self._clock()) if self._until else 0.0
 
     # -- attempts ---------------------------------------------------------------------------------
@@ -175,7 +179,8 @@ class Mutex(MutexOps):
 
     ``lock`` is a reference, with the rights to read and write, to a blob of its own, empty at first; a
     durable blob outlives its node. ``lease`` is the time in seconds after which a silent holder loses the
-    lock; ``timeout`` bounds the wait for the lock, in seconds.
+    lock; ``timeout`` bounds the wait for the lock, in seconds. UnreachableError leaves open whether the lock
+    was taken, renewed or released.
     """
 
     def __init__(self, lock: Reference, *, lease: float = 30.0, timeout: float | None = None) -> None:

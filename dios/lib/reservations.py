@@ -148,7 +148,7 @@ def _ask(node: Node, question: dict[str, object], origin: str = _ORIGIN) -> _Tol
     answer = node.ask_scheduler(json.dumps({"ask": "pack", **question}).encode())
     try:
         told = msgspec.json.decode(answer, type=_Told)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(f"the coordinator's answer is malformed: {error}") from None
     if not told.ok:
         at_fault = told.error.removeprefix(f"{_ORIGIN}:")

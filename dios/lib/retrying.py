@@ -1,7 +1,7 @@
 """Repetition of optimistic work: attempts that may conflict, and the pauses between them (§4.7).
 
 An attempt is an operation that raises Conflict or Busy if it must be repeated, and has changed nothing then.
-``dios.lib.aio`` has the same for trio.
+``dios.lib.aio`` has the same for async programs.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from dios.errors import Busy, ClosedError, Conflict, DiosError, InvalidError, Li
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
 from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_MEMBERS_MAX
+from dios.wire.addresses import split_address
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType
 
@@ -76,7 +77,7 @@ class Service:
 
         Raises InvalidError for one without a name or a reachable address; LimitError when the list is full.
         """
-        host, _ = _place(acceptor.address)
+        host, _ = split_address(acceptor.address)
         if acceptor.name is None:
             raise InvalidError("an acceptor without a name cannot be found. Listen with groups=[group].")
         if host in _EVERYWHERE:
@@ -125,7 +126,7 @@ class Service:
         try:
             if not found:
                 return None, not found.incomplete
-            return ServiceMember(*_place(found[0].address), found[0].node), False
+            return ServiceMember(*split_address(found[0].address), found[0].node), False
         finally:
             # A reference would keep the acceptor of a task that has ended.
             for reference in found:
@@ -201,8 +202,3 @@ def open_service(node: Node, group: Group | None, name: bytes | str) -> Service:
     service = Service(node, group, name_bytes(name))
     service.members()
     return service
-
-
-def _place(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

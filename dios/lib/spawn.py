@@ -13,12 +13,22 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Self, TypeVar, cast
 
+from dios.client.ops.notebook_html import properties
 from dios.client.ops.status import Status
 from dios.client.program import Program, encode_program
 from dios.client.sync.node import Node, Reference, Task, ambient, connect
 from dios.errors import Code, DiosError, InvalidError
-from dios.lib.spawned import MODULE, PROGRAM, decode_result, encode_order, hints_of, ordered_module
-from dios.wire.types import NameKind, ObjectType
+from dios.lib.exact_values import require_same
+from dios.lib.spawned import (
+    MODULE,
+    PROGRAM,
+    argument_names,
+    decode_result,
+    encode_order,
+    hints_of,
+    ordered_module,
+)
+from dios.wire.types import Cause, NameKind, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.ops.attributes import Rights
@@ -61,6 +71,14 @@ class Future(Generic[R_co]):
     def __repr__(self) -> str:
         return f"<Future of {self._label} {self.task.fingerprint}>"
 
+    def _repr_html_(self) -> str:
+        """Return the function and its task for a notebook; no call is made for it."""
+        state = "failed" if self._failure is not None else "done" if self._result else "not taken yet"
+        return properties(
+            "Future",
+            (("function", self._label), ("task", self.task.fingerprint), ("result", state)),
+        )
+
     @property
     def done(self) -> bool:
         """Return True if ``result`` would return without waiting."""
@@ -81,6 +99,7 @@ class Future(Generic[R_co]):
             else:
                 why = status.detail or str(status.cause)
                 self._failure = SpawnFailedError(f"{self._label} gave no result: {why}", status)
+                self._failure.__cause__ = _remote_traceback(status)
             self._drop()
             if self._failure is not None:
                 raise self._failure
@@ -103,6 +122,16 @@ class Future(Generic[R_co]):
     ) -> None:
         self.cancel()
         self._drop()
+
+
+def _remote_traceback(status: Status) -> Exception | None:
+    """Return the end of the function's traceback as the cause of a failure; None if it raised nothing."""
+    if status.cause is not Cause.EXCEPTION:
+        return None
+    # The class is with the pickles of the executor, which a task that spawns does not need.
+    from dios.lib.executor.values import RemoteTraceback  # noqa: PLC0415 - see above
+
+    return RemoteTraceback(status.detail)
 
 
 class Spawner:
@@ -133,9 +162,14 @@ class Spawner:
         """Call ``function`` in a pure task, and return its future at once.
 
         It must be defined at the top of a module, whose text is sent. An end of a channel among the
-        arguments moves to the task; a reference is delegated with its rights, or as ``narrowed``.
+        arguments moves to the task; a reference is delegated with its rights, or as ``narrowed``. Values keep
+        their types; a record needs the annotation of its argument, and InvalidError names one without it.
         """
         module, name = _place_of(function)
+        hints = hints_of(function)
+        names = argument_names(cast("FunctionType", function), len(args))
+        for argument, value in [*zip(names, args, strict=True), *kwargs.items()]:
+            require_same(value, hints.get(argument, object), f"argument {argument} of {name}")
         executable, called = self._program(module)
         order, moved, handed = encode_order(called, name, args, kwargs)
         paper = self.node.create(ObjectType.SHMEM_BLOB, data=order, naming=NameKind.ANONYMOUS)
@@ -159,7 +193,7 @@ class Spawner:
             raise
         for end in moved:
             end.close()
-        returns = cast("type[T]", hints_of(function).get("return", object))
+        returns = cast("type[T]", hints.get("return", object))
         return Future(task, paper, returns, name)
 
     def wait_any(self, futures: Sequence[F], timeout: float | None = None) -> F | None:

@@ -18,8 +18,8 @@ import msgspec
 from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import DiosError, InvalidError, ProtocolError
-from dios.lib import channels
 from dios.lib.channels import End, Receiver, Sender
+from dios.lib.exact_values import as_annotated, built, decode_exact, encode_exact, exact, require_same
 
 T = TypeVar("T")
 
@@ -72,8 +72,13 @@ def encode_order(
         handed[str(number)] = item
         return msgspec.msgpack.Ext(code, number.to_bytes(2, "big"))
 
-    order = SpawnOrder(module, function, tuple(args), dict(kwargs))
     try:
+        order = SpawnOrder(
+            module,
+            function,
+            tuple(exact(each, hook) for each in args),
+            {name: exact(each, hook) for name, each in kwargs.items()},
+        )
         return msgspec.msgpack.encode(order, enc_hook=hook), moved, handed
     except (TypeError, OverflowError) as error:
         raise InvalidError(f"an argument of {function} cannot travel: {error}") from None
@@ -83,6 +88,8 @@ def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> SpawnOrder:
     """Return the order in a task, with its references; ends of channels are added to ``opened``."""
 
     def hook(code: int, index: memoryview) -> object:
+        if code not in {_SENDER, _RECEIVER, _REFERENCE}:
+            return built(code, index, hook)
         reference = node.input(str(int.from_bytes(index, "big")))
         if code == _REFERENCE:
             return reference
@@ -94,13 +101,13 @@ def decode_order(data: bytes, node: Node, opened: list[_Ends]) -> SpawnOrder:
 
     try:
         return msgspec.msgpack.decode(data, type=SpawnOrder, ext_hook=hook)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, TypeError, ValueError, ArithmeticError) as error:
         raise ProtocolError(f"this task's order cannot be read: {error}") from None
 
 
 def decode_result(data: bytes, returns: type[T]) -> T:
     """Return the task's result, checked against the type in its function's annotation."""
-    return channels.decode(data, returns)
+    return as_annotated(decode_exact(data), returns)
 
 
 def hints_of(function: object) -> dict[str, type]:
@@ -110,6 +117,12 @@ def hints_of(function: object) -> dict[str, type]:
     except (NameError, TypeError, AttributeError):
         return {}
     return cast("dict[str, type]", hints)
+
+
+def argument_names(function: FunctionType, count: int) -> list[str]:
+    """Return the names of ``count`` arguments, empty for those that belong to ``*args``."""
+    code = function.__code__
+    return [*code.co_varnames[: code.co_argcount], *[""] * count][:count]
 
 
 _module: str | None = None
@@ -130,21 +143,27 @@ def serve() -> None:
     try:
         _module = order.module
         function = getattr(importlib.import_module(order.module), order.function)
-        paper.write_bytes(channels.encode(_call(function, order)))
+        value = _call(function, order)
+        returns = hints_of(function).get("return", object)
+        require_same(value, returns, f"the result of {order.function}, whose annotation is {returns},")
+        paper.write_bytes(_encoded_result(value))
     finally:
         for end in opened:
             _leave(end)
 
 
+def _encoded_result(value: object) -> bytes:
+    try:
+        return encode_exact(value)
+    except (TypeError, OverflowError) as error:
+        raise InvalidError(f"cannot send this {type(value).__name__} to another task: {error}") from None
+
+
 def _call(function: FunctionType, order: SpawnOrder) -> object:
     """Call a function with an order's arguments, converted as the function's annotations say."""
     hints = hints_of(function)
-    code = function.__code__
-    # More arguments than names belong to *args.
-    names = [*code.co_varnames[: code.co_argcount], *[""] * len(order.args)]
-    args = [
-        _as_hinted(value, hints.get(name, object)) for name, value in zip(names, order.args, strict=False)
-    ]
+    names = argument_names(function, len(order.args))
+    args = [_as_hinted(value, hints.get(name, object)) for name, value in zip(names, order.args, strict=True)]
     kwargs = {name: _as_hinted(value, hints.get(name, object)) for name, value in order.kwargs.items()}
     return function(*args, **kwargs)
 

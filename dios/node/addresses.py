@@ -11,10 +11,12 @@ import re
 from typing import Final
 
 from dios import limits
+from dios.errors import InvalidError
+from dios.wire import addresses
+from dios.wire.addresses import join_address
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
-PORT_MAX: Final = 65_535
 
 
 def checked_label(value: object) -> str:
@@ -30,26 +32,16 @@ def checked_label(value: object) -> str:
 
 def split_address(text: str) -> tuple[str, int]:
     """Return host and port of "HOST:PORT" or "[IPV6]:PORT". Raise ValueError with the expected form."""
-    host, colon, port = text.rpartition(":")
-    wanted = "HOST:PORT, like 10.0.0.1:7400 or [fd00::1]:7400"
-    if not colon or not port.isascii() or not port.isdigit() or len(port) > len(str(PORT_MAX)):
+    wanted = f"HOST:PORT, like 10.0.0.1:7400 or [fd00::1]:7400, with a port from 1 to {limits.PORT_MAX}"
+    try:
+        host, port = addresses.split_address(text)
+        if text.startswith("["):
+            return str(ipaddress.IPv6Address(host)), port
+    except (InvalidError, ValueError):
+        raise ValueError(wanted) from None
+    if not port or not _HOST.fullmatch(host):
         raise ValueError(wanted)
-    number = int(port)
-    if not 1 <= number <= PORT_MAX:
-        raise ValueError(f"{wanted}, with a port from 1 to {PORT_MAX}")
-    if host.startswith("[") and host.endswith("]"):
-        try:
-            return str(ipaddress.IPv6Address(host[1:-1])), number
-        except ValueError:
-            raise ValueError(wanted) from None
-    if len(host) > limits.HOST_NAME_BYTES_MAX or not _HOST.fullmatch(host):
-        raise ValueError(wanted)
-    return host, number
-
-
-def join_address(host: str, port: int) -> str:
-    """Return host and port as text."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host, port
 
 
 def checked_address(value: object, *, advertised: bool = False) -> str:

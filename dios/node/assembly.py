@@ -1,5 +1,6 @@
 """Connects the parts of one node: the only module that knows their concrete classes.
 
+The parts for other nodes are loaded in a node with a cluster only: they take a sixth of the start.
 ``dios.node.serve`` runs the result.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,7 +18,8 @@ from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
 from dios.core.remote.peers import Here
-from dios.errors import DiosError
+from dios.host.audit.charges import AuditCharges
+from dios.host.audit.journal import AuditJournal
 from dios.host.audit.log import AuditLog, BacklogLevel
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.buffers import BackgroundWork, Buffers
@@ -37,20 +39,21 @@ from dios.host.loop.persister import Persister
 from dios.host.loop.recorder import Recorder
 from dios.host.loop.staging import Staging
 from dios.host.network.sockets import Sockets
-from dios.host.peers.effects import PeerEffects
-from dios.host.peers.links import PeerLinks
-from dios.host.peers.receiving import LinkParts
-from dios.host.peers.streams import RemoteStreams
 from dios.host.process.session_server import principal_of
 from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
 from dios.ids import Principal, TaskId
-from dios.node.cluster_port import ClusterMembership
+from dios.node.machine import object_descriptors
 from dios.node.settings import NodeMode, Settings
 from dios.store.log_files import LogStore, MemoryLogs
 from dios.store.protocol import Store
 from dios.transport.memory.pool import MemoryPool
 from dios.wire.messages import Bound, Info
 from dios.wire.types import Resource
+
+if TYPE_CHECKING:
+    from dios.host.peers.effects import PeerEffects
+    from dios.host.peers.links import PeerLinks
+    from dios.node.cluster_port import ClusterMembership
 
 
 class TimerAlarm:
@@ -99,9 +102,11 @@ class NodeHost:
         membership: ClusterMembership | None = None,
     ) -> None:
         self._nursery: Final = nursery
-        self._audit: Final = audit
         self.stopping: Final = trio.Event()
         self.clock: Final = Clock()
+        self._trusted: Final = {principal_of(0), principal_of(os.geteuid())}
+        self.charges: Final = AuditCharges(settings.audit_rate, self._trusted, self.clock.now)
+        self.journal: Final = AuditJournal(audit, self.charges)
         self.alarm: Final = TimerAlarm(self.clock)
         self._core: Final = _core_for(settings, membership) if core is None else core
         self.owners: Final = TaskPrincipals()
@@ -111,8 +116,9 @@ class NodeHost:
         self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
-        self.buffers: Final = Buffers(self.contents)
+        self.buffers: Final = Buffers(self.contents, self._contests)
         self.pages: Final = PublicPages()
+        nursery.start_soon(self.pages.run, name="outdated slots")
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
         self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post)
@@ -129,7 +135,9 @@ class NodeHost:
             lambda: self.driver.has_deferred_volatile,
         )
         self.contents.in_use = self.staging.is_staged
-        self.links: Final = None if membership is None else self._make_links(membership)
+        self.links: Final = (
+            None if membership is None else self._make_links(membership, settings.volatile_bytes_max)
+        )
         self.effector: Final = self._make_effector(complete)
         self.driver.connect(self.effector, self.staging)
         self.tasks.connect(
@@ -142,6 +150,7 @@ class NodeHost:
                 self.clock,
                 self.rates,
                 stored,
+                self.charges,
             )
         )
 
@@ -157,7 +166,7 @@ class NodeHost:
             LogReader(self.logs, self.outbox),
             self.outbox,
             self.tasks,
-            self._audit,
+            self.journal,
             self.clock,
             self.rates,
             None if self.links is None else self._make_peers(self.links),
@@ -170,13 +179,27 @@ class NodeHost:
             begin_shutdown=self.stopping.set,
         )
 
-    def _make_links(self, membership: ClusterMembership) -> PeerLinks:
+    def _make_links(self, membership: ClusterMembership, volatile_bytes_max: int) -> PeerLinks:
+        from dios.host.peers.bulk import RECEIVING_PERCENT, ReceivingMemory  # noqa: PLC0415 - see the top
+        from dios.host.peers.links import PeerLinks  # noqa: PLC0415 - the same
+        from dios.host.peers.receiving import LinkParts  # noqa: PLC0415 - the same
+
         around = LinkParts(
-            self.driver, self.persister, self.clock, self.owners, self.rates, self.denied_connection
+            self.driver,
+            self.persister,
+            self.clock,
+            self.owners,
+            self.rates,
+            self.charges,
+            self.denied_connection,
+            ReceivingMemory(volatile_bytes_max * RECEIVING_PERCENT // 100),
         )
         return PeerLinks(membership.me, membership.network, membership.guard, around, self._nursery)
 
     def _make_peers(self, links: PeerLinks) -> PeerEffects:
+        from dios.host.peers.effects import PeerEffects  # noqa: PLC0415 - see the top
+        from dios.host.peers.streams import RemoteStreams  # noqa: PLC0415 - the same
+
         between = links.streamer = RemoteStreams(links, self._nursery, self.rates)
         self._nursery.start_soon(between.run)
         return PeerEffects(
@@ -197,9 +220,12 @@ class NodeHost:
         self._record_denial("disconnect", principal, why)
 
     def _record_denial(self, action: str, principal: Principal, why: str) -> None:
-        if self._audit.pressure is BacklogLevel.HIGH:
+        if self.journal.pressure is BacklogLevel.HIGH:
             return  # the node's log has it; refused strangers must not fill the memory
-        self._audit.append(Audit(self.clock.now(), action, "denied", principal, "", "", why))
+        self.journal.append_refused(Audit(self.clock.now(), action, "denied", principal, "", "", why))
+
+    def _contests(self, task: TaskId) -> bool:
+        return self.tasks.is_session(task) and self.owners.of(task) not in self._trusted
 
     def _done_before(self, step: int) -> bool:
         return self.effector.done_before(step)
@@ -223,7 +249,7 @@ class NodeHost:
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(work.run)
-            except (DiosError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - the effector contains what is not expected
                 failed = error
         self._turns.end_turn(task)
         self.driver.resume_step(lambda: finish(failed))
@@ -233,7 +259,7 @@ class NodeHost:
         failed: Exception | None = None
         try:
             work.run()
-        except (DiosError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             failed = error
         finish(failed)
 
@@ -245,6 +271,7 @@ class NodeHost:
     async def aclose(self) -> None:
         """Write what is queued, and free every memory and descriptor. Call it after the nursery has ended."""
         await self.persister.aclose()
+        self.journal.settle_all()
         self.buffers.close_all()
         self.sockets.close_all()
         self.streams.close()
@@ -258,14 +285,17 @@ class NodeHost:
 def _core_for(settings: Settings, membership: ClusterMembership | None) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
+    descriptors = object_descriptors()
+    principal_descriptors = descriptors * limits.PRINCIPAL_DESCRIPTORS_PERCENT // 100
     defaults = Defaults(
         settings.task_limits,
         settings.group_limits,
-        settings.principal_limits,
+        (Bound(Resource.DESCRIPTORS, principal_descriptors), *settings.principal_limits),
         settings.task_memory_bytes,
         (
             Bound(Resource.TASKS, settings.tasks_max),
             Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
+            Bound(Resource.DESCRIPTORS, descriptors),
         ),
     )
     here = Here() if membership is None else membership.here

@@ -18,11 +18,13 @@ from typing import Final
 
 from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.node import machine, seeds
-from dios.node.addresses import is_loopback, join_address, split_address
+from dios.node.addresses import is_loopback, split_address
 from dios.node.settings import FILE_NAME, Settings, SettingsError, load
 from dios.transport.identity import durable_files, identity, tokens
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
+from dios.trusted_files import require_trusted
+from dios.wire.addresses import join_address
 
 REMEMBERED: Final = ("name", "rack", "listen", "advertise", "announce")
 """The settings that make a node a member; they are saved in its ``node.toml`` for later starts."""
@@ -194,6 +196,8 @@ def read_token(*, text: str, file: Path | None, environ: Mapping[str, str] = os.
     if len(given) > 1:
         raise InvalidError("give the token only once: with --token or with --token-file")
     if file is not None:
+        if file.is_file():
+            require_trusted(file, "the join token")
         with contextlib.suppress(UnicodeDecodeError):
             text = file.read_text(encoding="ascii").strip()
     text = text or environ.get("DIOS_TOKEN", "").strip()

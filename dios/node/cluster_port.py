@@ -19,7 +19,7 @@ from dios.errors import DiosError
 from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.links import PeerLinks
-from dios.host.peers.receiving import RevocationList
+from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
 from dios.node import coordinator_supervisor, discovery, machine, seeds
 from dios.node.settings import Settings
@@ -140,7 +140,7 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
         while True:
             secured = await port.listener.accept()
             if secured.peer.role is CertificateRole.JOIN:
-                nursery.start_soon(_admit, port.identity, secured, links, port.denied, name="admit a node")
+                nursery.start_soon(admit, port.identity, secured, links, port.denied, name="admit a node")
             else:
                 nursery.start_soon(links.welcome, secured, name="serve a node")
     except trio.EndOfChannel:
@@ -149,14 +149,18 @@ async def serve_port(port: ClusterPort, links: PeerLinks, settings: Settings, nu
         port.listener.close()
 
 
-async def _admit(
+async def admit(
     me: Identity, secured: Secured, links: PeerLinks, denied: Callable[[Principal, str], None]
 ) -> None:
+    """Answer a machine that wants to join; ``denied`` records a refusal."""
     try:
         known = await joining.admit(me, secured, taken=links.knows_name)
     except (DiosError, OSError) as error:
         _log.warning("a node was not admitted", extra={"why": str(error)})
         denied(Principal("join"), str(error))
+    except Exception as error:  # noqa: BLE001 - it ends this connection alone
+        _log.exception("an internal error ended the admission of a node", exc_info=error)
+        denied(Principal("join"), "an internal error")
     else:
         _log.info("a node was admitted", extra={"peer": known.name})
 

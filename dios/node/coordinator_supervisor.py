@@ -20,7 +20,7 @@ from dios.wire.messages import Limits
 from dios.wire.types import ObjectType
 
 if TYPE_CHECKING:
-    from dios.client.trio.node import AsyncNode, AsyncReference
+    from dios.client.aio.node import AsyncNode, AsyncReference
 
 LABEL: Final = "coordinator"
 _KEPT: Final = ("knowledge", "shares")
@@ -52,7 +52,7 @@ def wanted(settings: Settings) -> bool:
 async def keep_coordinator(settings: Settings) -> None:
     """Run the node's coordinator and restart it when it ends, until cancelled."""
     # Imported late, because a node without a coordinator needs no client in its process.
-    from dios.client.trio.node import open_node  # noqa: PLC0415 - see above
+    from dios.client.aio.node import open_node  # noqa: PLC0415 - see above
 
     arguments = (
         *(settings.scheduling.value, settings.cost_model),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -21,18 +21,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dios import limits
+from dios.client.locate import accepted_users
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.settings import Settings, load
 from dios.store import locking
+from dios.transport.unix.credentials import require_server
 from dios.transport.unix.path import socket_address
+from dios.trusted_files import require_trusted, weakness
+
+if TYPE_CHECKING:
+    from dios.host.process.zygote_process import StartedZygote
+    from dios.host.sandbox.mechanisms import Mechanism
 
 T = TypeVar("T")
 
 LOG_NAME: Final = "node.log"
-_CREDENTIALS: Final = struct.Struct("3i")
+
+_DELETING_THREADS: Final = 32
 
 
 class StartError(DiosError):
@@ -49,7 +57,11 @@ class DaemonProcess:
 
 # -- seen from outside ------------------------------------------------------------------------------
 def find(path: Path) -> DaemonProcess | None:
-    """Return the process that answers on the socket at ``path``, or None."""
+    """Return the process that answers on the socket at ``path``, or None.
+
+    Raise UnreachableError if this user may not connect there, NotPermittedError if the process is of another
+    user than root, the caller's own and the configured one: a command would believe and signal it.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         try:
             with socket_address(path) as address:
@@ -58,9 +70,8 @@ def find(path: Path) -> DaemonProcess | None:
             if error.errno in {errno.EACCES, errno.EPERM}:
                 raise UnreachableError(f"this user may not connect to the node at {path}") from None
             return None
-        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, _, _ = _CREDENTIALS.unpack(credentials)
-    return DaemonProcess(pid, path.resolve())
+        peer = require_server(probe, path, accepted_users)
+    return DaemonProcess(peer.pid, path.resolve())
 
 
 def start_detached(
@@ -83,6 +94,7 @@ def start_detached(
     log = settings.log_file or settings.data / LOG_NAME
     with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_trusted_places(settings)
         log.parent.mkdir(parents=True, exist_ok=True)
         output = open(log, "ab", opener=_for_its_owner)  # noqa: SIM115 - closed below, beside the pipe
     ready, ready_far = os.pipe()
@@ -106,6 +118,17 @@ def start_detached(
     # The process is not waited for: this process ends before the daemon does.
     process.returncode = 0
     return DaemonProcess(process.pid, settings.socket)
+
+
+def _require_trusted_places(settings: Settings) -> None:
+    """Raise UntrustedError if another user could change the data directory, or redirect what is written."""
+    # Imported late, because a start without errors needs no store here.
+    from dios.store.directory import require_own_directory  # noqa: PLC0415 - see above
+
+    require_own_directory(settings.data)
+    for path, what in ((settings.log_file, "the log file"), (settings.record, "the file of events")):
+        if path is not None:
+            require_trusted(path, what)
 
 
 @contextlib.contextmanager
@@ -132,7 +155,8 @@ def command(
     extra = [] if config is None else [f"--config={config}"]
     extra += [] if ready is None else [f"--ready={ready}"]
     extra += [f"{key}={value}" for key, value in (flags or {}).items()]
-    return [sys.executable, "-m", "dios.node.daemon", str(data), *extra]
+    # -P: a module of the working directory, which anybody may have put there, is never imported.
+    return [sys.executable, "-P", "-m", "dios.node.daemon", str(data), *extra]
 
 
 def _wait_ready(
@@ -206,11 +230,15 @@ def _ended(process: int, limit_ms: int, waiting: Callable[[float], None]) -> boo
 
 # -- the default link -------------------------------------------------------------------------------
 def claim_link(link: Path, target: Path) -> bool:
-    """Point the default link to ``target``, unless another node answers there. Return True if it was set."""
+    """Point the default link to ``target``, unless another node answers there. Return True if it was set.
+
+    Raise UntrustedError if another user could change the link.
+    """
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_trusted(link.parent, "the folder of the default node")
     other = find(link)
     if other is not None and other.socket != target.resolve():
         return False
-    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)
@@ -221,7 +249,7 @@ def claim_link(link: Path, target: Path) -> bool:
 def drop_link(link: Path, target: Path) -> None:
     """Remove the default link if it points to ``target``."""
     with contextlib.suppress(OSError):
-        if link.is_symlink() and link.readlink() == target:
+        if not weakness(link.parent) and link.is_symlink() and link.readlink() == target:
             link.unlink()
 
 
@@ -265,32 +293,52 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
     """Run the node until it is stopped; ``started`` is called once it answers."""
     with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_trusted_places(settings)
     with pid_file(settings.pid_file):
         # Imported late, so that commands that start or stop a node load no event loop and no store.
         from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above
 
         probed = early(probe)
-        import trio  # noqa: PLC0415 - the same; the probe runs meanwhile
+        from dios.node.task_zygote import started_first  # noqa: PLC0415 - the same
 
-        from dios.client.locate import default_socket  # noqa: PLC0415 - the same
-        from dios.host.network.shaping import shaped  # noqa: PLC0415 - the same
-        from dios.node.serve import serve  # noqa: PLC0415 - the same
+        with started_first(settings) as zygote_process:
+            from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
-        link = default_socket()
+            prepared = early(lambda: prepare_new(settings.data))
+            _run_loop(settings, started, probed, prepared, zygote_process)
 
-        def announce() -> None:
-            with contextlib.suppress(OSError):
-                claim_link(link, settings.socket)
-            started()
 
-        async def main() -> None:
-            await serve(settings, started=announce, probed=probed)
+def _run_loop(
+    settings: Settings,
+    started: Callable[[], None],
+    probed: Callable[[], Mapping[str, Mechanism]],
+    prepared: Callable[[], None],
+    zygote_process: StartedZygote | None,
+) -> None:
+    """Run the event loop. Its modules are loaded here, while the probe and the zygote run."""
+    import trio  # noqa: PLC0415 - see above
 
-        try:
-            with shaped(settings.data, settings.shape, settings.link_rate):
-                trio.run(main)
-        finally:
-            drop_link(link, settings.socket)
+    from dios.client.locate import default_socket  # noqa: PLC0415 - the same
+    from dios.host.network.shaping import shaped  # noqa: PLC0415 - the same
+    from dios.node.serve import serve  # noqa: PLC0415 - the same
+
+    prepared()
+    link = default_socket()
+
+    def announce() -> None:
+        # Without the link the node serves all who name it.
+        with contextlib.suppress(OSError, DiosError):
+            claim_link(link, settings.socket)
+        started()
+
+    async def main() -> None:
+        await serve(settings, started=announce, probed=probed, zygote_process=zygote_process)
+
+    try:
+        with shaped(settings.data, settings.shape, settings.link_rate):
+            trio.run(main)
+    finally:
+        drop_link(link, settings.socket)
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -301,11 +349,29 @@ def first_error(error: BaseException) -> BaseException:
     return next((leaf for leaf in leaves if isinstance(leaf, DiosError)), leaves[0])
 
 
+def _end_with(pipe: int) -> None:
+    """End this node when the last writing end of a pipe closes: it belongs to one program."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            os.read(pipe, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="owner", daemon=True).start()
+
+
 def main(arguments: Sequence[str]) -> int:
-    """``python -m dios.node.daemon DATA [--config=FILE] [--ready=FD] [key=value …]``."""
+    """Run ``python -m dios.node.daemon DATA [OPTIONS] [key=value …]``, where each pair is a setting.
+
+    Options are ``--config=FILE``; ``--ready=FD``, where the node reports that it serves, or its error;
+    ``--until=FD``, a pipe that ends it; ``--temporary=FOLDER``, which it deletes at its end.
+    """
+    # The modules of a daemon live until its end: looking for garbage among them takes a tenth of the start.
+    gc.disable()
     data, *rest = arguments
     config: str | None = None
     ready = -1
+    temporary = ""
     flags: dict[str, str] = {}
     for argument in rest:
         key, _, value = argument.partition("=")
@@ -314,6 +380,11 @@ def main(arguments: Sequence[str]) -> int:
         elif key == "--ready":
             ready = int(value)
             os.set_inheritable(ready, False)
+        elif key == "--until":
+            os.set_inheritable(int(value), False)
+            _end_with(int(value))
+        elif key == "--temporary":
+            temporary = value
         else:
             flags[key] = value
 
@@ -334,11 +405,28 @@ def main(arguments: Sequence[str]) -> int:
     except (Exception, BaseExceptionGroup) as caught:
         error = first_error(caught)
         if not isinstance(error, DiosError | OSError):
+            # The folder with the log stays for the program that has started this node, and deletes it.
             tell("an unexpected error; see the node's log")
             raise
         tell(str(error))
         return 1
+    if temporary:
+        _delete(temporary)
     return 0
+
+
+def _delete(folder: str) -> None:
+    """Delete the folder of a node that belongs to one program, with the node's data."""
+    # Imported late: other nodes do not need it.
+    import shutil  # noqa: PLC0415 - see above
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - the same
+
+    # A file system may wait for milliseconds when it removes a folder, and a store has hundreds of them.
+    innermost = [path for path, folders, _ in os.walk(folder) if not folders]
+    with ThreadPoolExecutor(_DELETING_THREADS) as threads:
+        for path in innermost:
+            threads.submit(shutil.rmtree, path, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dios import limits
 from dios.host.peers.links import PeerLinks
 from dios.transport.tcp import announce
 from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork, ReceivedAnnouncement
-from dios.transport.tcp.tls import split_address
+from dios.wire.addresses import split_address
 
 _log: Final = logging.getLogger(__name__)
 

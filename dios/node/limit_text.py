@@ -25,6 +25,7 @@ WORDS: Final[Mapping[str, Resource]] = {
     "cpu": Resource.CPU_MS,
     "memory": Resource.MEMORY_BYTES,
     "volatile": Resource.VOLATILE_BYTES,
+    "descriptors": Resource.DESCRIPTORS,
 }
 WORD_OF: Final = {resource: word for word, resource in WORDS.items()}
 NONE: Final = "none"

@@ -25,10 +25,11 @@ from dios.client.locate import SOCKET_NAME, default_socket
 from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
 from dios.node import cluster, daemon, seeds
-from dios.node.addresses import join_address
 from dios.node.daemon import DaemonProcess
 from dios.node.settings import KEYS, load
 from dios.transport.identity import durable_files, identity
+from dios.trusted_files import require_trusted
+from dios.wire.addresses import join_address
 
 FILE_NAME: Final = "cluster.json"
 HOST: Final = "127.0.0.1"
@@ -89,6 +90,7 @@ def read(directory: Path) -> LocalCluster | None:
     path = directory / FILE_NAME
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
+        require_trusted(path, "the file of the local cluster")
         nodes = tuple(
             LocalNode(str(row["name"]), str(row["rack"]), str(row["address"]), directory / str(row["name"]))
             for row in told["nodes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import socket
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,13 @@ def volatile_bytes() -> int:
     """Return the default limit for objects and buffers in memory."""
     share = memory_bytes() * limits.VOLATILE_PERCENT // 100
     return min(max(share, limits.VOLATILE_BYTES_MIN), limits.VOLATILE_BYTES_MAX)
+
+
+def object_descriptors() -> int:
+    """Return the number of descriptors for objects and buffers; the others are the node's own."""
+    every = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    every = limits.OPEN_FILES_MAX if every == resource.RLIM_INFINITY else min(every, limits.OPEN_FILES_MAX)
+    return every - min(limits.NODE_DESCRIPTORS, every // 2)
 
 
 def host_name() -> str:

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import resource
 import signal
+import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -23,17 +26,19 @@ from dios.host.audit.log import AuditLog
 from dios.host.loop.node_log import close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.process.zygote_process import StartedZygote
+from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.ids import Principal
-from dios.node import coordinator_supervisor
 from dios.node.assembly import NodeHost
-from dios.node.cluster_port import ClusterPort, keep_seeds, measure_load, open_port, serve_port
 from dios.node.settings import LogFormat, Settings
+from dios.node.task_zygote import BASE_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.unix.server import close_listener, open_listener
-from dios.wire.messages import Info
+from dios.wire.messages import Info, Limits, TemplateRow
 
-TASK_ENTRY: Final = "dios.client.task_main:main"
+if TYPE_CHECKING:
+    from dios.node.cluster_port import ClusterPort
+
 _AUDIT_SYNC_S: Final = limits.AUDIT_SYNC_MS / 1000
 
 _log: Final = logging.getLogger(__name__)
@@ -44,11 +49,12 @@ async def serve(
     *,
     started: Callable[[], None] = lambda: None,
     probed: Callable[[], Mapping[str, Mechanism]] = probe,
+    zygote_process: StartedZygote | None = None,
 ) -> None:
     """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
     ``started`` is called once programs can connect. ``probed`` returns the machine's mechanisms and may
-    block. Raise DiosError if the node cannot start.
+    block. ``zygote_process`` is a zygote that was started early. Raise DiosError if the node cannot start.
     """
     handler = open_log(
         settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
@@ -58,13 +64,18 @@ async def serve(
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
             mechanisms = await trio.to_thread.run_sync(probed)
+            modules = modules_of_tasks(settings)
             _tell_of_machine(mechanisms, settings)
             async with open_zygote(
-                entry=TASK_ENTRY,
-                preload=settings.preload,
+                entry=modules.entry,
+                preload=modules.preload,
                 pool_size=settings.pool_size,
                 mechanisms=mechanisms,
                 accept_weaker=settings.accept_weaker_sandbox,
+                started=zygote_process,
+                defaults=Limits(memory_bytes=settings.task_memory_bytes),
+                templates=settings.templates,
+                base_of_templates=BASE_OF_TEMPLATES,
             ) as zygote:
                 await _serve(settings, store, audit, zygote, mechanisms, started)
     finally:
@@ -85,20 +96,21 @@ async def _serve(
     host: NodeHost | None = None
     try:
         async with trio.open_nursery() as nursery:
-            port = await open_port(settings, nursery, lambda who, why: _denied(host, who, why))
+            port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why))
             host = NodeHost(
                 settings,
                 store,
                 audit,
                 zygote,
                 nursery,
-                complete=lambda info: _completed(info, settings, mechanisms, host),
+                complete=lambda info: _completed(info, settings, mechanisms, zygote.templates.rows(), host),
                 logs=store.logs,
                 membership=None if port is None else port.membership,
             )
             host.recover(Recovered(host.clock.now(), records))
+            nursery.start_soon(host.driver.watch)
             nursery.start_soon(host.alarm.run, host.driver.feed)
-            nursery.start_soon(_keep_audit_synced, audit)
+            nursery.start_soon(_keep_audit, audit, host)
             await nursery.start(_obey_signals, host)
             _join_others(host, port, settings, nursery)
             async with _listening(settings, host, nursery):
@@ -106,7 +118,9 @@ async def _serve(
                 _calm_collector()
                 started()
                 if port is not None and port.membership.coordinator:
-                    nursery.start_soon(coordinator_supervisor.keep_coordinator, settings)
+                    from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
+
+                    nursery.start_soon(keep_coordinator, settings)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
@@ -118,6 +132,17 @@ async def _serve(
             await host.aclose()
 
 
+async def _open_port(
+    settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
+) -> ClusterPort | None:
+    """Open the port for other nodes. Return None, and load no modules for it, without a cluster."""
+    if not settings.identity.exists():
+        return None
+    from dios.node.cluster_port import open_port  # noqa: PLC0415 - a sixth of the start of a node
+
+    return await open_port(settings, nursery, denied)
+
+
 def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
     if host is not None:
         host.denied_connection(who, why)
@@ -127,6 +152,8 @@ def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, n
     """Serve other nodes, look for them, and report this machine's free memory to the core."""
     if port is None or host.links is None:
         return
+    from dios.node.cluster_port import keep_seeds, measure_load, serve_port  # noqa: PLC0415 - loaded already
+
     nursery.start_soon(serve_port, port, host.links, settings, nursery)
     nursery.start_soon(keep_seeds, settings, host.links)
     nursery.start_soon(measure_load, host.clock, host.driver.feed)
@@ -134,6 +161,8 @@ def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, n
 
 @asynccontextmanager
 async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
+    if settings.allowed_uids:
+        _open_way(settings)
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
     try:
         server = SessionServer(
@@ -147,6 +176,28 @@ async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) 
         yield
     finally:
         close_listener(listener, settings.socket)
+
+
+def _open_way(settings: Settings) -> None:
+    """Let the users in ``allowed_uids`` reach the socket, and report a folder that keeps them out.
+
+    If the socket is in the data directory, others may pass through that, and neither list it nor open
+    anything in it: the listener itself decides about users.
+    """
+    if settings.socket.parent == settings.data:
+        with os.scandir(settings.data) as entries:
+            for entry in entries:
+                mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+                plain = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                if plain and mode & 0o007:
+                    Path(entry.path).chmod(mode & ~0o007)
+        settings.data.chmod(stat.S_IMODE(settings.data.stat().st_mode) & ~0o006 | 0o001)
+    for folder in settings.socket.parents:
+        if not folder.stat().st_mode & 0o001:
+            _log.warning(
+                "users in allowed_uids cannot reach the socket: open the folder to others, or set socket",
+                extra={"folder": str(folder)},
+            )
 
 
 async def _end_everything(host: NodeHost) -> None:
@@ -170,21 +221,28 @@ async def _obey_signals(
             host.stopping.set()
 
 
-async def _keep_audit_synced(audit: AuditLog) -> None:
+async def _keep_audit(audit: AuditLog, host: NodeHost) -> None:
+    """Write and sync new records ten times a second, and keep the log within its bounds."""
     synced = audit.records
     failing = ""
     while True:
         await trio.sleep(_AUDIT_SYNC_S)
-        records = audit.records
-        if records == synced:
-            continue
+        host.journal.settle(host.clock.now())
         try:
+            planned = audit.plan_removal(host.clock.now())
+            records = audit.records
+            if records == synced:
+                continue
             audit.flush()
             await trio.to_thread.run_sync(audit.sync)
-        except DiosError as error:
-            if error.message != failing:
+            if planned:
+                await trio.to_thread.run_sync(audit.remove, planned)
+                _log.info("old segments of the audit log were removed", extra={"segments": len(planned)})
+        except (DiosError, OSError) as error:
+            why = str(error)
+            if why != failing:
                 # Log an error once, not ten times a second: the log may be on the same full disk.
-                failing = error.message
+                failing = why
                 _log.error("cannot write the audit log", extra={"why": failing})
             continue
         synced = records
@@ -204,7 +262,7 @@ def _open_store(settings: Settings) -> Iterator[LmdbStore]:
 
 @contextmanager
 def _open_audit(settings: Settings) -> Iterator[AuditLog]:
-    audit = AuditLog(settings.audit)
+    audit = AuditLog(settings.audit, bytes_max=settings.audit_bytes, age_ms_max=settings.audit_age)
     try:
         if audit.recovered:
             _log.warning(
@@ -219,10 +277,13 @@ def _open_audit(settings: Settings) -> Iterator[AuditLog]:
 
 
 def _calm_collector() -> None:
-    """Exempt the modules loaded so far from garbage collection, and collect less often."""
-    gc.collect()
+    """Exempt the modules loaded so far from garbage collection, and collect less often.
+
+    The collector was off during the start, and does not run now: it would find next to nothing.
+    """
     gc.freeze()
     gc.set_threshold(limits.GC_THRESHOLD_OBJECTS)
+    gc.enable()
 
 
 def _raise_descriptor_limit() -> None:
@@ -240,15 +301,19 @@ def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) ->
         _log.warning("pure tasks are refused on this machine", extra={"missing": missing})
     for name, mechanism in mechanisms.items():
         if not mechanism.available and not mechanism.needed_for_pure:
-            _log.warning("the machine lacks a mechanism", extra={"what": name, "why": mechanism.detail})
+            _log.warning(
+                "the machine lacks a mechanism",
+                extra={"what": name, "why": mechanism.detail, "lost": LOST_WITHOUT[name]},
+            )
 
 
 def _completed(
-    info: Info, settings: Settings, mechanisms: Mapping[str, Mechanism], host: NodeHost | None
+    info: Info,
+    settings: Settings,
+    mechanisms: Mapping[str, Mechanism],
+    templates: tuple[TemplateRow, ...],
+    host: NodeHost | None,
 ) -> Info:
-    # Imported late: it would cost a tenth of a node's start, and is rarely needed.
-    from importlib.metadata import version  # noqa: PLC0415 - see above
-
     guarantees = {
         name: mechanism.detail if mechanism.available else f"missing: {mechanism.detail}"
         for name, mechanism in mechanisms.items()
@@ -257,6 +322,17 @@ def _completed(
     weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
     guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
     counts = dict(info.counts)
+    if host is not None:
+        counts |= host.journal.counts
     if host is not None and host.links is not None:
         counts |= {f"peer_{name}": count for name, count in host.links.counts.items()}
-    return Info(version("dios"), str(settings.data), counts, guarantees)
+    return Info(_release(), str(settings.data), counts, guarantees, templates)
+
+
+@functools.cache
+def _release() -> str:
+    """Return the version of the installed package, which is read from its files once."""
+    # Imported late: it would cost a tenth of a node's start, and is rarely needed.
+    from importlib.metadata import version  # noqa: PLC0415 - see above
+
+    return version("dios")

@@ -12,22 +12,30 @@ import enum
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.host.process.template_setting import (
+    TEMPLATE_MEMORY_BYTES_DEFAULT,
+    TEMPLATE_NAME_CHARS_MAX,
+    TEMPLATES_MAX,
+    TemplateSetting,
+)
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.limit_text import parse_size, parse_time_ms, read_bounds
+from dios.trusted_files import require_trusted
 from dios.wire.messages import Bound
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
 FILE_NAME: Final = "node.toml"
 COST_MODEL_DEFAULT: Final = "spread"
 AUTO: Final = "auto"
+NONE: Final = "none"
 
 
 class SettingsError(InvalidError):
@@ -89,6 +97,8 @@ class Settings:
     file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
     in addition to the node's own user and root. The three ``_limits`` are the defaults for every task with
     all it starts, for every group and for every principal.
+    ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
+    rate in bytes per second at which each principal may add to it.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
     and ``announce`` turns on the search for other nodes by UDP on the local network.
@@ -96,7 +106,8 @@ class Settings:
     ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
-    constraints of tasks.
+    constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
+    that the tasks of each share.
     """
 
     data: Path
@@ -109,10 +120,14 @@ class Settings:
     group_limits: tuple[Bound, ...] = ()
     principal_limits: tuple[Bound, ...] = ()
     preload: tuple[str, ...] = ()
+    templates: tuple[TemplateSetting, ...] = ()
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     allowed_uids: tuple[int, ...] = ()
     map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT
+    audit_bytes: int = limits.AUDIT_BYTES_DEFAULT
+    audit_age: int = 0
+    audit_rate: int = limits.AUDIT_RATE_BYTES_S_DEFAULT
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     log_file: Path | None = None
@@ -195,6 +210,10 @@ def _span(low: int, high: int) -> Callable[[object], int]:
     return read
 
 
+def _or_none(read: Callable[[object], int]) -> Callable[[object], int]:
+    return lambda value: 0 if str(value).lower() == NONE else read(value)
+
+
 def _rate(value: object) -> int:
     read = _size(limits.RATE_BYTES_S_MIN, limits.RATE_BYTES_S_MAX)
     return 0 if str(value).lower() == AUTO else read(value)
@@ -242,6 +261,46 @@ def _modules(value: object) -> tuple[str, ...]:
     return tuple(parts)
 
 
+_TEMPLATE_KEYS: Final = ("modules", "memory")
+
+
+def _templates(value: object) -> tuple[TemplateSetting, ...]:
+    if isinstance(value, str):
+        # A text has the modules alone: data=numpy,polars plots=matplotlib
+        pairs = [word.partition("=") for word in value.split()]
+        value = {name: {"modules": modules} for name, _, modules in pairs}
+    if not isinstance(value, dict):
+        raise TypeError('tables like [templates.data], or text like "data=numpy,polars"')
+    if len(value) > TEMPLATES_MAX:
+        raise ValueError(f"at most {TEMPLATES_MAX} templates")
+    return tuple(_template(name, table) for name, table in value.items())
+
+
+def _template(name: str, table: object) -> TemplateSetting:
+    if len(name) > TEMPLATE_NAME_CHARS_MAX or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise InvalidError(
+            f"a template's name has letters, digits, '_', '-' and '.', at most {TEMPLATE_NAME_CHARS_MAX}, "
+            f"not {name!r}"
+        )
+    if not isinstance(table, dict):
+        raise InvalidError(f'the template {name} must be a table with modules = ["..."]')
+    for key in table:
+        if key not in _TEMPLATE_KEYS:
+            raise InvalidError(f"a template has no setting {key}; {_hint(str(key), _TEMPLATE_KEYS)}")
+    try:
+        modules = _modules(table.get("modules", ()))
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"modules of the template {name} must be {error}") from None
+    if not modules:
+        raise InvalidError(f'the template {name} has no modules: give modules = ["..."]')
+    read = _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX)
+    try:
+        memory = read(table.get("memory", TEMPLATE_MEMORY_BYTES_DEFAULT))
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"memory of the template {name} must be {error}") from None
+    return TemplateSetting(name, modules, memory)
+
+
 def _uids(value: object) -> tuple[int, ...]:
     read = _integer(0, 2**32 - 2)
     return tuple(read(part) for part in _parts(value))
@@ -286,10 +345,14 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "group_limits": read_bounds,
     "principal_limits": read_bounds,
     "preload": _modules,
+    "templates": _templates,
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "allowed_uids": _uids,
     "map_bytes": _size(limits.STORE_MAP_BYTES_MIN, limits.STORE_MAP_BYTES_MAX),
+    "audit_bytes": _or_none(_size(limits.AUDIT_BYTES_MIN, limits.AUDIT_BYTES_MAX)),
+    "audit_age": _or_none(_span(limits.AUDIT_AGE_MS_MIN, limits.AUDIT_AGE_MS_MAX)),
+    "audit_rate": _size(limits.AUDIT_RATE_BYTES_S_MIN, limits.AUDIT_RATE_BYTES_S_MAX),
     "log_level": _one_of(LogLevel),
     "log_format": _one_of(LogFormat),
     "log_file": _path,
@@ -311,7 +374,9 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
 }
 """All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 
-OTHER_VARIABLES: Final = frozenset({"DIOS_NODE", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING", "DIOS_TOKEN"})
+OTHER_VARIABLES: Final = frozenset(
+    {"DIOS_NODE", "DIOS_NODE_USER", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING", "DIOS_TOKEN"}
+)
 """Variables with this prefix that are not settings of a node; most belong to the client."""
 
 
@@ -320,10 +385,16 @@ def _spelled(key: str, prefix: str) -> str:
 
 
 def _unknown(key: str, origin: Origin, prefix: str = "") -> SettingsError:
-    close = difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=0.5)
-    known = ", ".join(_spelled(name, prefix) for name in KEYS)
-    hint = f"did you mean {_spelled(close[0], prefix)}?" if close else f"known: {known}"
+    hint = _hint(key, KEYS, prefix)
     return SettingsError(f"{origin}: there is no setting {_spelled(key, prefix)}; {hint}")
+
+
+def _hint(key: str, keys: Iterable[str], prefix: str = "") -> str:
+    """Return the key that was probably meant, or all keys."""
+    close = difflib.get_close_matches(key.lower(), keys, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {_spelled(close[0], prefix)}?"
+    return f"known: {', '.join(_spelled(name, prefix) for name in keys)}"
 
 
 def _line_of(text: str, key: str) -> int:
@@ -335,6 +406,7 @@ def _line_of(text: str, key: str) -> int:
 def _from_file(path: Path, *, required: bool) -> Iterator[tuple[str, object, Origin]]:
     try:
         text = path.read_text(encoding="utf-8")
+        require_trusted(path, "the file of settings")
     except FileNotFoundError:
         if required:
             raise SettingsError(

@@ -3,6 +3,7 @@
 ``python -m dios.sim`` runs it for many seeds. Read the modules in this order:
 
 - ``event_queue``: virtual time and the actions that wait for it.
+- ``step_work``: the work of each step of a core, which is bounded.
 - ``disk``: a disk that fails, and a store on it.
 - ``node``: one node with clients that record what it promised, and the checks after every crash.
 - ``cluster``: several nodes, their network, a fault injector, simulated clients, and the checks.

@@ -22,7 +22,7 @@ from dios.core.model.names import logs_group
 from dios.errors import DamagedError, InvalidError, NotSupportedError
 from dios.ids import Name
 from dios.store import environment, schema
-from dios.store.directory import lock_directory
+from dios.store.directory import lock_directory, require_own_directory
 from dios.store.environment import translate_errors
 from dios.store.extents import Extents, digest_of_file
 from dios.store.findings import FindingKind, StoreFinding
@@ -77,6 +77,7 @@ def hold_directory(path: Path) -> Iterator[None]:
     """
     if not environment.holds_store(path):
         raise InvalidError(f"{path} has no node's store. Name the data directory of a node with --data.")
+    require_own_directory(path)
     with translate_errors(path):
         fd = lock_directory(path, for_reading=True)
     try:

@@ -1,10 +1,9 @@
-"""The data directory of a store: created durably, and used by one process at a time."""
+"""The data directory of a store: created durably, owned by its user, used by one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +11,11 @@ from typing import NoReturn
 from dios.errors import DiosError
 from dios.store import locking
 from dios.store.extents import sync_folder
+from dios.trusted_files import require_trusted, untrusted, user_text, weakness_within
 
 _PID_BYTES_MAX = 32
+_LEVELS = 2
+_WHAT = "the data directory"
 
 
 def make_directory(path: Path) -> None:
@@ -23,6 +25,17 @@ def make_directory(path: Path) -> None:
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
+
+
+def require_own_directory(path: Path) -> None:
+    """Raise UntrustedError if another user could change a data directory or what a node obeys in it.
+
+    A program that uses the directory would obey that user: settings, keys, tables and the database are in it.
+    Contents are not examined, because each has its digest in the database.
+    """
+    require_trusted(path, _WHAT)
+    if reason := weakness_within(path, _LEVELS):
+        raise untrusted(path, _WHAT, reason)
 
 
 def lock_directory(path: Path, *, for_reading: bool = False) -> int:
@@ -69,17 +82,10 @@ def cannot_write(path: Path, reason: str) -> str:
     place = next((folder for folder in (path, *path.parents) if folder.exists()), path)
     try:
         info = place.stat()
-        whose = f"{place} belongs to {_user(info.st_uid)}, mode {stat.S_IMODE(info.st_mode):04o}"
+        whose = f"{place} belongs to {user_text(info.st_uid)}, mode {stat.S_IMODE(info.st_mode):04o}"
     except OSError as error:
         whose = f"{place} cannot be read ({error.strerror})"
     return (
-        f"cannot write in {path}: {reason}; {whose}, this process is {_user(os.geteuid())}. "
+        f"cannot write in {path}: {reason}; {whose}, this process is {user_text(os.geteuid())}. "
         f"Mount it for writing, or give it to that user. Then try `dios doctor --data {path}`."
     )
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
-    except KeyError:
-        return f"user {uid}"

@@ -21,11 +21,14 @@ from dios import limits
 from dios.errors import DamagedError, DiosError, InvalidError, NoSpaceError, OutOfMemoryError
 from dios.store import schema
 from dios.store.directory import cannot_write
-from dios.store.extents import sync_folder
+from dios.store.extents import make_folders, sync_folder
 
 OBJECTS: Final = b"objects"
 META: Final = b"meta"
 SCHEMA_KEY: Final = b"schema"
+
+EXTENTS: Final = "extents"
+"""The folder of the extents in a data directory."""
 
 _DATABASE_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "lock.mdb"
@@ -43,6 +46,16 @@ def folder_of(path: Path) -> Path:
 def holds_store(path: Path) -> bool:
     """Return True if there is a database in the data directory ``path``."""
     return (folder_of(path) / _DATABASE_FILE).exists()
+
+
+def prepare_new(path: Path) -> None:
+    """Create the folders for extents of a new store. A daemon does this while it loads its modules.
+
+    Do nothing for a store with a database, or if it fails: opening the store then reports the reason.
+    """
+    with contextlib.suppress(OSError):
+        if not holds_store(path):
+            make_folders(path / EXTENTS)
 
 
 def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:

@@ -61,6 +61,18 @@ def digest_of_file(fd: int, size: int) -> bytes | None:
     return hasher.digest()
 
 
+def make_folders(folder: Path) -> None:
+    """Create the folders for extents in ``folder``, and sync it if some are new. Raise ``OSError``."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made = False
+    for number in range(_FOLDERS):
+        with contextlib.suppress(FileExistsError):
+            (folder / f"{number:02x}").mkdir(mode=0o700)
+            made = True
+    if made:
+        sync_folder(folder)
+
+
 class WrittenExtent:
     """A new extent that is written, but neither synced nor named by a row."""
 
@@ -82,14 +94,7 @@ class Extents:
 
     def prepare(self) -> None:
         """Create the folders, so that writing an extent syncs one folder only."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        made = False
-        for number in range(_FOLDERS):
-            with contextlib.suppress(FileExistsError):
-                (self._folder / f"{number:02x}").mkdir(mode=0o700)
-                made = True
-        if made:
-            sync_folder(self._folder)
+        make_folders(self._folder)
 
     def path(self, extent: int) -> Path:
         """Return the path of an extent."""

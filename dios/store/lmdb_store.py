@@ -94,7 +94,7 @@ class LmdbStore:
         # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
-        self._extents: Final = Extents(path / "extents")
+        self._extents: Final = Extents(path / environment.EXTENTS)
         self.logs: Final = LogFiles(path / "logs")
         """The logs of the store; the rows of the database have their lengths."""
         with translate_errors(self._path):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dios.core.events import ObjectRecord
 from dios.errors import DamagedError, NotSupportedError
 from dios.ids import ObjectId
+from dios.wire.fields import ByteCount
 from dios.wire.nametext import fingerprint
 
 SCHEMA_VERSION: Final = 1
@@ -24,6 +25,7 @@ ROW_VERSION: Final = 1
 
 _HEAD: Final = struct.Struct(">BI16s")
 _CHECK_BYTES: Final = 16
+_DIGEST_BYTES: Final = 32
 _CHECK_TAG: Final = b"dios store row 1\0"
 _KEY: Final = struct.Struct(">Q")
 _SCHEMA: Final = struct.Struct(">I")
@@ -41,9 +43,9 @@ class Payload(Struct, frozen=True, array_like=True):
     """The description of the content in a row: ``size`` bytes with that BLAKE3-256 digest."""
 
     kind: ContentKind = ContentKind.NONE
-    size: int = 0
-    digest: bytes = b""
-    extent: int = 0
+    size: ByteCount = 0
+    digest: Annotated[bytes, Meta(max_length=_DIGEST_BYTES)] = b""
+    extent: Annotated[int, Meta(ge=0)] = 0
 
 
 class ObjectRow(Struct, frozen=True, array_like=True):

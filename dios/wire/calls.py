@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.fields import U63, Arguments, Call, Groups, Identifier, Inline, Label, NameBytes, Text
 from dios.wire.rates import Govern
 from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
 from dios.wire.types import (
@@ -45,10 +45,10 @@ class Create(Call, frozen=True, tag=1):
     groups: Groups = ()
     name_kind: NameKind = NameKind.RANDOM
     deletion: Deletion | None = None
-    size: U64 = 0
+    size: U63 = 0
     buffering: Buffering = Buffering.DOUBLE
     host: Text = ""
-    flags: U64 = 0
+    flags: U63 = 0
     data: Inline | None = None
     address: Text = ""
 
@@ -57,9 +57,9 @@ class Lookup(Call, frozen=True, tag=2):
     """dios_lookup (B.1.2); with ``group`` 0 in every group of which the caller is a member."""
 
     name: NameBytes
-    group: U64 = 0
+    group: Identifier = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LOOKUP_REFERENCES_MAX)] = limits.LOOKUP_REFERENCES_MAX
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class Copy(Call, frozen=True, tag=3):
@@ -69,22 +69,22 @@ class Copy(Call, frozen=True, tag=3):
     object on the node of that name, with the object's bytes.
     """
 
-    ref: U64
-    task: U64
-    permissions: U64 = int(Permission.ALL)
+    ref: Identifier
+    task: Identifier
+    permissions: U63 = int(Permission.ALL)
     persistence: Persistence | None = None
     proximity: Proximity | None = None
     buffering: Buffering | None = None
-    flags: U64 = 0
-    lifetime_ns: U64 = 0
+    flags: U63 = 0
+    lifetime_ns: U63 = 0
     host: Text = ""
 
 
 class Delete(Call, frozen=True, tag=4):
     """dios_delete (B.1.4)."""
 
-    ref: U64
-    flags: U64 = 0
+    ref: Identifier
+    flags: U63 = 0
 
 
 class Handed(Struct, frozen=True, array_like=True):
@@ -93,10 +93,10 @@ class Handed(Struct, frozen=True, array_like=True):
     The task loses it ``lifetime_ns`` after its start; 0 means never.
     """
 
-    ref: U64
-    permissions: U64
+    ref: Identifier
+    permissions: U63
     label: Text = ""
-    lifetime_ns: U64 = 0
+    lifetime_ns: U63 = 0
 
 
 class Limits(Struct, frozen=True, array_like=True):
@@ -106,17 +106,18 @@ class Limits(Struct, frozen=True, array_like=True):
     that is missing is that of the process, if that is given.
     """
 
-    memory_bytes: U64 = 0
-    cpu_ms: U64 = 0
-    processes: U64 = 0
-    objects: U64 = 0
-    bytes: U64 = 0
-    references: U64 = 0
-    requests: U64 = 0
-    tasks: U64 = 0
-    total_cpu_ms: U64 = 0
-    total_memory_bytes: U64 = 0
-    volatile_bytes: U64 = 0
+    memory_bytes: U63 = 0
+    cpu_ms: U63 = 0
+    processes: U63 = 0
+    objects: U63 = 0
+    bytes: U63 = 0
+    references: U63 = 0
+    requests: U63 = 0
+    tasks: U63 = 0
+    total_cpu_ms: U63 = 0
+    total_memory_bytes: U63 = 0
+    volatile_bytes: U63 = 0
+    descriptors: U63 = 0
 
 
 class Run(Call, frozen=True, tag=5):
@@ -124,10 +125,11 @@ class Run(Call, frozen=True, tag=5):
 
     ``like`` is a task to repeat, with the same groups, inputs, outputs, arguments, brand and limits; the
     call may only add inputs. ``executable`` 0 repeats the same program, too. ``work`` is for the scheduler
-    (§6.2): the needs of the task and its urgency.
+    (§6.2): the needs of the task and its urgency. ``template`` names a template of the node, from which a
+    pure task is forked.
     """
 
-    executable: U64
+    executable: Identifier
     groups: Groups = ()
     inputs: Annotated[tuple[Handed, ...], Meta(max_length=limits.ARGUMENTS_MAX)] = ()
     outputs: Annotated[tuple[Handed, ...], Meta(max_length=limits.ARGUMENTS_MAX)] = ()
@@ -136,168 +138,169 @@ class Run(Call, frozen=True, tag=5):
     brand: Brand = Brand.PURE
     host: Text = ""
     limits: Limits = Limits()
-    flags: U64 = 0
-    like: U64 = 0
+    flags: U63 = 0
+    like: Identifier = 0
     work: Work = Work()
+    template: Label = ""
 
 
 class Pause(Call, frozen=True, tag=6):
     """dios_pause (B.1.6)."""
 
-    task: U64
-    flags: U64 = 0
+    task: Identifier
+    flags: U63 = 0
 
 
 class Resume(Call, frozen=True, tag=7):
     """dios_resume (B.1.6)."""
 
-    task: U64
-    flags: U64 = 0
+    task: Identifier
+    flags: U63 = 0
 
 
 class AcquireRead(Call, frozen=True, tag=8):
     """dios_acquire_read (B.1.7)."""
 
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
+    ref: Identifier
+    size: U63 = 0
+    offset: U63 = 0
     semantics: Semantics = Semantics.ANY
     iov: AcquireIov = AcquireIov.CREATE
-    buffer: U64 = 0
-    flags: U64 = 0
+    buffer: Identifier = 0
+    flags: U63 = 0
 
 
 class CommitRead(Call, frozen=True, tag=9):
     """dios_commit_read (B.1.8)."""
 
-    ref: U64
-    buffer: U64
+    ref: Identifier
+    buffer: Identifier
     iov: CommitIov = CommitIov.USE
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class ReleaseRead(Call, frozen=True, tag=10):
     """dios_release_read (B.1.9)."""
 
-    ref: U64
-    buffer: U64
-    flags: U64 = 0
+    ref: Identifier
+    buffer: Identifier
+    flags: U63 = 0
 
 
 class AcquireWrite(Call, frozen=True, tag=11):
     """dios_acquire_write (B.1.10)."""
 
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
+    ref: Identifier
+    size: U63 = 0
+    offset: U63 = 0
     semantics: Semantics = Semantics.ANY
     iov: AcquireIov = AcquireIov.CREATE
-    buffer: U64 = 0
-    flags: U64 = 0
+    buffer: Identifier = 0
+    flags: U63 = 0
 
 
 class CommitWrite(Call, frozen=True, tag=12):
     """dios_commit_write (B.1.11); ``size`` 0 commits the whole buffer, ``data`` fills it first."""
 
-    ref: U64
-    buffer: U64
-    size: U64 = 0
+    ref: Identifier
+    buffer: Identifier
+    size: U63 = 0
     iov: CommitIov = CommitIov.USE
-    flags: U64 = 0
+    flags: U63 = 0
     data: Inline | None = None
 
 
 class ReleaseWrite(Call, frozen=True, tag=13):
     """dios_release_write (B.1.12)."""
 
-    ref: U64
-    buffer: U64
-    flags: U64 = 0
+    ref: Identifier
+    buffer: Identifier
+    flags: U63 = 0
 
 
 class Select(Call, frozen=True, tag=14):
     """dios_select (B.1.13); ``timeout_ns`` None waits for ever."""
 
-    refs: Annotated[tuple[U64, ...], Meta(min_length=1, max_length=limits.SELECT_REFERENCES_MAX)]
+    refs: Annotated[tuple[Identifier, ...], Meta(min_length=1, max_length=limits.SELECT_REFERENCES_MAX)]
     mode: Mode = Mode.READ
-    timeout_ns: U64 | None = None
-    flags: U64 = 0
+    timeout_ns: U63 | None = None
+    flags: U63 = 0
 
 
 # -- compounds (§5.2.3) ---------------------------------------------------------------------------
 class ReadOnce(Call, frozen=True, tag=20):
     """Acquire, commit and release a read in one message."""
 
-    ref: U64
-    size: U64 = 0
-    offset: U64 = 0
+    ref: Identifier
+    size: U63 = 0
+    offset: U63 = 0
     semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class WriteOnce(Call, frozen=True, tag=21):
     """Acquire, fill, commit and release a write in one message."""
 
-    ref: U64
+    ref: Identifier
     data: Inline
-    offset: U64 = 0
+    offset: U63 = 0
     semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class CommitAcquireRead(Call, frozen=True, tag=22):
     """Commit a read and start the next one on the same buffer."""
 
-    ref: U64
-    buffer: U64
+    ref: Identifier
+    buffer: Identifier
     semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class CommitAcquireWrite(Call, frozen=True, tag=23):
     """Commit a write and start the next one on the same buffer."""
 
-    ref: U64
-    buffer: U64
-    size: U64 = 0
+    ref: Identifier
+    buffer: Identifier
+    size: U63 = 0
     semantics: Semantics = Semantics.ANY
-    flags: U64 = 0
+    flags: U63 = 0
     data: Inline | None = None
 
 
 class Attach(Call, frozen=True, tag=24):
     """Become the writing or reading end of a SHMEM_STREAM; its I/O then needs no further call."""
 
-    ref: U64
+    ref: Identifier
     mode: Mode
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 # -- an addition to the thesis: taking back delegated references --------------------------------------
 class Retire(Call, frozen=True, tag=25):
     """Take away every reference that was delegated from ``ref``, directly and further on."""
 
-    ref: U64
-    flags: U64 = 0
+    ref: Identifier
+    flags: U63 = 0
 
 
 # -- an addition to the thesis: introspection that grants nothing -------------------------------------
 class Stat(Call, frozen=True, tag=30):
     """The public attributes of one reference, for a caller without a mapped page."""
 
-    ref: U64
+    ref: Identifier
 
 
 class ConsoleOf(Call, frozen=True, tag=31):
     """A read-only reference to the console of a task whose reference the caller may read."""
 
-    task: U64
+    task: Identifier
 
 
 class ListTasks(Call, frozen=True, tag=32):
     """The tasks of the caller's principal: on all nodes, or with LOCAL_ONLY here; refused to pure tasks."""
 
-    flags: U64 = 0
+    flags: U63 = 0
 
 
 class NodeInfo(Call, frozen=True, tag=33):
@@ -309,7 +312,7 @@ class NodeInfo(Call, frozen=True, tag=33):
 class Cancel(Call, frozen=True, tag=34):
     """Give up the waiting call ``seq``, which answers ECANCELED unless it is done."""
 
-    seq: U64
+    seq: Identifier
 
 
 class Shutdown(Call, frozen=True, tag=35):
@@ -319,7 +322,7 @@ class Shutdown(Call, frozen=True, tag=35):
 class Describe(Call, frozen=True, tag=36):
     """The references, limits and use of a task; for callers that may read the task."""
 
-    task: U64
+    task: Identifier
 
 
 class ListLimits(Call, frozen=True, tag=37):
@@ -333,7 +336,7 @@ class Bound(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """At most ``value`` of a resource; None lifts the limit."""
 
     resource: Resource
-    value: U64 | None
+    value: U63 | None
 
 
 class SetLimits(Call, frozen=True, tag=38):
@@ -341,7 +344,7 @@ class SetLimits(Call, frozen=True, tag=38):
 
     scope: Scope
     bounds: Annotated[tuple[Bound, ...], Meta(min_length=1, max_length=len(Resource))]
-    ref: U64 = 0
+    ref: Identifier = 0
     principal: Text = ""
 
 
@@ -362,7 +365,7 @@ class ReadTable(Call, frozen=True, tag=49):
     """
 
     table: Text = ""
-    start: U64 = 0
+    start: U63 = 0
 
 
 PlainCall: TypeAlias = (
@@ -416,7 +419,7 @@ class Vector(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
     """The first message of a user's process: protocol version, and the groups of its keyring."""
 
-    version: U64
+    version: U63
     groups: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)] = ()
     label: Text = ""
 
@@ -427,5 +430,5 @@ AnyCall: TypeAlias = PlainCall | Vector | Hello
 class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One frame from a task; the reply repeats ``seq``, which the task chose."""
 
-    seq: U64
+    seq: Identifier
     call: AnyCall

@@ -15,12 +15,37 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
 from dios.wire.calls import Copy, PlainCall, Run, Vector
-from dios.wire.fields import U64, Text
+from dios.wire.fields import (
+    U63,
+    Address,
+    ByteCount,
+    Count,
+    Counter,
+    Epoch,
+    Fingerprint,
+    Identifier,
+    Label,
+    Permissions,
+    Text,
+    User,
+)
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
 from dios.wire.types import Brand, Buffering, ObjectType
 
+OFFERED_MAX: Final = 2 * limits.ARGUMENTS_MAX + 1
+"""The references of a new task: its inputs, its outputs and its program."""
+
+RESOLVED_NAMES_MAX: Final = 16 * 1024
+"""The names of one request: a session in more groups looks a name up in the first ones."""
+
 _U63: Final = Meta(ge=0, le=2**63 - 1)
 _WAITING: Final = Meta(max_length=limits.DCP_REQUESTS_MAX)
+_TASKS: Final = Meta(max_length=limits.REMOTE_TASKS_PER_NODE_MAX)
+_HELD_BY_TASK: Final = Meta(max_length=limits.REFERENCES_PER_TASK_MAX)
+_RECONCILED: Final = Meta(max_length=limits.RECONCILE_REFERENCES_MAX)
+_FOUND: Final = Meta(max_length=limits.LOOKUP_REFERENCES_MAX)
+_GIVEN: Final = Meta(max_length=limits.ARGUMENTS_MAX)
+_OFFERED: Final = Meta(max_length=OFFERED_MAX)
 _NAME: Final = Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)
 
 Node: TypeAlias = Annotated[NodeId, _U63]
@@ -29,6 +54,7 @@ Ref: TypeAlias = Annotated[RefId, _U63]
 Task: TypeAlias = Annotated[TaskId, _U63]
 External: TypeAlias = Annotated[Name, _NAME]
 Internal: TypeAlias = Annotated[InternalName, _NAME]
+HeldByTask: TypeAlias = Annotated[tuple[Ref, ...], _HELD_BY_TASK]
 
 
 class Body(Struct, frozen=True, array_like=True):
@@ -39,8 +65,8 @@ class Caller(Struct, frozen=True, array_like=True):
     """The task or session that a request is made for, and the principal on whose behalf it runs."""
 
     task: Task
-    principal: Text
-    fingerprint: Text
+    principal: User
+    fingerprint: Fingerprint
     brand: Brand
     label: Text = ""
 
@@ -56,16 +82,19 @@ class GroupName(Struct, frozen=True, array_like=True):
     """The name and the owner of a group: one that a task is a member of, or that an object is created in."""
 
     name: External
-    owner: Text
+    owner: User
+
+
+GroupNames: TypeAlias = Annotated[tuple[GroupName, ...], Meta(max_length=2 * limits.GROUPS_PER_CALL_MAX)]
 
 
 class SharedReference(Struct, frozen=True, array_like=True):
     """A reference to delegate, narrowed to ``permissions``."""
 
     ref: Ref
-    permissions: U64
+    permissions: U63
     label: Text = ""
-    lifetime_ns: U64 = 0
+    lifetime_ns: U63 = 0
 
 
 class HeldReferences(Struct, frozen=True, array_like=True):
@@ -75,9 +104,9 @@ class HeldReferences(Struct, frozen=True, array_like=True):
     """
 
     caller: Caller
-    first: U64
-    last: U64
-    references: tuple[tuple[Ref, Object, U64, bool], ...]
+    first: U63
+    last: U63
+    references: Annotated[tuple[tuple[Ref, Object, Permissions, bool], ...], _RECONCILED]
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -90,22 +119,22 @@ class Forward(Body, frozen=True, tag=1):
 
     caller: Caller
     call: PlainCall | Vector
-    groups: tuple[GroupName, ...] = ()
+    groups: GroupNames = ()
 
 
 class Resolve(Body, frozen=True, tag=3):
     """Return references to the objects that have any of these internal names (§4.3.3)."""
 
     caller: Caller
-    names: tuple[Internal, ...]
-    limit: U64
+    names: Annotated[tuple[Internal, ...], Meta(max_length=RESOLVED_NAMES_MAX)]
+    limit: U63
 
 
 class Offer(Body, frozen=True, tag=4):
     """Delegate references of the caller to a task of another node that is about to be started there."""
 
     caller: Caller
-    shared: tuple[SharedReference, ...]
+    shared: Annotated[tuple[SharedReference, ...], _OFFERED]
     receiver: Caller
     node: Node
 
@@ -124,11 +153,17 @@ class Delegate(Body, frozen=True, tag=5):
 
 
 class ReferenceGiven(Body, frozen=True, tag=6):
-    """Notify the receiving node: a task there got this reference from the task with fingerprint ``giver``."""
+    """Notify the receiving node: a task there got this reference from the task with fingerprint ``giver``.
+
+    ``by`` is the giving task and ``home`` its node. The receiving node believes it only if that task holds
+    a reference to the receiver there with the right to write.
+    """
 
     receiver: Task
-    giver: Text
+    giver: Fingerprint
     held: HeldReference
+    by: Task = TaskId(0)
+    home: Node = NodeId(0)
 
 
 class Start(Body, frozen=True, tag=7):
@@ -141,10 +176,10 @@ class Start(Body, frozen=True, tag=7):
     child: Task
     name: External
     call: Run
-    groups: tuple[GroupName, ...]
+    groups: GroupNames
     program: HeldReference
-    inputs: tuple[HeldReference, ...]
-    outputs: tuple[HeldReference, ...]
+    inputs: Annotated[tuple[HeldReference, ...], _GIVEN]
+    outputs: Annotated[tuple[HeldReference, ...], _GIVEN]
 
 
 class CreateReplica(Body, frozen=True, tag=8):
@@ -155,13 +190,13 @@ class CreateReplica(Body, frozen=True, tag=8):
 
     caller: Caller
     name: External | None
-    groups: tuple[GroupName, ...]
-    owner: Text
+    groups: GroupNames
+    owner: User
     kind: ObjectType
     buffering: Buffering
-    v_r: U64
-    v_w: U64
-    size: U64
+    v_r: Counter
+    v_w: Counter
+    size: ByteCount
     home: Node = NodeId(0)
 
 
@@ -169,13 +204,13 @@ class Release(Body, frozen=True, tag=9):
     """The task has dropped these references, or never received them."""
 
     task: Task
-    refs: tuple[Ref, ...]
+    refs: HeldByTask
 
 
 class TasksEnded(Body, frozen=True, tag=10):
     """These tasks of the asking node have ended."""
 
-    tasks: tuple[Task, ...]
+    tasks: Annotated[tuple[Task, ...], _TASKS]
 
 
 class DeliverEvent(Body, frozen=True, tag=11):
@@ -195,10 +230,10 @@ class ReconcileReferences(Body, frozen=True, tag=12):
     exists. ``lost`` are tasks here that the asking node gave up; they are ended.
     """
 
-    epoch: U64
-    holdings: tuple[HeldReferences, ...]
-    lost: tuple[Task, ...] = ()
-    tasks: tuple[Task, ...] | None = None
+    epoch: Epoch
+    holdings: Annotated[tuple[HeldReferences, ...], Meta(max_length=limits.RECONCILE_TASKS_MAX)]
+    lost: Annotated[tuple[Task, ...], _TASKS] = ()
+    tasks: Annotated[tuple[Task, ...], _TASKS] | None = None
 
 
 class Disband(Body, frozen=True, tag=13):
@@ -216,10 +251,16 @@ class Rows(Body, frozen=True, tag=14):
 class KeepOutput(Body, frozen=True, tag=15):
     """The output of an ended task whose parent is on the receiving node; its bytes come with the message."""
 
-    principal: Text
+    principal: User
     name: External
     group: External
-    size: U64
+    size: ByteCount
+
+
+class ConfirmRemoval(Body, frozen=True, tag=16):
+    """Answer with Done if the receiving node has stored that ``node`` is removed from the cluster."""
+
+    node: Node
 
 
 RequestBody: TypeAlias = (
@@ -237,6 +278,7 @@ RequestBody: TypeAlias = (
     | Disband
     | Rows
     | KeepOutput
+    | ConfirmRemoval
 )
 
 
@@ -244,21 +286,21 @@ RequestBody: TypeAlias = (
 class Offered(Struct, frozen=True, array_like=True, tag=30):
     """The answer to Offer: the new references, in order."""
 
-    references: tuple[Reference, ...]
+    references: Annotated[tuple[Reference, ...], _OFFERED]
 
 
 class Found(Struct, frozen=True, array_like=True, tag=31):
     """The answer to Resolve; ``groups`` are the ids and owners of the groups among the objects."""
 
-    references: tuple[Reference, ...]
-    owners: tuple[tuple[Object, Text], ...] = ()
+    references: Annotated[tuple[Reference, ...], _FOUND]
+    owners: Annotated[tuple[tuple[Object, User], ...], _FOUND] = ()
 
 
 class UnknownReferences(Struct, frozen=True, array_like=True, tag=32):
     """The answer to Claim: the references that do not exist here, and the objects of them that are gone."""
 
-    refs: tuple[Ref, ...]
-    objects: tuple[Object, ...]
+    refs: Annotated[tuple[Ref, ...], _RECONCILED]
+    objects: Annotated[tuple[Object, ...], _RECONCILED]
 
 
 class ReplicaCreated(Struct, frozen=True, array_like=True, tag=34):
@@ -282,16 +324,16 @@ class Ask(Struct, frozen=True, array_like=True, tag=40):
     highest of them was answered as well.
     """
 
-    number: U64
-    settled: U64
+    number: Identifier
+    settled: Identifier
     body: RequestBody
-    waiting: Annotated[tuple[U64, ...], _WAITING] = ()
+    waiting: Annotated[tuple[Identifier, ...], _WAITING] = ()
 
 
 class PeerReply(Struct, frozen=True, array_like=True, tag=41):
     """The answer to a request."""
 
-    number: U64
+    number: Identifier
     result: Answer
 
 
@@ -299,20 +341,20 @@ class Published(Struct, frozen=True, array_like=True, tag=42):
     """The counters of an object that tasks of the receiving node refer to (§4.5.1)."""
 
     object: Object
-    size: U64
-    v_r: U64
-    v_w: U64
-    a_r: U64
-    a_w: U64
-    dirty: U64
+    size: ByteCount
+    v_r: Counter
+    v_w: Counter
+    a_r: Count
+    a_w: Count
+    dirty: Counter
     zombie: bool
-    order: U64  # counts up with each message to this node; an older message changes nothing
+    order: Counter  # counts up with each message to this node; an older message changes nothing
 
 
 class Gossip(Struct, frozen=True, array_like=True, tag=43):
     """Membership: a message of ``dios.wire.gossip``, encoded."""
 
-    message: bytes
+    message: Annotated[bytes, Meta(max_length=limits.FRAME_BYTES_MAX)]
 
 
 class PeerHello(Struct, frozen=True, array_like=True, tag=44):
@@ -323,14 +365,14 @@ class PeerHello(Struct, frozen=True, array_like=True, tag=44):
     that of the control connection.
     """
 
-    oldest: int
-    newest: int
-    node: NodeId
-    epoch: int
-    name: Text
-    rack: Text
-    address: Text
-    channel: int = 0
+    oldest: Count
+    newest: Count
+    node: Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
+    epoch: Epoch
+    name: Label
+    rack: Label
+    address: Address
+    channel: Count = 0
 
 
 Message: TypeAlias = Ask | PeerReply | Published | Gossip | PeerHello

@@ -18,6 +18,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
+from dios.wire.fields import Identifier
 
 OLDEST_VERSION: Final = max(DCP_VERSION - 1, 1)
 DIGEST_BYTES: Final = 32
@@ -29,19 +30,19 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Revoked(Struct, frozen=True, array_like=True, tag=50):
-    """The nodes whose certificates were revoked (``dios.transport.identity.trust``); the list only grows.
+    """A member's signed statement about removed nodes (``dios.transport.identity.statements``).
 
-    Each node sends it first, and again whenever it has grown.
+    Each node first sends those that it believes, and later each that is new to it.
     """
 
-    list: Annotated[bytes, Meta(max_length=limits.TRUST_BYTES_MAX)]
+    statement: Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)]
 
 
 class Envelope(Struct, frozen=True, array_like=True):
     """The content of a frame: a message, and the bytes next to it, if there are few."""
 
     message: dcp.Message | Revoked
-    beside: bytes | None = None
+    beside: Annotated[bytes, Meta(max_length=limits.DCP_INLINE_BYTES_MAX)] | None = None
 
 
 class Channel(Struct, frozen=True, array_like=True):
@@ -52,7 +53,7 @@ class Channel(Struct, frozen=True, array_like=True):
     sends the bytes.
     """
 
-    stream: int = 0
+    stream: Identifier = 0
     writes: bool = False
 
 
@@ -84,8 +85,6 @@ def decode_frame(body: bytes | bytearray | memoryview) -> tuple[dcp.Message | Re
         envelope = _envelopes.decode(body)
     except _MALFORMED as error:
         raise ProtocolError(f"malformed message of another node: {error}") from None
-    if envelope.beside is not None and len(envelope.beside) > limits.DCP_INLINE_BYTES_MAX:
-        raise ProtocolError(f"a frame of another node has {len(envelope.beside)} bytes next to its message")
     return envelope.message, envelope.beside
 
 

@@ -1,18 +1,72 @@
-"""The types of the fields of calls, and the base class of calls."""
+"""The types of the fields of messages, each with its range, and the base class of calls.
+
+A message is valid if every number is in the range of its type and everything else within its length; the
+decoder refuses all other messages. A field has the same type wherever it is sent on, so that a node accepts
+nothing that the next node would refuse. A number that the receiver adds to stays at the end of its range.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
 from dios import limits
+from dios.errors import MESSAGE_CHARS_MAX
 
-U64: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
+_LARGEST: Final = 2**63 - 1  # of a number that MessagePack, the pages and the store hold with its sign
+
+# -- numbers ------------------------------------------------------------------------------------------
+U63: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
+"""Any number that is only compared: an option, a limit that a caller sets."""
+
+Identifier: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
+"""The random number of an object, reference, task or node, or a number that its sender chose; 0 for none."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""A number of things that exist at the same time."""
+
+Counter: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
+"""A number that counts up and never down: versions, incarnations, numbers of messages."""
+
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=limits.EPOCH_MAX)]
+"""The number of times that a node has started."""
+
+ByteCount: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
+Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
+"""A time by a node's clock, or a duration."""
+
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX // 1_000_000)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=limits.PORT_MAX)]
+ProcessId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Permissions: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
+"""Rights of ``Permission``, with room for those of later versions."""
+
+Slot: TypeAlias = Annotated[int, Meta(ge=0, le=limits.REFERENCES_PER_TASK_MAX - 1)]
+"""The place of a reference on the public page of its task."""
+
+# -- texts --------------------------------------------------------------------------------------------
 Text: TypeAlias = Annotated[str, Meta(max_length=limits.TEXT_BYTES_MAX)]
+Label: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)]
+"""The name of a node or rack, or a short word of a user."""
+
+User: TypeAlias = Annotated[str, Meta(pattern=r"\A(uid:(0|[1-9][0-9]{0,9}))?\Z", max_length=14)]
+"""A principal that another node names: one of its users, or nobody. It is never the name of a node."""
+
+Message: TypeAlias = Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)]
+"""The text of an error, or of the end of a task."""
+
+Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)]
+Fingerprint: TypeAlias = Annotated[str, Meta(max_length=limits.FINGERPRINT_CHARS_MAX)]
+
+# -- bytes --------------------------------------------------------------------------------------------
+NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
 Inline: TypeAlias = Annotated[bytes, Meta(max_length=limits.INLINE_BYTES_MAX)]
-Groups: TypeAlias = Annotated[tuple[U64, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
+AnswerBytes: TypeAlias = Annotated[bytes, Meta(max_length=limits.CONSOLE_READ_BYTES)]
+"""The bytes of a read that are in the answer itself."""
+
+# -- several ------------------------------------------------------------------------------------------
+Groups: TypeAlias = Annotated[tuple[Identifier, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
 Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUMENTS_MAX)]
 
 

@@ -15,20 +15,18 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
-from dios.wire.fields import U64
+from dios.wire.fields import Address, ByteCount, Count, Counter, Epoch, Label
 from dios.wire.types import NodeStatus
 
 Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
-Label: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)]
-Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)]
 
 
 class Load(Struct, frozen=True, array_like=True):
     """The load of a node: its running tasks, its processors, and the bytes of free memory."""
 
-    tasks: U64 = 0
-    cpus: U64 = 0
-    memory_bytes: U64 = 0
+    tasks: Count = 0
+    cpus: Count = 0
+    memory_bytes: ByteCount = 0
 
 
 class MemberRow(Struct, frozen=True, array_like=True):
@@ -43,45 +41,41 @@ class MemberRow(Struct, frozen=True, array_like=True):
     name: Label
     rack: Label = ""
     address: Address = ""
-    epoch: U64 = 0
-    incarnation: U64 = 0
+    epoch: Epoch = 0
+    incarnation: Counter = 0
     status: NodeStatus = NodeStatus.ALIVE
     draining: bool = False
     load: Load = Load()
-    version: U64 = 0
+    version: Counter = 0
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
-Forgotten: TypeAlias = Annotated[tuple[Node, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
 
 
 class Ping(Struct, frozen=True, array_like=True, tag=60):
     """A question for a sign of life; ``row`` is the sender's own row, as in every message."""
 
     row: MemberRow
-    number: U64
+    number: Counter
     updates: Updates = ()
-    forgotten: Forgotten = ()
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=61):
     """``subject`` is alive: the sender itself, or the target of a ping-request."""
 
     row: MemberRow
-    number: U64
+    number: Counter
     subject: Node
     updates: Updates = ()
-    forgotten: Forgotten = ()
 
 
 class PingRequest(Struct, frozen=True, array_like=True, tag=62):
     """Ping ``target`` on behalf of the sender, and report its answer; silence is not reported."""
 
     row: MemberRow
-    number: U64
+    number: Counter
     target: Node
     updates: Updates = ()
-    forgotten: Forgotten = ()
 
 
 class News(Struct, frozen=True, array_like=True, tag=63):
@@ -89,7 +83,6 @@ class News(Struct, frozen=True, array_like=True, tag=63):
 
     row: MemberRow
     updates: Updates = ()
-    forgotten: Forgotten = ()
 
 
 class Table(Struct, frozen=True, array_like=True, tag=64):
@@ -97,7 +90,6 @@ class Table(Struct, frozen=True, array_like=True, tag=64):
 
     row: MemberRow
     updates: Annotated[tuple[MemberRow, ...], Meta(max_length=limits.NODES_MAX)]
-    forgotten: Annotated[tuple[Node, ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)] = ()
     answer: bool = False
 
 

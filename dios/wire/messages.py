@@ -48,7 +48,7 @@ from dios.wire.calls import (
     Vector,
     WriteOnce,
 )
-from dios.wire.fields import U64, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.fields import U63, Arguments, Call, Groups, Inline, NameBytes, Text
 from dios.wire.rates import Govern, Guarantee, Meter, Metered, Rate
 from dios.wire.replies import (
     AnyResult,
@@ -80,6 +80,7 @@ from dios.wire.replies import (
     TaskDetail,
     TaskRow,
     Tasks,
+    TemplateRow,
     Welcome,
 )
 from dios.wire.scheduling import (
@@ -101,7 +102,7 @@ from dios.wire.scheduling import (
 )
 
 __all__ = [
-    "U64",
+    "U63",
     "AcquireRead",
     "AcquireWrite",
     "Advice",
@@ -193,6 +194,7 @@ __all__ = [
     "TaskDetail",
     "TaskRow",
     "Tasks",
+    "TemplateRow",
     "Text",
     "Vector",
     "Welcome",

@@ -98,9 +98,9 @@ class PageWriter:
             reference.size,
             reference.v_r,
             reference.v_w,
-            min(reference.a_r, _COUNT_MAX),
-            min(reference.a_w, _COUNT_MAX),
-            min(dirty, _COUNT_MAX),
+            reference.a_r,
+            reference.a_w,
+            dirty & _COUNT_MAX,
         )
         words[word] = sequence + 2 & 0xFFFF_FFFF
 
@@ -112,7 +112,14 @@ class PageWriter:
         sequence = words[word]
         words[word] = sequence + 1
         _pack_counters(
-            self._view, slot * limits.PUBLIC_SLOT_BYTES + _COUNTERS_OFFSET, size, v_r, v_w, a_r, a_w, dirty
+            self._view,
+            slot * limits.PUBLIC_SLOT_BYTES + _COUNTERS_OFFSET,
+            size,
+            v_r,
+            v_w,
+            a_r,
+            a_w,
+            dirty & _COUNT_MAX,
         )
         if zombie:
             words[word + 1] = FLAG_USED | FLAG_ZOMBIE

@@ -10,8 +10,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.fields import U64, Call, Text
-from dios.wire.scheduling import Label
+from dios.wire.fields import U63, ByteCount, Call, Identifier, Label, Text
 from dios.wire.types import Traffic
 
 
@@ -20,10 +19,10 @@ class Rate(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     principal: Label
     traffic: Traffic
-    bytes_s: U64
+    bytes_s: U63
 
 
-Step: TypeAlias = tuple[U64, U64]
+Step: TypeAlias = tuple[U63, U63]
 """A time in milliseconds from now, and the bytes per second from then on."""
 
 
@@ -36,8 +35,8 @@ class Guarantee(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """
 
     principal: Label
-    source: U64
-    target: U64
+    source: Identifier
+    target: Identifier
     weight_milli: Annotated[int, Meta(ge=0, le=1_000)] = 0
     steps: Annotated[tuple[Step, ...], Meta(max_length=limits.GUARANTEE_STEPS_MAX)] = ()
 
@@ -54,7 +53,7 @@ class Govern(Call, frozen=True, tag=48):
     host: Text = ""
     rates: Annotated[tuple[Rate, ...], Meta(max_length=limits.RATES_MAX)] = ()
     lease_ms: Annotated[int, Meta(ge=0, le=limits.RATES_LEASE_MS_MAX)] = 0
-    shares_version: U64 = 0
+    shares_version: U63 = 0
     shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
     guarantees: Annotated[tuple[Guarantee, ...], Meta(max_length=limits.GUARANTEES_MAX)] = ()
 
@@ -67,12 +66,15 @@ class Meter(Struct, frozen=True, array_like=True):
     meter of the principal.
     """
 
-    principal: str
+    principal: Text
     traffic: Traffic
-    moved: int
-    waiting: int
-    task: int = 0
+    moved: ByteCount
+    waiting: ByteCount
+    task: Identifier = 0
 
+
+Capacity: TypeAlias = Annotated[int, Meta(ge=-1, le=limits.COUNTER_MAX)]
+"""Bytes per second; -1 stands for a measurement that the host adds."""
 
 UNMEASURED: Final = (-1, -1, -1)
 """The capacity in the core's own answer; the host adds its measurements. It is never on the wire."""
@@ -85,8 +87,8 @@ class Metered(Struct, frozen=True, array_like=True, tag=18):
     than the caller's. ``node`` is the id of the node, 0 without a cluster.
     """
 
-    node: int
-    meters: tuple[Meter, ...]
-    capacity: tuple[int, int, int]
-    shares_version: int
-    shares: bytes
+    node: Identifier
+    meters: Annotated[tuple[Meter, ...], Meta(max_length=limits.RATES_METERED_MAX + len(Traffic))]
+    capacity: tuple[Capacity, Capacity, Capacity]
+    shares_version: U63
+    shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)]

@@ -7,10 +7,32 @@ four, a ``Welcome`` one. The descriptors of a frame arrive in the order of the r
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from dios import limits
+from dios.wire.fields import (
+    U63,
+    AnswerBytes,
+    Arguments,
+    ByteCount,
+    Count,
+    Counter,
+    Epoch,
+    Fingerprint,
+    Identifier,
+    Label,
+    Message,
+    Milliseconds,
+    NameBytes,
+    Nanoseconds,
+    Permissions,
+    ProcessId,
+    Slot,
+    Text,
+    User,
+)
 from dios.wire.rates import Metered
 from dios.wire.scheduling import Advice, Placed, QueueRows
 from dios.wire.types import (
@@ -22,9 +44,19 @@ from dios.wire.types import (
     ObjectType,
     Persistence,
     Proximity,
+    Resource,
     Scope,
     TaskState,
 )
+
+_ROW_BYTES_MIN: Final = 16
+_ROWS: Final = Meta(max_length=limits.REPLY_BYTES_MAX // _ROW_BYTES_MIN)
+_CODE: Final = Meta(ge=0, le=2**15 - 1)
+_INT64: Final = Meta(ge=-(2**63), le=2**63 - 1)
+_PART_NAMES: Final = Meta(max_length=256)
+_COLUMNS: Final = Meta(max_length=64)
+_RESOURCES: Final = Meta(max_length=len(Resource))
+_GIVEN: Final = Meta(max_length=limits.ARGUMENTS_MAX)
 
 
 class Mapping(enum.IntEnum):
@@ -38,114 +70,114 @@ class Mapping(enum.IntEnum):
 class Failure(Struct, frozen=True, array_like=True, tag=0):
     """The call was refused and changed nothing."""
 
-    code: int
-    message: str
-    fingerprint: str = ""
+    code: Annotated[int, _CODE]
+    message: Message
+    fingerprint: Fingerprint = ""
 
 
 class Done(Struct, frozen=True, array_like=True, tag=1):
     """The call succeeded; ``value`` is its boolean or count."""
 
-    value: int = 1
+    value: Count = 1
 
 
 class Reference(Struct, frozen=True, array_like=True):
     """The public part of a reference (§4.5.1) as of this reply; live in slot ``slot`` of the page."""
 
-    ref: int
-    object: int
+    ref: Identifier
+    object: Identifier
     type: ObjectType
-    permissions: int
+    permissions: Permissions
     persistence: Persistence
     proximity: Proximity
     deletion: Deletion
     buffering: Buffering
-    slot: int
-    size: int
-    v_r: int
-    v_w: int
-    a_r: int
-    a_w: int
-    fingerprint: str
-    label: str = ""
-    expires_ns: int = 0  # when the node takes it back, by the node's clock; 0 for never
-    node: str = ""  # the name and rack of the node that has the object; empty without a cluster
-    rack: str = ""
-    address: str = ""  # of a network stream: the peer's for a connection, its own for any other
+    slot: Slot
+    size: ByteCount
+    v_r: Counter
+    v_w: Counter
+    a_r: Count
+    a_w: Count
+    fingerprint: Fingerprint
+    label: Text = ""
+    expires_ns: Nanoseconds = 0  # when the node takes it back, by the node's clock; 0 for never
+    node: Label = ""  # the name and rack of the node that has the object; empty without a cluster
+    rack: Label = ""
+    address: Text = ""  # of a network stream: the peer's for a connection, its own for any other
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
     """Answer to create and run: the new name (None when anonymous) and the first reference."""
 
-    name: bytes | None
+    name: NameBytes | None
     reference: Reference
 
 
 class References(Struct, frozen=True, array_like=True, tag=3):
     """The answer to lookup; ``incomplete`` is True if a node could not be asked."""
 
-    references: tuple[Reference, ...]
+    references: Annotated[tuple[Reference, ...], Meta(max_length=limits.LOOKUP_REFERENCES_MAX)]
     incomplete: bool = False
 
 
 class Buffer(Struct, frozen=True, array_like=True, tag=4):
     """The answer to the acquiring calls: ``size`` usable bytes that start at ``start`` of the mapping."""
 
-    buffer: int
-    size: int
-    v_r: int
-    v_w: int
+    buffer: Identifier
+    size: ByteCount
+    v_r: Counter
+    v_w: Counter
     mapping: Mapping = Mapping.NONE
-    start: int = 0
-    length: int = 0
-    data: bytes | None = None
+    start: ByteCount = 0
+    length: ByteCount = 0
+    data: AnswerBytes | None = None
 
 
 class Committed(Struct, frozen=True, array_like=True, tag=5):
     """The commit succeeded; the object's versions after it."""
 
-    v_r: int
-    v_w: int
+    v_r: Counter
+    v_w: Counter
 
 
 class Selected(Struct, frozen=True, array_like=True, tag=6):
     """The index of the ready reference in the given list, or -1 after the timeout."""
 
-    index: int
+    index: Annotated[int, Meta(ge=-1, le=limits.SELECT_REFERENCES_MAX - 1)]
 
 
 class Attached(Struct, frozen=True, array_like=True, tag=7):
     """One end of a stream. Its descriptors, in this order: the memory that this end writes, the memory it
-    only reads, the event counter that it waits on, the event counter that it signals.
+    only reads, the socket through which the ends wake each other.
     """
 
-    ring_bytes: int
+    ring_bytes: Annotated[int, Meta(ge=0, le=limits.STREAM_RING_BYTES_MAX)]
 
 
 class TaskRow(Struct, frozen=True, array_like=True):
     """One task as ``dios ps`` and the status record of a TASK object show it."""
 
-    name: bytes | None
-    fingerprint: str
-    label: str
+    name: NameBytes | None
+    fingerprint: Fingerprint
+    label: Text
     state: TaskState
     brand: Brand
-    principal: str
-    pid: int
-    started_ns: int
-    ended_ns: int
+    principal: User
+    pid: ProcessId
+    started_ns: Nanoseconds
+    ended_ns: Nanoseconds
     cause: Cause
-    exit_code: int
-    signal: int
-    detail: str
-    parent: str
-    node: str = ""
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    signal: Annotated[int, Meta(ge=0, le=255)]
+    detail: Message
+    parent: Fingerprint
+    node: Label = ""
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):
     """The answer to ListTasks, oldest first; ``incomplete`` is True if a node could not be asked."""
 
-    tasks: tuple[TaskRow, ...]
+    tasks: Annotated[tuple[TaskRow, ...], _ROWS]
     incomplete: bool = False
 
 
@@ -156,16 +188,16 @@ class LimitRow(Struct, frozen=True, array_like=True):
     """
 
     scope: Scope
-    subject: str
-    label: str
-    used: tuple[int, ...]
-    limits: tuple[int | None, ...]
+    subject: Text
+    label: Text
+    used: Annotated[tuple[U63, ...], _RESOURCES]
+    limits: Annotated[tuple[U63 | None, ...], _RESOURCES]
 
 
 class LimitRows(Struct, frozen=True, array_like=True, tag=12):
     """Answer to ListLimits and SetLimits: the node, then principals, then groups, then tasks."""
 
-    rows: tuple[LimitRow, ...]
+    rows: Annotated[tuple[LimitRow, ...], Meta(max_length=limits.LIMIT_ROWS_MAX)]
 
 
 class HandedRow(Struct, frozen=True, array_like=True):
@@ -174,11 +206,11 @@ class HandedRow(Struct, frozen=True, array_like=True):
     ``gone`` is True if the object was deleted, ``changed`` if it was written since.
     """
 
-    fingerprint: str
-    label: str
+    fingerprint: Fingerprint
+    label: Text
     type: ObjectType
-    permissions: int
-    size: int
+    permissions: Permissions
+    size: ByteCount
     gone: bool
     changed: bool
 
@@ -192,25 +224,46 @@ class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
 
     status: TaskRow
     usage: LimitRow
-    memory_limit_bytes: int
-    cpu_limit_ms: int
-    cpu_ms: int
-    memory_bytes: int
-    groups: tuple[str, ...]
-    inputs: tuple[HandedRow, ...]
-    outputs: tuple[HandedRow, ...]
-    arguments: tuple[str, ...]
-    executable: str
-    repeatable: str
+    memory_limit_bytes: U63
+    cpu_limit_ms: U63
+    cpu_ms: Milliseconds
+    memory_bytes: ByteCount
+    groups: Annotated[tuple[Fingerprint, ...], Meta(max_length=2 * limits.GROUPS_PER_CALL_MAX)]
+    inputs: Annotated[tuple[HandedRow, ...], _GIVEN]
+    outputs: Annotated[tuple[HandedRow, ...], _GIVEN]
+    arguments: Arguments
+    executable: Fingerprint
+    repeatable: Message
+
+
+class TemplateRow(Struct, frozen=True, array_like=True):
+    """One template of a node: its modules, its state (idle, loading, loaded or failed), and its memory limit.
+
+    ``used_bytes`` is the memory of its process now, ``load_ms`` the time that its last start took. It was
+    started ``starts`` times, and ``tasks`` were forked from it. ``why`` is the reason of a failed start.
+    """
+
+    name: Label
+    modules: Annotated[tuple[Text, ...], Meta(max_length=limits.PRELOAD_MODULES_MAX)]
+    state: Label
+    memory_bytes: ByteCount
+    used_bytes: ByteCount
+    load_ms: Milliseconds
+    starts: Counter
+    tasks: Counter
+    why: Message
 
 
 class Info(Struct, frozen=True, array_like=True, tag=9):
-    """The answer to NodeInfo: counts by name, and the guarantees that the machine lets the node enforce."""
+    """The answer to NodeInfo: counts by name, the guarantees that the machine lets the node enforce, and its
+    templates.
+    """
 
-    version: str
-    node: str
-    counts: dict[str, int]
-    guarantees: dict[str, str]
+    version: Text
+    node: Text
+    counts: Annotated[dict[Text, Annotated[int, _INT64]], _PART_NAMES]
+    guarantees: Annotated[dict[Text, Message], _PART_NAMES]
+    templates: Annotated[tuple[TemplateRow, ...], Meta(max_length=64)] = ()
 
 
 class NodeRow(Struct, frozen=True, array_like=True):
@@ -220,24 +273,24 @@ class NodeRow(Struct, frozen=True, array_like=True):
     ``here`` is True for the asked node itself. Tasks, cpus and bytes of free memory are its last report.
     """
 
-    node: int
-    name: str
-    rack: str
-    address: str
+    node: Identifier
+    name: Label
+    rack: Label
+    address: Text
     status: NodeStatus
     draining: bool
-    epoch: int
-    since_ns: int
-    tasks: int
-    cpus: int
-    memory_bytes: int
+    epoch: Epoch
+    since_ns: Nanoseconds
+    tasks: Count
+    cpus: Count
+    memory_bytes: ByteCount
     here: bool
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):
     """The answer to ListNodes and SetNode: the asked node first, then by name."""
 
-    nodes: tuple[NodeRow, ...]
+    nodes: Annotated[tuple[NodeRow, ...], Meta(max_length=limits.NODES_MAX)]
 
 
 class TableRows(Struct, frozen=True, array_like=True, tag=19):
@@ -245,57 +298,11 @@ class TableRows(Struct, frozen=True, array_like=True, tag=19):
     none do. ``tables`` are the names of all tables.
     """
 
-    table: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int | str, ...], ...]
-    following: int
-    tables: tuple[str, ...]
-
-
-class Results(Struct, frozen=True, array_like=True, tag=10):
-    """Answer to a Vector."""
-
-    results: tuple[
-        Failure
-        | Done
-        | Created
-        | References
-        | Buffer
-        | Committed
-        | Selected
-        | Attached
-        | Tasks
-        | Info
-        | LimitRows
-        | TaskDetail
-        | Nodes
-        | QueueRows
-        | Placed
-        | Advice
-        | Metered
-        | TableRows,
-        ...,
-    ]
-
-
-class Welcome(Struct, frozen=True, array_like=True, tag=11):
-    """The first reply on a connection: the task's identity, and the references that it received (§4.5.2).
-
-    The descriptor next to it is the public page of references, to be mapped read-only.
-    """
-
-    version: int
-    name: bytes
-    brand: Brand
-    self_ref: Reference
-    console: Reference
-    groups: tuple[Reference, ...]
-    inputs: tuple[Reference, ...]
-    outputs: tuple[Reference, ...]
-    arguments: tuple[str, ...]
-    executable: Reference | None
-    label: str
-    home: Reference | None = None
+    table: Text
+    columns: Annotated[tuple[Text, ...], _COLUMNS]
+    rows: Annotated[tuple[Annotated[tuple[Annotated[int, _INT64] | Message, ...], _COLUMNS], ...], _ROWS]
+    following: U63
+    tables: Annotated[tuple[Text, ...], _COLUMNS]
 
 
 PlainResult: TypeAlias = (
@@ -318,13 +325,41 @@ PlainResult: TypeAlias = (
     | Metered
     | TableRows
 )
+
+
+class Results(Struct, frozen=True, array_like=True, tag=10):
+    """Answer to a Vector."""
+
+    results: Annotated[tuple[PlainResult, ...], Meta(max_length=limits.VECTOR_CALLS_MAX)]
+
+
+class Welcome(Struct, frozen=True, array_like=True, tag=11):
+    """The first reply on a connection: the task's identity, and the references that it received (§4.5.2).
+
+    The descriptor next to it is the public page of references, to be mapped read-only.
+    """
+
+    version: Count
+    name: NameBytes
+    brand: Brand
+    self_ref: Reference
+    console: Reference
+    groups: Annotated[tuple[Reference, ...], Meta(max_length=2 * limits.GROUPS_PER_CALL_MAX)]
+    inputs: Annotated[tuple[Reference, ...], _GIVEN]
+    outputs: Annotated[tuple[Reference, ...], _GIVEN]
+    arguments: Arguments
+    executable: Reference | None
+    label: Text
+    home: Reference | None = None
+
+
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 
 
 class Reply(Struct, frozen=True, array_like=True):
     """One frame to a task; ``seq`` is that of its request, or 0 for the Welcome of a new task."""
 
-    seq: int
+    seq: Identifier
     result: AnyResult
 
 
@@ -333,29 +368,29 @@ class Delegated(Struct, frozen=True, array_like=True, tag=1):
     """On a self-reference: a task delegated a reference to this task (§4.5.3)."""
 
     reference: Reference
-    sender: str
+    sender: Fingerprint
 
 
 class ChildEnded(Struct, frozen=True, array_like=True, tag=2):
     """On a self-reference: a task that this task started has ended."""
 
-    object: int
+    object: Identifier
     status: TaskRow
 
 
 class Lost(Struct, frozen=True, array_like=True, tag=3):
     """On a self-reference: the queue of events was full, and ``count`` events were dropped."""
 
-    count: int
+    count: Counter
 
 
 class Retired(Struct, frozen=True, array_like=True, tag=4):
     """On a self-reference: a reference of this task was taken back or has expired."""
 
-    ref: int
-    object: int
-    fingerprint: str
-    label: str
+    ref: Identifier
+    object: Identifier
+    fingerprint: Fingerprint
+    label: Text
     expired: bool
 
 

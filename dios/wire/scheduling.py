@@ -7,15 +7,27 @@ placed twice by two of them. ``dios.firmament`` decides; ``dios.core.calls.sched
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.fields import U64, Call, Inline, Text
+from dios.wire.fields import (
+    U63,
+    ByteCount,
+    Call,
+    Count,
+    Counter,
+    Fingerprint,
+    Identifier,
+    Inline,
+    Label,
+    Message,
+    Milliseconds,
+    ProcessId,
+    Text,
+)
 from dios.wire.types import Affinity, Operator, TaskState
-
-Label: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_NAME_BYTES_MAX)]
 
 
 class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -31,7 +43,7 @@ class Near(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A node that has input of the task, and the number of its bytes."""
 
     node: Label
-    bytes: U64 = 0
+    bytes: U63 = 0
 
 
 class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -41,28 +53,28 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     together or not at all; a ``job`` of 0 is the task's own. ``deadline_ms`` counts from now.
     """
 
-    cpus_milli: U64 = 0
-    memory_bytes: U64 = 0
-    disk_io: U64 = 0
+    cpus_milli: U63 = 0
+    memory_bytes: U63 = 0
+    disk_io: U63 = 0
     """Bytes per second."""
-    network: U64 = 0
+    network: U63 = 0
     """Bytes per second."""
-    priority: U64 = 0
-    deadline_ms: U64 = 0
+    priority: U63 = 0
+    deadline_ms: U63 = 0
     equivalence: Label = ""
     interference: Annotated[int, Meta(ge=0, le=3)] = 1
     """Turtle, sheep, rabbit or devil (§7.3.2)."""
     service: bool = False
     restartable: bool = False
     """True if the task may be stopped and started again on another node."""
-    job: U64 = 0
-    gang: U64 = 0
-    tasks: U64 = 0
+    job: Identifier = 0
+    gang: U63 = 0
+    tasks: U63 = 0
     """The number of tasks of the job, if it is a gang."""
     affinity: Affinity = Affinity.NONE
     near: Annotated[tuple[Near, ...], Meta(max_length=limits.WORK_NEAR_MAX)] = ()
     constraints: Annotated[tuple[Constraint, ...], Meta(max_length=limits.WORK_CONSTRAINTS_MAX)] = ()
-    reservation: U64 = 0
+    reservation: Identifier = 0
     """The number of the job that was admitted over time (Packer), whose needs are already reserved."""
     member: Label = ""
     """The name of the task within that job."""
@@ -91,7 +103,7 @@ class ReadQueue(Call, frozen=True, tag=43):
     """
 
     host: Text = ""
-    since: U64 = 0
+    since: U63 = 0
     wait_ms: Annotated[int, Meta(ge=0, le=limits.QUEUE_WAIT_MS_MAX)] = 0
     attend: bool = False
     own: bool = False
@@ -100,7 +112,7 @@ class ReadQueue(Call, frozen=True, tag=43):
 class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A submission, and the name of the node to which it is assigned."""
 
-    submission: U64
+    submission: Identifier
     node: Label
 
 
@@ -113,7 +125,7 @@ class Place(Call, frozen=True, tag=44):
 
     host: Text = ""
     placements: Annotated[tuple[Placement, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
-    preempted: Annotated[tuple[U64, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
+    preempted: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
 
 
 class AskScheduler(Call, frozen=True, tag=45):
@@ -128,7 +140,7 @@ class Advise(Call, frozen=True, tag=46):
     """The answer to a question on the node called ``host``; a long answer comes in parts."""
 
     host: Text
-    number: U64
+    number: Identifier
     answer: Inline
     more: bool = False
 
@@ -143,13 +155,13 @@ class Report(Call, frozen=True, tag=47):
 class Submission(Struct, frozen=True, array_like=True):
     """A run that waits for its place since ``waited_ms``. Its id is that of its future task."""
 
-    id: int
-    fingerprint: str
-    label: str
-    principal: str
-    waited_ms: int
+    id: Identifier
+    fingerprint: Fingerprint
+    label: Text
+    principal: Text
+    waited_ms: Milliseconds
     work: Work
-    node: str
+    node: Label
     """The node of its caller."""
 
 
@@ -159,27 +171,27 @@ class Occupant(Struct, frozen=True, array_like=True):
     The parts of its work that restrict its place are omitted.
     """
 
-    id: int
-    fingerprint: str
-    label: str
-    principal: str
+    id: Identifier
+    fingerprint: Fingerprint
+    label: Text
+    principal: Text
     state: TaskState
-    pid: int
-    age_ms: int
+    pid: ProcessId
+    age_ms: Milliseconds
     """Since its start; for a task that has ended, its run time."""
     work: Work
-    cpu_ms: int
-    memory_bytes: int
+    cpu_ms: Milliseconds
+    memory_bytes: ByteCount
     completed: bool
 
 
 class Asked(Struct, frozen=True, array_like=True):
     """A question that waits for an answer; ``ruler`` is True if it is from the node's own user."""
 
-    number: int
-    principal: str
+    number: Identifier
+    principal: Text
     ruler: bool
-    question: bytes
+    question: Annotated[bytes, Meta(max_length=limits.SCHEDULER_QUESTION_BYTES_MAX)]
 
 
 class QueueRows(Struct, frozen=True, array_like=True, tag=15):
@@ -189,25 +201,25 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     coordinators exchange by ``Govern``, for the node's own coordinator; the version is 0 for all others.
     """
 
-    version: int
-    node: int
-    name: str
-    rack: str
-    cpus: int
-    memory_bytes: int
-    slots: int
-    labels: tuple[tuple[str, str], ...]
+    version: Counter
+    node: Identifier
+    name: Label
+    rack: Label
+    cpus: Count
+    memory_bytes: ByteCount
+    slots: Count
+    labels: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.NODE_LABELS_MAX)]
     draining: bool
     coordinated: bool
     """True if the node has a coordinator of its own."""
-    waiting: tuple[Submission, ...]
-    tasks: tuple[Occupant, ...]
-    asked: tuple[Asked, ...]
-    reports: tuple[tuple[int, bytes], ...]
+    waiting: Annotated[tuple[Submission, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)]
+    tasks: Annotated[tuple[Occupant, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)]
+    asked: Annotated[tuple[Asked, ...], Meta(max_length=limits.SCHEDULER_QUESTIONS_MAX)]
+    reports: Annotated[tuple[tuple[Counter, Inline], ...], Meta(max_length=limits.SCHEDULER_REPORTS_KEPT)]
     """Numbered, the oldest first."""
     partial: bool
-    shares_version: int = 0
-    shares: bytes = b""
+    shares_version: U63 = 0
+    shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):
@@ -216,11 +228,11 @@ class Placed(Struct, frozen=True, array_like=True, tag=16):
     A submission that the queue shows as waiting afterwards came back: its node had no room.
     """
 
-    refused: tuple[tuple[int, str], ...]
-    version: int
+    refused: Annotated[tuple[tuple[Identifier, Message], ...], Meta(max_length=2 * limits.QUEUE_ROWS_MAX)]
+    version: Counter
 
 
 class Advice(Struct, frozen=True, array_like=True, tag=17):
     """The answer to AskScheduler."""
 
-    answer: bytes
+    answer: Annotated[bytes, Meta(max_length=limits.ADVICE_BYTES_MAX)]

@@ -132,6 +132,7 @@ class Flag(enum.IntFlag):
     LOCAL_ONLY = 128  # lookup: never ask other nodes
     DESTROY = 256  # delete: destroy the object now; a task is ended and the reference kept
     EVERYONE = 512  # retire: everything delegated of the object, not only from this reference
+    WITH_SESSION = 1024  # run: the child ends with the session that starts it
 
 
 class Brand(Named):
@@ -185,6 +186,7 @@ class NodeWish(Named):
     DRAIN = 0  # no new task is placed there
     UNDRAIN = 1
     FORGET = 2  # its certificate is revoked; to come back it must be admitted again
+    RESTORE = 3  # it is forgotten, and the nodes that it had removed are members again
 
 
 class Resource(Named):
@@ -198,6 +200,7 @@ class Resource(Named):
     CPU_MS = 5  # used, or reserved for running tasks
     MEMORY_BYTES = 6  # reserved for running tasks
     VOLATILE_BYTES = 7  # the part of BYTES that is in memory and not in the store
+    DESCRIPTORS = 8  # of the node, for streams, sockets, memory and open files
 
 
 class Scope(Named):

@@ -19,7 +19,7 @@ class Operations(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: object) -> None:
         """Replace the assignments in every class of the package's clients."""
         del loader
-        for folder in ("client.sync", "client.trio", "lib"):
+        for folder in ("client.sync", "client.aio", "lib"):
             for module in pkg[folder].modules.values():
                 for found in module.classes.values():
                     if not found.is_alias:

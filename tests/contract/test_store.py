@@ -90,7 +90,7 @@ def test_recover_yields_every_record_in_the_order_of_object_ids(store: Store) ->
 def test_a_record_keeps_every_field(store: Store) -> None:
     """An object without a name, in many groups, with huge counters comes back as it was."""
     odd = ObjectRecord(
-        ObjectId(2**64 - 1),
+        ObjectId(2**63 - 1),
         None,
         ObjectType.GROUP,
         tuple(Name(bytes([i]) * 32) for i in range(limits.GROUPS_PER_CALL_MAX)),
@@ -98,8 +98,8 @@ def test_a_record_keeps_every_field(store: Store) -> None:
         Deletion.REFERENCE_COUNTED,
         Buffering.RAW,
         limits.BLOB_BYTES_MAX,
-        2**63,
-        2**64 - 1,
+        limits.COUNTER_MAX - 1,
+        limits.COUNTER_MAX,
     )
     store.apply([Put(odd)])
     assert list(store.recover()) == [odd]

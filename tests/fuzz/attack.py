@@ -197,8 +197,9 @@ class Attacker:
             with contextlib.suppress(OSError, ValueError), mmap.mmap(fd, mmap.PAGESIZE) as page:
                 for place in range(0, mmap.PAGESIZE, 64):
                     page[place : place + 8] = self._rng.randbytes(8)
-            with contextlib.suppress(OSError, ValueError):
-                os.eventfd_write(fd, 2**64 - 2)
+            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(fd)) as pair:
+                pair.setblocking(True)
+                pair.send(self._rng.randbytes(512), socket.MSG_DONTWAIT)
             os.close(fd)
         return data
 

@@ -19,6 +19,7 @@ from dios.core.machine import Core
 from dios.core.model.invariants import check
 from dios.errors import Code, ProtocolError
 from dios.ids import ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.sim.step_work import bounded
 from dios.wire import messages
 from dios.wire.codec import decode_reply, decode_request, encode_reply
 from dios.wire.messages import AnyResult
@@ -112,7 +113,7 @@ class CoreHarness:
     def _step(self, event: events.Event) -> None:
         todo = [event]
         while todo:
-            outcome = self.core.step(todo.pop(0))
+            outcome = bounded(self.core, todo.pop(0))
             self.outcomes += 1
             if self._checked:
                 check(self.core.state)

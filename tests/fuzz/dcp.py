@@ -29,7 +29,6 @@ EDGES: Final = (
 SORTS: Final[dict[str, str]] = {
     **dict.fromkeys(("task", "child", "receiver", "tasks", "lost"), "task"),
     **dict.fromkeys(("node", "home", "target", "subject"), "node"),
-    "forgotten": "stranger",
     **dict.fromkeys(("ref", "refs", "first", "last", "self_ref", "console", "program"), "ref"),
     **dict.fromkeys(("object", "objects"), "object"),
     **dict.fromkeys(("number", "settled", "seq", "waiting"), "number"),
@@ -206,7 +205,8 @@ class Liar:
                 if sort and rng.random() < 0.96:
                     return self._scalar(sort)
                 value = rng.choice((0, 0, 1, 8, self._edge()))
-                return max(value, kind.ge or 0) if kind.ge is not None else value
+                value = value if kind.ge is None else max(value, kind.ge)
+                return value if kind.le is None else min(value, kind.le)
             case inspect.BoolType():
                 return rng.random() < 0.5
             case inspect.NoneType():

@@ -21,6 +21,7 @@ from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import Code, ProtocolError
 from dios.ids import NodeId, PayloadId, TaskId
+from dios.sim.step_work import bounded
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 from dios.wire.types import Cause, Mode, ObjectType
@@ -107,7 +108,7 @@ class Site:
         """Run one event of the core, and the actions of the host."""
         todo: list[events.Event] = [event]
         while todo:
-            outcome = self.core.step(todo.pop(0))
+            outcome = bounded(self.core, todo.pop(0))
             if outcome.persist:
                 fails = self.simulation.rng.random() < 0.02
                 failed = events.PersistFailed(

@@ -25,10 +25,14 @@ PROGRAM: Final = b"raise SystemExit(7)"
 
 
 class Neighbour:
-    """A session during a whole campaign, with objects that nobody else may change."""
+    """A session during a whole campaign, with objects that nobody else may change.
 
-    def __init__(self, path: Path) -> None:
+    Its tasks run on the node ``host``; without it on the least loaded node, which may be an attacker's.
+    """
+
+    def __init__(self, path: Path, *, host: str = "") -> None:
         self._path: Final = path
+        self._host: Final = host
         self._client: Final = RawClient(path)
         self._turns = 0
         self._kept: Final = [
@@ -80,7 +84,7 @@ class Neighbour:
         deadline = time.monotonic() + RUN_S
         while self.runs_possible:
             assert time.monotonic() < deadline, "the neighbour cannot run a task"
-            started = client.any(messages.Run(self._program))
+            started = client.any(messages.Run(self._program, host=self._host))
             if isinstance(started, Failure) and started.code == Code.ENOSYS:
                 self.runs_possible = False
                 return

@@ -43,7 +43,7 @@ def test_files_come_back_as_they_were_put(person: Person) -> None:
     contents = {"data/small.txt": "a b c\n", "data/large.bin": "0123456789abcdef" * 200_000, "data/empty": ""}
     for name, text in contents.items():
         person.writes(name, text)
-    put = person.types("dios put --group analytics --json", *contents)
+    put = person.types("dios put --group analytics --json --names", *contents)
     names = {item["file"]: item["name"] for item in json.loads(put.stdout)}
     assert set(names) == set(contents)
     listed = {item["file"]: item["size"] for item in json.loads(person.types("dios ls --json").stdout)}
@@ -60,22 +60,71 @@ def test_files_come_back_as_they_were_put(person: Person) -> None:
 
 
 def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:
-    """A file put twice is told apart by fingerprint."""
-    person.writes("twice.txt", "one")
-    person.types("dios put twice.txt --group analytics")
-    person.writes("twice.txt", "two")
-    marks = [json.loads(person.types("dios put twice.txt --group analytics --json").stdout)[0]["fingerprint"]]
+    """Two files of one name in different directories are told apart by path or fingerprint."""
+    mark = ""
+    for folder in ("one", "two"):
+        person.writes(f"{folder}/twice.txt", folder)
+        put = person.types(f"dios put {folder}/twice.txt --group analytics --json")
+        mark = json.loads(put.stdout)[0]["fingerprint"]
     told = person.types("dios get twice.txt", status=1).stderr
-    assert marks[0] in told
-    assert person.types("dios get", marks[0]).stdout == "two"
+    assert mark in told
+    assert person.types("dios get", mark).stdout == "two"
+    assert person.types("dios get one/twice.txt").stdout == "one"
+    assert person.types("dios get analytics/two/twice.txt").stdout == "two"
+
+
+def test_a_path_that_is_put_again_has_the_new_content(person: Person) -> None:
+    """A second put replaces the file, whose object is gone; the output has no name."""
+    person.writes("again.txt", "one")
+    put = person.types("dios put again.txt --group analytics --json --names")
+    person.writes("again.txt", "two")
+    assert "dios1" not in person.types("dios put again.txt --group analytics").stdout
+    assert person.types("dios get analytics/again.txt").stdout == "two"
+    person.types("dios get", json.loads(put.stdout)[0]["name"], status=1)
+
+
+def test_directories_are_put_listed_fetched_and_removed(person: Person) -> None:
+    """A directory goes in and out whole, in paths of the group; du counts it; rm needs --recursive."""
+    contents = {"tree/a.txt": "a", "tree/deep/b.bin": "b" * 100_000, "tree/deep/c": ""}
+    for name, text in contents.items():
+        person.writes(name, text)
+    (person.home / "tree" / "empty").mkdir()
+    assert "--recursive" in person.types("dios put tree --group analytics", status=1).stderr
+    person.types("dios put tree --recursive --group analytics --as kept/tree")
+    shown = person.types("dios ls analytics/kept/tree").stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["FILE", "a.txt", "deep/", "empty/"]
+    listed = json.loads(person.types("dios ls analytics/kept/tree/deep --json").stdout)
+    assert [row["path"] for row in listed] == [f"analytics/kept/tree/deep/{name}" for name in ("b.bin", "c")]
+    counted = json.loads(person.types("dios du analytics/kept --json").stdout)
+    assert counted == [{"path": "analytics/kept", "files": 3, "size": 100_001}]
+    person.types("dios get analytics/kept/tree --recursive --output back")
+    for name, text in contents.items():
+        assert (person.home / "back" / name.removeprefix("tree/")).read_text() == text
+    assert (person.home / "back" / "empty").is_dir()
+    assert "--recursive" in person.types("dios rm analytics/kept", status=1).stderr
+    person.types("dios rm analytics/kept --recursive")
+    assert "no file or directory" in person.types("dios ls analytics/kept", status=1).stderr
+    assert "kept" not in person.types("dios ls").stdout
+
+
+def test_a_put_that_fails_leaves_nothing(person: Person) -> None:
+    """When one path is taken by a directory, no file of the command becomes visible."""
+    person.writes("part/file", "x")
+    person.types("dios put part/file --group analytics")
+    person.writes("other.txt", "x")
+    (person.home / "part" / "file").unlink()
+    (person.home / "part").rmdir()
+    person.writes("part", "x")
+    person.types("dios put other.txt part --group analytics", status=1)
+    assert "other.txt" not in person.types("dios ls").stdout
 
 
 def test_a_mistyped_name_is_refused_before_it_is_looked_up(person: Person) -> None:
     """A name with one letter changed is no name."""
     person.writes("typo.txt", "x")
-    name = json.loads(person.types("dios put typo.txt --group analytics --json").stdout)[0]["name"]
+    name = json.loads(person.types("dios put typo.txt --group analytics --json --names").stdout)[0]["name"]
     changed = name[:-1] + ("q" if name[-1] != "q" else "p")
-    assert "EINVAL" in person.types("dios stat", changed, status=1).stderr
+    assert "the checksum of the name does not match" in person.types("dios stat", changed, status=1).stderr
 
 
 def test_a_tasks_output_and_status_are_passed_on(person: Person) -> None:
@@ -161,7 +210,7 @@ def test_get_writes_to_a_pipe_and_never_in_its_place(person: Person) -> None:
 def test_names_are_listed_on_demand_only(person: Person) -> None:
     """`dios ls` shows names, which are secrets, only with --names, as JSON too."""
     person.writes("secret.txt", "x")
-    name = json.loads(person.types("dios put secret.txt --group analytics --json").stdout)[0]["name"]
+    name = json.loads(person.types("dios put secret.txt --group analytics --json --names").stdout)[0]["name"]
     for option in ("", "--json"):
         assert name not in person.types(f"dios ls {option}").stdout
         assert name in person.types(f"dios ls --names {option}").stdout

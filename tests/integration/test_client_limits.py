@@ -10,6 +10,7 @@ import pytest
 
 import dios
 from dios.client.sync.node import Node
+from tests.support.client.loops import on_both_loops
 from tests.support.node.running_node import RunningNode, running_node
 
 ME = f"uid:{os.geteuid()}"
@@ -144,7 +145,8 @@ def test_a_task_is_described(node: Node) -> None:
     assert "input text" in found.not_repeatable
 
 
-async def test_the_face_on_trio_has_them_all(running: RunningNode) -> None:
+@on_both_loops
+async def test_the_async_client_has_them_all(running: RunningNode) -> None:
     """Retirement, limits, description and repetition are awaited under the same names."""
     async with (
         dios.open_node(running.place, groups=[]) as node,

@@ -94,3 +94,28 @@ def test_last_words_are_sent(place: str, peer: socket.socket) -> None:
     with dios.connect(place, groups=()) as node:
         node.bind_udp("127.0.0.1:0").send(b"good-bye", f"127.0.0.1:{peer.getsockname()[1]}")
     assert peer.recv(100) == b"good-bye"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        b"127.0.0.1:" + b"9" * 40,
+        b"127.0.0.1:65536",
+        b"127.0.0.1:-1",
+        "127.0.0.1:٣".encode(),
+        b"nowhere",
+        b"a\0b:1",
+        b"\xff\xfe:1",
+        b"[::1]:1",
+        b"",
+    ],
+)
+def test_what_is_no_address_drops_its_datagram_alone(
+    node: dios.Node, peer: socket.socket, address: bytes
+) -> None:
+    """A task writes any bytes as an address: that datagram is dropped and counted, and the next is sent."""
+    with node.bind_udp("127.0.0.1:0") as stream:
+        stream.writer.send(bytes((len(address),)) + address + b"lost")
+        wait_until(lambda: stream.dropped == 1, "it is dropped", PATIENCE_S)
+        stream.send(b"sent", f"127.0.0.1:{peer.getsockname()[1]}")
+        assert peer.recvfrom(100)[0] == b"sent"

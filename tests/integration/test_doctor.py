@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox.mechanisms import Mechanism, probe
+from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, probe
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
 from tests.support.node.command_user import Person
 
@@ -42,7 +42,7 @@ def test_the_command_says_the_same_as_the_probe(found: dict[str, Mechanism], tmp
     confined = all(m.available for m in found.values() if m.needed_for_pure)
     done = Person(tmp_path).types("dios doctor", status=0 if confined else 1)
     assert all(f"  {name} " in done.stdout for name in found), done.stdout
-    assert "Guarantees of a node on this machine" in done.stdout
+    assert "Promises of a node on this machine" in done.stdout
     assert ("Pure tasks are fully confined here." in done.stdout) is confined
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "it leaves nothing behind"
 
@@ -71,7 +71,8 @@ def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path:
         assert told.detail == "was refused"
         assert told.advice, name
         broken = [each for each in diagnosis.guarantees if not each.holds]
-        assert broken, f"nothing depends on {name}"
+        weaker = [each for each in diagnosis.guarantees if each.weaker]
+        assert broken or weaker, f"nothing depends on {name}"
         assert all(name in each.missing for each in broken), name
 
 
@@ -106,11 +107,14 @@ def test_a_directory_that_cannot_be_written_is_told(all_there: dict[str, Mechani
 
 
 def test_memory_is_told_by_what_counts_it(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
-    """The memory limit's finding says whether a control group counts or each process does for itself."""
+    """The memory limit's finding says what enforces it, and without a control group what is left."""
     with_group = finding(examine(tmp_path, mechanisms=all_there), "memory limits")
     alone = finding(examine(tmp_path, mechanisms=without(all_there, "cgroup_memory")), "memory limits")
     assert "control group" in with_group.detail
-    assert "each process" in alone.detail
+    assert with_group.level is not DoctorLevel.MISSING
+    assert alone.level is DoctorLevel.WEAK
+    assert LOST_WITHOUT["cgroup_memory"] in alone.detail
+    assert alone.advice
     assert f"{limits.TASK_MEMORY_BYTES_DEFAULT // limits.GIB} GiB" in alone.detail
 
 

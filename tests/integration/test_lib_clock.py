@@ -10,6 +10,7 @@ from dios.lib.aio import AsyncLamportClock
 from dios.lib.channels import channel
 from dios.lib.clock import LamportClock, Stamp
 from dios.lib.spawn import Spawner
+from tests.support.client.loops import on_both_loops
 from tests.support.node.running_node import RunningNode, running_node
 
 SECONDS_MAX = 60
@@ -98,7 +99,8 @@ def test_a_time_that_cannot_be_is_refused(node: dios.Node) -> None:
         assert clock.tick().time == 1
 
 
-async def test_the_face_on_trio(started: RunningNode) -> None:
+@on_both_loops
+async def test_the_async_clock(started: RunningNode) -> None:
     """The same events by awaiting."""
     async with dios.open_node(started.place, groups=()) as node:
         clock = AsyncLamportClock(await node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS))

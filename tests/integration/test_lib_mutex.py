@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import cast
 
+import anyio
 import lib_functions as functions
 import pytest
-import trio
 
 import dios
 from dios.client.session import Answer, Operation
@@ -17,6 +17,7 @@ from dios.lib.mutex import Guarded, LockLostError, Mutex, MutexOps
 from dios.lib.retrying import insist
 from dios.lib.spawn import Spawner
 from dios.wire.messages import AnyCall
+from tests.support.client.loops import on_both_loops
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 SECONDS_MAX = 60
@@ -220,8 +221,9 @@ def test_a_lease_must_be_one(lock: Reference) -> None:
             Mutex(lock, lease=lease)
 
 
-async def test_the_face_on_trio(started: RunningNode) -> None:
-    """Many of trio's tasks share the lock over one connection; a cancelled holder lets go of it."""
+@on_both_loops
+async def test_the_async_mutex(started: RunningNode) -> None:
+    """Many async tasks share the lock over one connection; a cancelled holder lets go of it."""
     async with dios.open_node(started.place, groups=()) as node:
         lock = await node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS)
         guarded = AsyncGuarded(await node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS))
@@ -230,17 +232,17 @@ async def test_the_face_on_trio(started: RunningNode) -> None:
             for _ in range(5):
                 async with AsyncMutex(lock, timeout=SECONDS_MAX) as mutex:
                     value = int.from_bytes(await guarded.read(), "little")
-                    await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
                     await guarded.write((value + 1).to_bytes(8, "little"), mutex.token)
 
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as tasks:
             for _ in range(4):
-                nursery.start_soon(add)
+                tasks.start_soon(add)
         assert int.from_bytes(await guarded.read(), "little") == 20
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             async with AsyncMutex(lock):
                 scope.cancel()
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
         assert scope.cancelled_caught
         async with AsyncMutex(lock, timeout=SECONDS_MAX) as mutex:
             await mutex.renew()

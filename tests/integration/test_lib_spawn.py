@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ import pytest
 
 import dios
 from dios.lib.channels import channel, select
+from dios.lib.executor.values import RemoteTraceback
 from dios.lib.spawn import Spawner, SpawnFailedError, narrowed
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 
@@ -47,6 +51,14 @@ def test_values_go_in_and_come_out(spawner: Spawner) -> None:
     assert spawner.spawn(functions.joined, ("a", "b"), separator="-").result(SECONDS_MAX) == "a-b"
 
 
+def test_values_keep_their_types(spawner: Spawner) -> None:
+    """Tuples, sets, dates and decimals come back as they went; a record without an annotation is refused."""
+    value = {"pair": (1, {2}), (3,): [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), decimal.Decimal("1.50")]}
+    assert spawner.spawn(functions.echoed, value).result(SECONDS_MAX) == value
+    with pytest.raises(dios.InvalidError, match="argument value of echoed"):
+        spawner.spawn(functions.echoed, functions.Point(3, 4))
+
+
 def test_a_result_is_kept(spawner: Spawner) -> None:
     """A future answers again and again, and says that it is done."""
     future = spawner.spawn(functions.joined, ("a",))
@@ -67,7 +79,19 @@ def test_an_exception_is_told_with_its_reason(spawner: Spawner) -> None:
         with pytest.raises(SpawnFailedError, match="so it goes") as caught:
             future.result(SECONDS_MAX)
         assert caught.value.status.cause is dios.Cause.EXCEPTION
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "so it goes" in str(caught.value.__cause__)
         assert future.task.zombie
+
+
+def test_a_failure_can_be_pickled(spawner: Spawner) -> None:
+    """A failure crosses a process pool with its text and its status."""
+    with pytest.raises(SpawnFailedError) as caught:
+        spawner.spawn(functions.failing).result(SECONDS_MAX)
+    made = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made here
+    assert isinstance(made, SpawnFailedError)
+    assert str(made) == str(caught.value)
+    assert made.status == caught.value.status
 
 
 def test_a_task_can_be_cancelled(spawner: Spawner) -> None:

@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import dios
+from dios.client.sync.connection import Connection
 from dios.lib import mapreduce
 from dios.lib.mapreduce import JobProgress, Role
+from dios.wire import messages
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -67,7 +70,7 @@ def attempt(what, do):
     return what, "done"
 def map(line):
     yield attempt("open", lambda: open("/etc/passwd"))
-    yield attempt("write", lambda: open("/tmp/stolen", "w"))
+    yield attempt("write", lambda: open("/stolen", "w"))
     yield attempt("connect", lambda: socket.create_connection(("127.0.0.1", 9), timeout=1))
     yield attempt("exec", lambda: os.execv("/bin/sh", ["sh", "-c", "true"]))
     yield attempt("fork", lambda: os.fork())
@@ -238,6 +241,7 @@ def test_the_controller_may_be_a_pure_task(node: dios.Node) -> None:
     """A controller that is itself confined runs a job over references it was handed, as in §5.4.2."""
     controller = b"""
 import dios
+from dios.client.sync.connection import Connection
 from dios.lib import mapreduce
 node = dios.connect()
 job = node.input("job").read_bytes()
@@ -329,3 +333,45 @@ def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:
     with pytest.raises(KeyboardInterrupt):
         mapreduce.run(node, COUNT_SLOWLY, [TEXT * 50], progress=interrupt)
     assert all(task.ended for task in node.tasks())
+
+
+# -- what stays --------------------------------------------------------------------------------------
+def data_objects(node: dios.Node) -> set[str]:
+    """The node's blobs and streams, without the programs that it keeps of failed tasks."""
+    table = cast("Connection", node.link).call(messages.ReadTable("objects"))[0]
+    assert isinstance(table, messages.TableRows)
+    kinds = {"SHMEM_BLOB", "DURABLE_BLOB", "SHMEM_STREAM"}
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return {str(row["fingerprint"]) for row in rows if row["type"] in kinds and not row["pinned"]}
+
+
+@pytest.mark.parametrize("job", [COUNT, b"def map(line): raise ValueError\ndef reduce(key, values): ..."])
+def test_a_job_leaves_no_reference(node: dios.Node, job: bytes) -> None:
+    """After a job, complete or failed, its controller's session holds what it held before."""
+    before = node.info().counts["references"]
+    try:
+        with mapreduce.run(node, job, [TEXT], attempts=2) as result:
+            assert result.outputs
+    except mapreduce.JobFailedError:
+        assert job is not COUNT
+    assert node.info().counts["references"] == before
+
+
+def test_a_killed_controller_leaves_no_objects(node: dios.Node, started: RunningNode, tmp_path: Path) -> None:
+    """Of a job with durable outputs in a group nothing stays when its controller is killed."""
+    group = node.create_group()
+    before = data_objects(node)
+    script = tmp_path / "controller.py"
+    script.write_text(
+        "import dios\nfrom dios.lib import mapreduce\n"
+        f"with dios.connect({started.place!r}, groups=[{group.name!r}]) as node:\n"
+        f"    group = next(one for one in node.groups if one.fingerprint == {group.fingerprint!r})\n"
+        f"    mapreduce.run(node, {COUNT_SLOWLY!r}, [{TEXT!r}], splits=8, durable=True, groups=[group])\n"
+    )
+    controller = subprocess.Popen([sys.executable, str(script)])
+    try:
+        wait_until(lambda: len(data_objects(node) - before) > 4, "the job runs")
+    finally:
+        controller.kill()
+        controller.wait()
+    wait_until(lambda: data_objects(node) <= before, "nothing of the job is left")

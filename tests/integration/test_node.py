@@ -161,8 +161,8 @@ def test_stream_between_two_sessions(node: NodeProcess, client: RawClient) -> No
     with node.client() as other:
         found = other.ask(messages.Lookup(made.name), References).references[0]
         other.ask(messages.Attach(found.ref, Mode.READ), messages.Attached)
-        sender, receiver = RingWriter(client.fds[-4:], ring_bytes), RingReader(other.fds[-4:], ring_bytes)
-        del client.fds[-4:], other.fds[-4:]
+        sender, receiver = RingWriter(client.fds[-3:], ring_bytes), RingReader(other.fds[-3:], ring_bytes)
+        del client.fds[-3:], other.fds[-3:]
         try:
             sender.send(b"through the ring")
             assert receiver.receive() == b"through the ring"

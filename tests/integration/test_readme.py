@@ -57,12 +57,20 @@ def test_the_cluster_works_as_written(newcomer: Person) -> None:
 
 
 def test_the_first_program_prints_what_the_readme_shows(newcomer: Person) -> None:
-    """The README's ten lines have exactly the output that is printed below them."""
+    """The README's ten lines need no running node, and have exactly the output that is printed below them."""
+    newcomer.writes("words.py", block("dios.Executor", "python"))
+    done = newcomer.pastes(f"{sys.executable} -W error words.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == block("fish and red: [")
+
+
+def test_the_program_with_references_prints_what_the_readme_shows(newcomer: Person) -> None:
+    """The README's program with references has exactly the output that is printed below it."""
     newcomer.types("dios-node start --data ./node0 --detach")
     newcomer.writes("words.py", block("Spawner", "python"))
     done = newcomer.pastes(f"{sys.executable} -W error words.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == block("fish and red: [")
+    assert done.stdout == block("bytes on disk")
 
 
 def test_the_python_interface_works_as_written(newcomer: Person) -> None:

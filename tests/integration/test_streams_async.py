@@ -1,14 +1,15 @@
-"""Network streams and logs of the face on trio."""
+"""Network streams and logs of the async client, on both event loops."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
+import anyio
 import pytest
-import trio
 
 import dios
+from tests.support.client.loops import on_both_loops
 from tests.support.node.running_node import running_node
 
 PATIENCE_S = 20
@@ -21,11 +22,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield node.place
 
 
-@pytest.mark.trio
+@on_both_loops
 async def test_a_server_and_its_clients(place: str) -> None:
     """One task serves every connection that comes while others talk to it; each end is told."""
-    with trio.fail_after(PATIENCE_S):
-        async with dios.open_node(place, groups=()) as node, trio.open_nursery() as nursery:
+    with anyio.fail_after(PATIENCE_S):
+        async with dios.open_node(place, groups=()) as node, anyio.create_task_group() as group:
             acceptor = await node.listen_tcp("127.0.0.1:0")
 
             async def serve(connection: dios.AsyncTcpConnection) -> None:
@@ -35,21 +36,21 @@ async def test_a_server_and_its_clients(place: str) -> None:
 
             async def front() -> None:
                 async for connection in acceptor:
-                    nursery.start_soon(serve, connection)
+                    group.start_soon(serve, connection)
 
-            nursery.start_soon(front)
+            group.start_soon(front)
             for number in range(3):
                 async with await node.connect_tcp(acceptor.address) as client:
                     await client.send(b"number %d" % number)
                     await client.send_eof()
                     assert b"".join([part async for part in client]) == b"NUMBER %d" % number
-            nursery.cancel_scope.cancel()
+            group.cancel_scope.cancel()
 
 
-@pytest.mark.trio
+@on_both_loops
 async def test_datagrams(place: str) -> None:
     """Two sockets of one node send each other datagrams."""
-    with trio.fail_after(PATIENCE_S):
+    with anyio.fail_after(PATIENCE_S):
         async with dios.open_node(place, groups=()) as node:
             one, other = await node.bind_udp("127.0.0.1:0"), await node.bind_udp("127.0.0.1:0")
             await other.reader()
@@ -57,11 +58,11 @@ async def test_datagrams(place: str) -> None:
             assert await other.receive() == (b"hello", one.address)
 
 
-@pytest.mark.trio
+@on_both_loops
 async def test_a_log_is_followed(place: str) -> None:
     """A follower waits at the end, and gets each entry when it is appended."""
-    with trio.fail_after(PATIENCE_S):
-        async with dios.open_node(place, groups=()) as node, trio.open_nursery() as nursery:
+    with anyio.fail_after(PATIENCE_S):
+        async with dios.open_node(place, groups=()) as node, anyio.create_task_group() as group:
             log = await node.create_log()
             got: list[bytes] = []
 
@@ -72,7 +73,7 @@ async def test_a_log_is_followed(place: str) -> None:
                         if entry.data == b"last":
                             return
 
-            nursery.start_soon(follow)
+            group.start_soon(follow)
             assert await log.append(b"first") == 1
             assert await log.append_all([b"second", b"last"]) == 3
         assert got == [b"first", b"second", b"last"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,12 +102,44 @@ def test_a_replica_is_one_more_object(person: Person) -> None:
 def test_rm_destroys_every_replica(person: Person) -> None:
     """What `rm` destroys is gone on all nodes: nobody finds one more replica by the name."""
     person.writes("e.txt", "thrice\n")
-    name = json.loads(person.types("dios put e.txt --group analytics --json").stdout)[0]["name"]
+    name = json.loads(person.types("dios put e.txt --group analytics --json --names").stdout)[0]["name"]
     person.types("dios replicate e.txt --to n2 --durable")
     person.types("dios replicate e.txt --to n3")
     assert json.loads(person.types("dios rm e.txt --json").stdout)[0]["replicas"] == 3
     for asked in ("n1", "n2", "n3"):
         assert "cannot find" in person.types("dios stat", name, "--node", asked, status=1).stderr
+
+
+READ_ANYWHERE = """
+import fsspec
+near, far = (fsspec.filesystem("dios", node=node) for node in ("n1", "n3"))
+with near.open("analytics/large") as file:
+    file.seek(19_000_000)
+    assert file.read(5) == near.cat_file("analytics/large", 19_000_000, 19_000_005) == b"abcde"
+near.pipe("analytics/small", b"1")
+assert far.cat("analytics/small") == b"1"
+far.pipe("analytics/small", b"2")
+assert near.cat("analytics/small") == b"2"
+near.rm(["analytics/large", "analytics/small"])
+assert not far.exists("analytics/small")
+"""
+
+
+def test_files_are_the_same_on_every_node(person: Person) -> None:
+    """What one node stores is read, replaced and removed through another; large files are read in ranges."""
+    pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
+    person.writes("large", "abcdefghij" * 2_000_000)
+    person.types("dios put large --group analytics --node n2")
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ANYWHERE],
+        cwd=person.home,
+        env=person.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_task_runs_where_it_is_told(person: Person) -> None:
@@ -141,7 +175,9 @@ def test_a_drained_node_is_given_nothing(person: Person) -> None:
 def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     """A dead node is told with what may be missing, nothing waits for it, and `dios up` starts it again."""
     person.writes("d.txt", "kept")
-    name = json.loads(person.types("dios put d.txt --group analytics --node n2 --json").stdout)[0]["name"]
+    name = json.loads(person.types("dios put d.txt --group analytics --node n2 --json --names").stdout)[0][
+        "name"
+    ]
     person.writes("sleeper.py", "import time\nprint('awake', flush=True)\ntime.sleep(600)\n")
     begun = person.starts("dios run sleeper.py --host n2")
     assert begun.stdout is not None

@@ -13,14 +13,19 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from dios import limits
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
+from dios.host.process import zygote_link
 from dios.host.process.task_process import TaskProcess
+from dios.host.process.zygote_messages import LowerLimits, ZygoteModules, decode_from_zygote, encode
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
+from dios.host.process.zygote_process import StartedZygote, start_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
+from tests.support.host.harness import no_descriptors
 
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ENTRY = "hostile_entry:main"
@@ -148,7 +153,8 @@ async def test_a_pooled_child_gets_the_limits_it_is_asked_for(mechanisms: dict[s
         assert zygote.ready == 1
         memory = 128 * limits.MIB
         task = await zygote.spawn(Brand.PURE, Limits(memory_bytes=memory, processes=3))
-        assert await attempt(task, "limits_of") == f"did:[{memory}, 0, 0, 3]"
+        files = limits.TASK_MEMORY_BYTES_DEFAULT
+        assert await attempt(task, "limits_of") == f"did:[{memory}, 0, {files}, 3]"
         assert await attempt(task, f"take_memory {2 * memory}") == "did:MemoryError"
         assert await attempt(task, "count_threads 10") == "did:2"
         task.close()
@@ -162,7 +168,7 @@ async def test_the_pool_has_the_nodes_own_defaults(mechanisms: dict[str, Mechani
         await zygote.wait_pool_full()
         for asked, memory in ((0, small), (large, large)):
             task = await zygote.spawn(Brand.PURE, Limits(memory_bytes=asked))
-            assert await attempt(task, "limits_of") == f"did:[{memory}, 0, 0, 5]"
+            assert await attempt(task, "limits_of") == f"did:[{memory}, 0, {memory}, 5]"
             task.close()
 
 
@@ -377,3 +383,107 @@ async def test_leaving_the_block_ends_every_task(mechanisms: dict[str, Mechanism
     await until(lambda: not any(alive(pid) for pid in pids))
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         os.fstat(tasks[0].console_fd)
+
+
+BAD_MESSAGES = {
+    "no message": b"\x00",
+    "a message of another kind": encode(LowerLimits(1, 0, 0, 0)),
+    "a defect in handling it": b"",
+}
+
+
+async def test_the_end_of_a_node_starts_no_zygote(
+    mechanisms: dict[str, Mechanism], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool, which loses its children at the end, is not filled again."""
+    started = []
+
+    def noted(brand: Brand, modules: ZygoteModules) -> StartedZygote:
+        started.append(brand)
+        return start_zygote(brand, modules)
+
+    monkeypatch.setattr("dios.host.process.zygote_link.start_zygote", noted)
+    async with zygote_of(mechanisms, pool_size=2) as zygote:
+        await zygote.wait_pool_full()
+    assert started == [Brand.PURE]
+
+
+@pytest.mark.parametrize("what", BAD_MESSAGES)
+async def test_an_internal_error_ends_a_zygote_and_not_the_node(
+    mechanisms: dict[str, Mechanism], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is reported as lost and is dead, the other zygote's goes on, and a new one is started."""
+    async with zygote_of(mechanisms, pool_size=2) as zygote:
+        await zygote.wait_pool_full()
+        task, other = [await zygote.spawn(brand, Limits()) for brand in BRANDS]
+        first = zygote.pids[0]
+        if "defect" in what:
+            monkeypatch.setattr(TaskProcess, "ended", broken)
+        else:
+            data = BAD_MESSAGES[what]
+            monkeypatch.setattr(zygote_link, "decode_from_zygote", lambda _: decode_from_zygote(data))
+        task.kill()  # its zygote reports the end, and the daemon meets something else
+        end = await task.wait()
+        assert end.cause in {Cause.NODE, Cause.KILLED}
+        monkeypatch.undo()
+        assert await attempt(other, "use_memory") == "did:hello"
+        await until(lambda: zygote.ready == 2)
+        assert zygote.pids[0] != first
+        assert not alive(first)
+        assert not alive(task.pid)
+        again = await zygote.spawn(Brand.PURE, Limits())
+        assert await attempt(again, "use_memory") == "did:hello"
+        for each in (task, other, again):
+            each.close()
+
+
+def broken(*_: object) -> None:
+    """What nothing in the daemon should do."""
+    raise ZeroDivisionError("nobody thought of it")
+
+
+async def test_without_descriptors_a_start_is_refused_and_the_pool_survives(
+    mechanisms: dict[str, Mechanism],
+) -> None:
+    """A daemon that has no descriptors left refuses new tasks; when it has some, they start again."""
+    async with zygote_of(mechanisms, pool_size=1) as zygote:
+        started = [await zygote.spawn(Brand.LIMBO, Limits())]
+        await zygote.wait_pool_full()
+        # With four, both ends of socket and console can be made, and the new process has none.
+        for spare in range(5):
+            with no_descriptors(spare):
+                if not spare:
+                    started.append(await zygote.spawn(Brand.PURE, Limits()))
+                # The pool refills itself in a task of its own, which fails here and goes on.
+                await trio.testing.wait_all_tasks_blocked()
+                for brand in BRANDS:
+                    with pytest.raises(OutOfMemoryError):
+                        await zygote.spawn(brand, Limits())
+        started.append(await zygote.spawn(Brand.PURE, Limits()))
+        for task in started:
+            assert (await attempt(task, "identity")).startswith("did:")
+            task.close()
+
+
+async def test_module_that_starts_a_thread_is_not_preloaded(mechanisms: dict[str, Mechanism]) -> None:
+    """A process with threads cannot be forked safely, so the zygote names the module and is not set up."""
+    with pytest.raises(NotSupportedError, match="the module starts_thread starts threads"):
+        async with open_zygote(
+            entry=TRIVIAL, preload=("starts_thread",), paths=(SUPPORT,), mechanisms=mechanisms
+        ):
+            pass
+
+
+async def test_preloaded_numpy_computes_in_tasks(mechanisms: dict[str, Mechanism]) -> None:
+    """The library for matrices waits for no thread that only the zygote had."""
+    with trio.fail_after(WAIT_S_MAX):
+        async with open_zygote(
+            entry="numeric_entry:main",
+            preload=("numpy",),
+            paths=(SUPPORT,),
+            pool_size=0,
+            mechanisms=mechanisms,
+        ) as zygote:
+            child = await zygote.spawn(Brand.PURE, Limits())
+            assert (await child.wait()).exit_code == 7
+            child.close()

@@ -26,7 +26,7 @@ import trio
 
 import dios
 from benchmarks.report import now
-from dios.client.trio.node import AsyncNode, AsyncTask
+from dios.client.aio.node import AsyncNode, AsyncTask
 from dios.wire.messages import Guarantee
 from dios.wire.types import Traffic
 from tests.lab.rates import CAPACITY, GREEDY, GREEDY_BYTES, GREEDY_CONNECTIONS, LINK_MBIT, reader, shape

@@ -27,7 +27,7 @@ import trio
 
 import dios
 from benchmarks.report import now
-from dios.client.trio.node import AsyncNode
+from dios.client.aio.node import AsyncNode
 from dios.wire.messages import Rate
 from dios.wire.types import Traffic
 from tests.support.lab.daemons import DaemonProgram, clusters_are_here, wait_agreement

@@ -182,6 +182,18 @@ def test_orphans_end(node: Node, client: Client) -> None:
     assert killed == {lost.task}
 
 
+def test_tasks_end_with_their_session(node: Node, client: Client) -> None:
+    """ADR 0027: of a session's tasks those end with it that it did not detach and nobody else refers to."""
+    other = node.session()
+    flags = int(Flag.WITH_SESSION)
+    detached, lost, kept = client.run(), client.run(flags=flags), client.run(flags=flags)
+    assert other.lookup(kept.welcome.name)
+    node.step(events.Disconnected(node.now, TaskId(client.task)))
+    killed = {effect.task for effect in node.outcome.after if isinstance(effect, effects.Kill)}
+    assert killed == {lost.task}
+    assert detached.task != lost.task
+
+
 def client_ref(client: Client, of: Client) -> int:
     """A reference of ``of`` to the client's task, so that it can delegate something back."""
     client.delegate(client.self_ref, of.reference.ref)

@@ -30,3 +30,17 @@ TestCoreMachine = CoreMachine.TestCase
 def test_long_walk(seed: int) -> None:
     """The core and the model agree over hundreds of steps of one history."""
     walk(seed, 400)
+
+
+@pytest.mark.parametrize("seed", [16, 30])
+@pytest.mark.extended(keep=1)
+def test_walk_that_found_a_difference(seed: int) -> None:
+    """A failed task's program without a name is charged to nobody, whatever its deletion mode."""
+    walk(seed, 400)
+
+
+@pytest.mark.parametrize("seed", [73])
+@pytest.mark.extended(keep=1)
+def test_walk_that_destroyed_a_group_that_was_gone(seed: int) -> None:
+    """A group that is gone is destroyed once more: only the stale reference goes, as with any object."""
+    walk(seed, 400)

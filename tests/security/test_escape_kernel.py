@@ -67,6 +67,13 @@ PROCESSOR = (
     row("harmless_call_of_32_bits", "SIGSYS SIGSEGV nothing", "also a harmless one"),
 )
 MEMORY = (
+    row("huge_pages", "EPERM", "no huge pages are taken from others", "ENOMEM|did"),
+    row(
+        "merge_pages",
+        "EPERM",
+        "no equal pages are merged, which would tell of others'",
+        "did|EINVAL",
+    ),
     row("map_address_zero", "EPERM EACCES", "nothing is put at address 0, where the kernel's bugs look"),
     row("lock_memory", "EPERM", "no memory is kept from being swapped"),
     row("move_pages", "EPERM", "no pages are moved between processors"),
@@ -104,8 +111,6 @@ ALLOWED_TO_FAIL = (
         "the fixed page of old kernels gives clocks alone",
     ),
     row("return_from_no_signal", "SIGSEGV SIGILL SIGBUS SIGTRAP", "a forged signal frame is its own end"),
-    row("huge_pages", "ENOMEM", "no huge pages are taken from others"),
-    row("merge_pages", "did:advised EINVAL", "merging of equal pages stays as the machine has it"),
 )
 """What ends or answers a task by the kernel's own hand and not by the filter's."""
 

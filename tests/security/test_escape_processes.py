@@ -22,7 +22,7 @@ OWN = (
     row("fork", "EPERM", "no process of its own", "did"),
     row("vfork_by_number", "EPERM ENOSYS", "nor by the older call"),
     row("fork_bomb", "EPERM", "a fork bomb does not begin"),
-    row("process_pool", "EPERM", "no pool of processes", "did"),
+    row("process_pool", "ENOENT EPERM", "no pool of processes", "did"),
     row("clone_process", "EPERM", "no process by the call below"),
     row("clone_sharing_memory", "EPERM", "nor one that shares its memory"),
     row("clone_sibling", "EPERM", "nor one beside it, that would not end with it"),

@@ -18,7 +18,7 @@ from tests.support.security.escape import Cage, Neighbour, open_cage
 
 SMALL = limits.TASK_MEMORY_BYTES_MIN
 TASKS = 24
-BOUNDS = dios.Limits(memory_bytes=SMALL, processes=32)
+BOUNDS = dios.Limits(memory_bytes=SMALL, processes=32, descriptors=1_000)
 C = dios.Cause
 
 
@@ -76,6 +76,7 @@ NODE = (
     greed("every_reference", "references have a number", "ENOMEM EDQUOT"),
     greed("every_buffer", "buffers have a number", "ENOMEM EDQUOT"),
     greed("every_large_buffer", "also those of shared memory, or its descriptors", "EPROTO ENOMEM EDQUOT"),
+    greed("every_stream", "so do streams, before the node has no descriptors for others", "EDQUOT"),
     greed("giant_blob", "an object has a largest size", "EFBIG EDQUOT"),
     greed("flood_the_audit_log", "a flood of refusals is recorded, and others are served", "did:over"),
     greed("task_bomb", "tasks have a number, also those that tasks start", "ENOEXEC EDQUOT"),

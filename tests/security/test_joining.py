@@ -64,17 +64,17 @@ HOSTILE: dict[str, bytes] = {
     "nothing": b"",
     "another message": msgspec.msgpack.encode(("admitted", 1, "n9", GOOD)),
     "too few fields": msgspec.msgpack.encode(("join", 1)),
-    "another version": msgspec.msgpack.encode(("join", 2, "n9", GOOD)),
+    "another version": msgspec.msgpack.encode(("join", 1, "n9", GOOD)),
     "version 0": msgspec.msgpack.encode(("join", 0, "n9", GOOD)),
-    "no name": msgspec.msgpack.encode(("join", 1, "../n9", GOOD)),
-    "a name of lines": msgspec.msgpack.encode(("join", 1, "n9\n", GOOD)),
-    "a name too long": msgspec.msgpack.encode(("join", 1, "n" * 64, GOOD)),
-    "another's request": msgspec.msgpack.encode(("join", 1, "n9", altered(GOOD))),
-    "no request": msgspec.msgpack.encode(("join", 1, "n9", b"\x30\x03\x02\x01\x00")),
+    "no name": msgspec.msgpack.encode(("join", 2, "../n9", GOOD)),
+    "a name of lines": msgspec.msgpack.encode(("join", 2, "n9\n", GOOD)),
+    "a name too long": msgspec.msgpack.encode(("join", 2, "n" * 64, GOOD)),
+    "another's request": msgspec.msgpack.encode(("join", 2, "n9", altered(GOOD))),
+    "no request": msgspec.msgpack.encode(("join", 2, "n9", b"\x30\x03\x02\x01\x00")),
     "another kind of key": msgspec.msgpack.encode(
-        ("join", 1, "n9", request(ec.generate_private_key(ec.SECP256R1())))
+        ("join", 2, "n9", request(ec.generate_private_key(ec.SECP256R1())))
     ),
-    "a request too long": msgspec.msgpack.encode(("join", 1, "n9", bytes(8192))),
+    "a request too long": msgspec.msgpack.encode(("join", 2, "n9", bytes(8192))),
     "deep nesting": b"\x91" * 10_000,
 }
 
@@ -99,7 +99,7 @@ async def test_a_hostile_request_gets_nothing(tmp_path: Path, sent: bytes) -> No
 async def test_two_requests_or_a_huge_one_get_nothing(tmp_path: Path) -> None:
     """A second request in the same breath, and a frame over the limit, end the connection."""
     (n1,) = make_cluster(tmp_path, "n1")
-    proper = frame_of(msgspec.msgpack.encode(("join", 1, "n9", GOOD)))
+    proper = frame_of(msgspec.msgpack.encode(("join", 2, "n9", GOOD)))
     for sent in (proper + proper, frame_of(bytes(limits.JOIN_FRAME_BYTES_MAX + 1))[:64]):
         text = tokens.issue(n1)
         async with listening(n1) as (listener, nursery), held(listener, n1, text, nursery) as connection:
@@ -132,7 +132,7 @@ async def test_a_request_cannot_be_replayed(tmp_path: Path) -> None:
     async with listening(n1) as (listener, nursery):
         for _ in range(2):
             async with held(listener, n1, text, nursery) as connection:
-                connection.send_nowait(frame_of(msgspec.msgpack.encode(("join", 1, "n9", GOOD))))
+                connection.send_nowait(frame_of(msgspec.msgpack.encode(("join", 2, "n9", GOOD))))
                 with suppress(NotPermittedError):
                     await admit(n1, await listener.accept())
                 answers += [msgspec.msgpack.decode(body)[0] for body in await connection.receive()]
@@ -238,7 +238,7 @@ async def test_a_node_does_not_join(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path)
     async with listening(n1) as (listener, nursery):
         dialled = await dial(listener.address, n2, nursery)
-        dialled.send_nowait(frame_of(msgspec.msgpack.encode(("join", 1, "n9", GOOD))))
+        dialled.send_nowait(frame_of(msgspec.msgpack.encode(("join", 2, "n9", GOOD))))
         with pytest.raises(NotPermittedError, match="already"):
             await admit(n1, await listener.accept())
         dialled.close()
@@ -333,7 +333,7 @@ async def test_a_chain_is_not_longer_than_its_signers_allow(tmp_path: Path) -> N
 async def test_a_node_cannot_pass_for_another(tmp_path: Path) -> None:
     """A node that signs itself a certificate with a known node's id is refused at both ends."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
-    n3.trust.note(known_of(n2.card))
+    n3.trust.note(known_of(n2.cards))
     forger = Forger(n1)
     chain = forger.signed(n2.node, "n2")
     async with listening(n3) as (listener, _):
@@ -352,7 +352,7 @@ async def test_a_revoked_node_does_not_come_back_under_another_name(tmp_path: Pa
     """What a revoked node signs for itself afterwards, with a new id and key, opens nothing anywhere."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     n1.trust.revoke(n2.node)
-    n3.trust.merge(n1.trust.encode())
+    n3.trust.merge(n1.trust.statements[0])
     forger = Forger(n2)
     chain = forger.signed(77, "innocent")
     for node in (n1, n3):
@@ -388,7 +388,7 @@ def answers(n1: Identity, other: Identity, asked: Ed25519PublicKey) -> dict[str,
     """What a false node might say to who asks with this key."""
     key = Ed25519PrivateKey.generate().public_key()
     good = (make_node(77, "n9", asked, n1.chain[0], n1.key()), *n1.chain)
-    rest = (n1.secret, n1.trust.encode(), ())
+    rest = (n1.secret, n1.trust.statements, ())
     chains: dict[str, tuple[bytes, ...]] = {
         "another key's certificate": (make_node(77, "n9", key, n1.chain[0], n1.key()), *n1.chain),
         "another name's": (make_node(77, "n8", asked, n1.chain[0], n1.key()), *n1.chain),
@@ -402,8 +402,8 @@ def answers(n1: Identity, other: Identity, asked: Ed25519PublicKey) -> dict[str,
         "rubbish": os.urandom(100),
         "nothing": b"",
         "a short secret": msgspec.msgpack.encode(("admitted", good, b"short", *rest[1:])),
-        "rubbish for a list": msgspec.msgpack.encode(("admitted", good, rest[0], b"\xc1", ())),
-        "a request": msgspec.msgpack.encode(("join", 1, "n9", GOOD)),
+        "rubbish for a list": msgspec.msgpack.encode(("admitted", good, rest[0], (b"\xc1",), ())),
+        "a request": msgspec.msgpack.encode(("join", 2, "n9", GOOD)),
     }
 
 

@@ -102,8 +102,10 @@ NO_RULES = (
     Try("read_file {secret}", "ENOENT", VIEW),
     Try("list_directory /proc", "ENOENT", VIEW),
     Try("list_directory /", "did", "nothing, but it holds only the names of what may be read"),
-    Try("write_own_library", "EPERM", FILTER),
-    Try("create_beside_library", "EPERM", FILTER),
+    Try("write_own_library", "EROFS EACCES", VIEW),
+    Try("create_beside_library", "EROFS EACCES", VIEW),
+    Try("make_directory", "EROFS", VIEW),
+    Try("remove_library", "EROFS EACCES", VIEW),
     Try("execute /bin/sh", "EPERM", FILTER),
     Try("connect_unix @{abstract}", "EPERM", FILTER),
     Try("connect_tcp {tcp}", "EPERM", FILTER),
@@ -126,6 +128,9 @@ NO_VIEW = (
     Try("list_directory /", "EACCES", RULES),
     Try("write_file {drop}", "EPERM", FILTER),
     Try("write_own_library", "EPERM", FILTER),
+    Try("make_directory", "EPERM", FILTER),
+    Try("remove_library", "EPERM", FILTER),
+    Try("make_temporary", "FileNotFoundError ENOENT EPERM", FILTER),
     Try("execute /bin/sh", "EPERM", FILTER),
 )
 NO_VIEW_NO_FILTER = (

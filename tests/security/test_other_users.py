@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import dios
 from dios import limits
 from dios.client.sync.node import Node, Task, connect
 from dios.host.audit.reader import AuditReader
+from dios.transport.unix.descriptors import refuse_descriptors
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 FRIEND = 65_533
@@ -88,6 +91,38 @@ def test_who_is_not_named_in_the_settings_is_turned_away(node: RunningNode) -> N
     wait_until(recorded, "a record of the refused connection")
 
 
+def test_users_of_the_settings_reach_the_default_socket() -> None:
+    """They pass through the data directory to the socket, list nothing there, and open no file of it."""
+    folder = Path(tempfile.mkdtemp(prefix="dios-"))
+    folder.chmod(0o711)
+    data = folder / "data"
+    data.mkdir(mode=0o700)
+    (data / "node.toml").write_text("# readable by all\n")
+    (data / "node.toml").chmod(0o644)
+    try:
+        _as_user(FRIEND, lambda: None)
+        with running_node(data, allowed_uids=str(FRIEND)) as started:
+            assert _as_user(FRIEND, lambda: connect(data, groups=()).close()) == ""
+            assert "may not connect" in _as_user(STRANGER, lambda: connect(data, groups=()).close())
+            names = [path.name for path in data.rglob("*") if path.is_file() or path.is_dir()]
+            assert {"node.toml", "audit", "store", "lock"} <= set(names)
+
+            def look() -> None:
+                for path in (data / name for name in names):
+                    with contextlib.suppress(PermissionError, FileNotFoundError):
+                        os.open(path, os.O_RDONLY)
+                        raise AssertionError(path)
+                with contextlib.suppress(PermissionError):
+                    raise AssertionError(list(data.iterdir()))
+
+            assert _as_user(FRIEND, look) == ""
+            assert exists(started.running.pid)
+    except PermissionError as error:
+        pytest.skip(f"this user cannot become another: errno {error.errno}")
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_no_other_user_takes_every_place(node: RunningNode) -> None:
     """A friend with as many connections as others may have gets no more: the node's own find a place."""
 
@@ -157,3 +192,37 @@ def test_what_is_the_nodes_own_is_refused(node: RunningNode, what: str) -> None:
     assert exists(node.running.pid)
     with pytest.raises(PermissionError):
         _as_user(FRIEND, lambda: os.kill(node.running.pid, signal.SIGTERM))
+
+
+def test_a_descriptor_that_blocks_at_its_closing_reaches_nobody(node: RunningNode) -> None:
+    """A socket with SO_LINGER blocks its last holder for an hour; the node never becomes that holder."""
+    one, other = socket.socketpair()
+    with one, other:
+        refuse_descriptors(other)
+        try:
+            socket.send_fds(one, [b"x"], [0])
+        except PermissionError:
+            pass
+        else:
+            pytest.skip("this kernel cannot refuse descriptors at a socket (SO_PASSRIGHTS, Linux 6.16)")
+
+    def give() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as lingering:
+            lingering.connect(server.getsockname())
+            lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+            lingering.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    lingering.send(bytes(65_536))
+            with socket.socket(socket.AF_UNIX) as knocking:
+                knocking.connect(node.place)
+                try:
+                    socket.send_fds(knocking, [b"\xff" * 64], [lingering.fileno()])
+                except PermissionError:
+                    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+                    return
+        raise AssertionError("the node's socket took a descriptor")
+
+    assert _as_user(FRIEND, give) == ""
+    with connect(node.place, groups=()) as mine:
+        assert mine.create(dios.SHMEM_BLOB, data=b"still here").read_bytes() == b"still here"

@@ -39,6 +39,7 @@ FOUND = {
 }
 
 
+@pytest.mark.extended(keep=3)
 @pytest.mark.parametrize("seed", range(6))
 def test_seed_keeps_every_promise(seed: int) -> None:
     """Nodes that are cut off, frozen and killed under load keep every promise, and agree in the end."""
@@ -47,6 +48,7 @@ def test_seed_keeps_every_promise(seed: int) -> None:
     assert report.calls > 100
 
 
+@pytest.mark.extended(keep=5)
 @pytest.mark.parametrize("seed", FOUND)
 def test_seed_that_found_a_defect_keeps_every_promise(seed: int) -> None:
     """Seeds that found a defect in the core pass now."""
@@ -75,14 +77,14 @@ def test_same_seed_same_trace() -> None:
 @pytest.mark.parametrize(
     ("breaks", "first"),
     [
-        (broken.answers_early, 44),  # the first seeds find the others as well, but not so soon
+        (broken.answers_early, 44),  # the first seeds find each of them as well, but later
         (broken.acts_twice, 0),
-        (broken.waits_for_ever, 0),
-        (broken.compares_nothing, 0),
+        (broken.waits_for_ever, 12),
+        (broken.compares_nothing, 1),
         (broken.gives_everything, 0),
-        (broken.takes_nothing_back, 138),
-        (broken.tells_twice, 0),
-        (broken.two_have_the_lock, 0),
+        (broken.takes_nothing_back, 3),
+        (broken.tells_twice, 1),
+        (broken.two_have_the_lock, 6),
         (broken.keeps_silent, 0),
         (broken.keeps_what_the_dead_held, 12),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.ids import NodeId
 from dios.sim.event_queue import S
 from dios.wire import gossip
@@ -152,7 +153,7 @@ def lie(world: GossipWorld) -> GossipMessage:
             rng.choice([*ids, NodeId(rng.randrange(1, 2**63))]),
             "liar",
             address="elsewhere:1",
-            epoch=rng.choice((0, 1, 2, 9, 2**62)),
+            epoch=rng.choice((0, 1, 2, 9, limits.EPOCH_MAX)),
             incarnation=rng.choice((0, 1, 7, 2**31, 2**32 + 9, 2**62)),
             status=rng.choice(list(NodeStatus)),
             version=rng.choice((0, 1, 7, 2**31, 2**62)),
@@ -166,11 +167,12 @@ def lie(world: GossipWorld) -> GossipMessage:
         gossip.Ack(row(), number, about, rows),
         gossip.PingRequest(row(), number, about, rows),
         gossip.News(row(), rows),
-        gossip.Table(row(), rows, (), answer=rng.random() < 0.5),
+        gossip.Table(row(), rows, answer=rng.random() < 0.5),
     )[kind]
 
 
-@pytest.mark.parametrize("seed", range(6))
+# With seed 53 the lies raise a node's incarnation so far that others took its own word for nonsense.
+@pytest.mark.parametrize("seed", [*range(6), 53])
 def test_a_liar_does_no_lasting_harm(seed: int) -> None:
     """A member that tells whatever comes to its mind stops nobody, and when it stops all tables are true."""
     world = stable(4, seed)

@@ -61,7 +61,7 @@ def test_forgetful_core_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         (PhysicalObject, "waiters", {}),
         (Account, "used", [0] * len(Resource)),
         (Reference, "descendants", {}),
-        (State, "_next_buffer", 1),
+        (State, "next_buffer", 1),
     ],
 )
 def test_forgotten_field_is_caught(

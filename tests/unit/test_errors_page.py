@@ -20,7 +20,7 @@ ROW: Final = re.compile(r"^\| `([\w.]+)` \| (\d+) (\w+) \| (.+) \| (.+) \|$", re
 
 def errors_of_calls() -> dict[str, type[DiosError]]:
     """Return the errors that ``dios`` itself exports, without their base class."""
-    found = (getattr(dios, name) for name in dios.__all__)
+    found = (getattr(dios, name) for name in dir(dios))
     classes = {kind for kind in found if isinstance(kind, type) and issubclass(kind, DiosError)}
     return {kind.__name__: kind for kind in classes - {DiosError}}
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from dios.node.doctor.promises import PROMISES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text()
@@ -32,7 +35,7 @@ def names_of_tests(path: Path) -> set[str]:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[0][:60])
 def test_a_claim_has_tests_that_exist(claim: list[str]) -> None:
     """Each promise names its mechanism, and tests that exist."""
-    assert len(claim) == 3
+    assert len(claim) == 5
     assert claim[1]
     named = TEST.findall(claim[2])
     assert named, "no test tries to break it"
@@ -47,3 +50,17 @@ def test_the_tests_of_security_have_their_claims() -> None:
     files = {path.name for path in (ROOT / "tests" / "security").glob("test_*.py")}
     assert files
     assert {name for name in files if name not in PAGE} == set()
+
+
+def falls_away(needs: tuple[str, ...], without: Mapping[str, str]) -> str:
+    """Return the last cell of a row."""
+    parts = [f"all of it without {' or '.join(f'`{name}`' for name in needs)}"] if needs else []
+    parts += [f"without `{name}`: {text}" for name, text in without.items()]
+    return "; ".join(parts) or "-"
+
+
+def test_the_doctor_knows_the_rows_of_the_page() -> None:
+    """``dios doctor`` shows exactly the claims of the page, and what is left or falls away is the same."""
+    page = [(re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", row[0]), *row[3:]) for row in CLAIMS]
+    table = [(each.claim, each.left or "-", falls_away(each.needs, each.without)) for each in PROMISES]
+    assert [(claim, re.sub(r"[*`]", "", left), rest) for claim, left, rest in page] == table

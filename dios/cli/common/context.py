@@ -19,12 +19,14 @@ from dios.core.model.names import log_name
 from dios.errors import ExistsError, InvalidError, NoSuchTaskError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.catalogue_places import KeyringCatalogue
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.paths import stored_path
+from dios.lib.files.tree import is_directory
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
-from dios.wire.types import ObjectType
 
-CATALOGUE_ALIAS: Final = "catalogue/"
 SHOWN_MAX: Final = 10
 
 
@@ -40,6 +42,11 @@ class CataloguedFile:
         """The fingerprint of the name, which may be shown."""
         return fingerprint(self.entry.name)
 
+    @property
+    def path(self) -> str:
+        """The path of the file in its group."""
+        return stored_path(self.entry.file)
+
 
 class CommandContext:
     """The connection and the keyring of a command."""
@@ -48,6 +55,7 @@ class CommandContext:
         self.node: Final = node
         self.keyring: Final = keyring
         self._made: Final[list[Group]] = []
+        self._files: Final[dict[str, GroupFiles]] = {}
 
     # -- groups -------------------------------------------------------------------------------------
     def group(self, text: str) -> Group:
@@ -83,61 +91,31 @@ class CommandContext:
         marks = {group.fingerprint for group in self._groups()}
         return [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
 
-    # -- catalogues ---------------------------------------------------------------------------------
-    def catalogue(self, alias: str) -> StoredCatalogue | None:
-        """Return a group's catalogue, or None. Raise UnreachableError if its node does not answer."""
-        name = self.keyring.objects.get(CATALOGUE_ALIAS + alias)
-        if name is None:
-            return None
-        found = self.node.lookup(name, group=self.group(alias), limit=1)
-        if not found and found.incomplete:
-            raise UnreachableError(
-                f"the catalogue of group {alias!r} is on a node that does not answer", call="lookup"
-            )
-        return StoredCatalogue(found[0]) if found else None
+    # -- files --------------------------------------------------------------------------------------
+    def files(self, alias: str) -> GroupFiles:
+        """Return the files of a group."""
+        found = self._files.get(alias)
+        if found is None:
+            group = self.group(alias)
+            place = KeyringCatalogue(self.node, self.keyring, alias, group)
+            found = self._files[alias] = GroupFiles(self.node, group, place)
+        return found
 
-    def catalogue_for_writing(self, alias: str) -> StoredCatalogue:
-        """Return a group's catalogue; create it if there is none."""
-        known = self.catalogue(alias)
-        if known is not None:
-            return known
-        made = self.node.create(
-            ObjectType.DURABLE_BLOB, groups=[self.group(alias)], data=catalogue.encode(())
-        )
-        try:
-            self.keyring.add(CATALOGUE_ALIAS + alias, Name(made.name or b""), section="objects")
-        except ExistsError:
-            # Another command created it at the same moment: use that one.
-            made.destroy()
-            again = self.catalogue(alias)
-            if again is None:
-                raise
-            return again
-        return StoredCatalogue(made)
-
-    def remember(self, alias: str, entries: Iterable[CatalogueEntry]) -> None:
-        """Add entries to a group's catalogue."""
-        added = tuple(entries)
-        catalogue.edit(self.catalogue_for_writing(alias), lambda there: (*there, *added))
-
-    def forget(self, found: CataloguedFile) -> None:
-        """Remove an entry from its catalogue."""
-        stored = self.catalogue(found.group)
-        if stored is not None:
-            gone = found.entry.name
-            catalogue.edit(stored, lambda there: (entry for entry in there if entry.name != gone))
+    def split(self, text: str) -> tuple[str, str] | None:
+        """Return the group and the path in it that ``text`` means; None if it names no group."""
+        alias, _, inner = text.removeprefix("dios://").strip("/").partition("/")
+        return (alias, stored_path(f"./{inner}")) if alias in self.keyring.groups else None
 
     def catalogued(self, aliases: Iterable[str] | None = None) -> list[CataloguedFile]:
-        """Return the catalogue entries of these groups, or of all groups."""
+        """Return the files of these groups, or of all groups, in the order in which they were stored."""
         found: list[CataloguedFile] = []
         for alias in self.reachable_groups() if aliases is None else aliases:
             try:
-                stored = self.catalogue(alias)
-                if stored is not None:
-                    data, _ = stored.read()
-                    found += [CataloguedFile(alias, entry) for entry in catalogue.decode(data)]
+                entries = self.files(alias).tree().entries
             except UnreachableError as error:
                 say(f"{error.message}; the files of group {alias} are not listed")
+            else:
+                found += [CataloguedFile(alias, entry) for entry in entries if not is_directory(entry)]
         return found
 
     # -- the cluster --------------------------------------------------------------------------------
@@ -152,6 +130,10 @@ class CommandContext:
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
             return name, next((found for found in everything if found.entry.name == name), None)
+        place = self.split(text)
+        exact = [each for each in everything if place == (each.group, each.path)]
+        if exact:
+            return Name(exact[-1].entry.name), exact[-1]
         by_file = {id(entry) for entry in catalogue.matching((found.entry for found in everything), text)}
         fitting = [
             found

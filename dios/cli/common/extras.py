@@ -1,17 +1,22 @@
 """The error of a command that needs an optional dependency which is not installed.
 
-Commands import such dependencies inside of ``needing_cluster``.
+Commands import such dependencies inside of ``needing_extra``.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 from dios.errors import Code, DiosError
 
-_CLUSTER: Final = frozenset({"numpy", "numba"})
+_PACKAGES: Final[Mapping[str, frozenset[str]]] = {
+    "cluster": frozenset({"numpy", "numba"}),
+    "mcp": frozenset({"mcp"}),
+    "jupyter": frozenset({"ipykernel", "jupyter_client"}),
+}
+"""The packages of each extra that commands need."""
 
 
 class MissingExtraError(DiosError):
@@ -22,17 +27,18 @@ class MissingExtraError(DiosError):
 
 
 @contextlib.contextmanager
-def needing_cluster(what: str) -> Iterator[None]:
-    """Imports that need the extra ``cluster``; ``what`` says in the plural who needs it.
+def needing_extra(extra: str, what: str) -> Iterator[None]:
+    """Imports that need an extra of this package; ``what`` says in the plural who needs it.
 
     Raises:
         MissingExtraError: a package of the extra is not installed; the message says how to get it.
     """
+    packages = _PACKAGES[extra]
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in _CLUSTER:
+        if error.name is None or error.name.partition(".")[0] not in packages:
             raise
         raise MissingExtraError(
-            f"{what} need {error.name}, which is not installed: pip install 'dios[cluster]'"
+            f"{what} need {error.name}, which is not installed: pip install 'dios[{extra}]'"
         ) from None

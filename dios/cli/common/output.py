@@ -5,17 +5,20 @@ This is the only place that turns a ``DiosError`` into text and an exit status.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
 
 import typer
 
 from dios import errors, limits
+from dios.client.plain_text import plain, plain_lines
 from dios.errors import DiosError
 
 if TYPE_CHECKING:
@@ -77,23 +80,61 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Write a line for the user to standard error."""
-    sys.stderr.write(text + "\n")
+    """Write a line for the user to standard error; control characters in it are escaped."""
+    sys.stderr.write(plain_lines(text) + "\n")
     sys.stderr.flush()
+
+
+def write_line(text: str) -> None:
+    """Write a line of a result to standard output; control characters in it are escaped."""
+    sys.stdout.write(plain_lines(text) + "\n")
 
 
 def write_json(value: object) -> None:
     """Write a JSON document to standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    # JSON itself escapes only some of the characters that control a terminal.
+    lines = (line if line.isprintable() else _escaped_json(line) for line in text.split("\n"))
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
-def plain(text: str) -> str:
-    """Return text from others for one line of a terminal; control characters are escaped."""
-    return text if text.isprintable() else "".join(map(_harmless, text))
+def _escaped_json(line: str) -> str:
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
 
 
-def _harmless(letter: str) -> str:
-    return letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+class BytesOutput(Protocol):
+    """The destination of a task's output or an object's bytes."""
+
+    def write(self, data: bytes | memoryview[int], /) -> object:
+        """Write all of the bytes."""
+
+    def flush(self) -> object:
+        """Show everything that was written."""
+
+
+class _TerminalOutput:
+    """A terminal that shows bytes of others as text, with everything that could control it escaped.
+
+    A carriage return ends a line, so that nothing is hidden by writing over it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: Final = stream
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._decoder: Final = io.IncrementalNewlineDecoder(decoder, translate=True)
+
+    def write(self, data: bytes | memoryview[int], /) -> None:
+        text = plain_lines(self._decoder.decode(data))
+        encoding = self._stream.encoding or "utf-8"
+        self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def bytes_output(stream: TextIO) -> BytesOutput:
+    """Return the destination for bytes of others: a terminal gets harmless text, anything else the bytes."""
+    return _TerminalOutput(stream) if stream.isatty() else stream.buffer
 
 
 def table(
@@ -180,7 +221,7 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
     )
 
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
@@ -189,7 +230,7 @@ def transfer(what: str, total: int, *, steps: int = 1) -> Iterator[Callable[[int
         transient=True,
     )
     with progress:
-        bar = progress.add_task(what, total=total)
+        bar = progress.add_task(plain(what), total=total)
         yield lambda size: progress.advance(bar, size)
 
 
@@ -199,7 +240,7 @@ def waiting(what: str) -> Iterator[None]:
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
-        with err().status(Text(what)):
+        with err().status(Text(plain(what))):
             yield
     else:
         yield
@@ -211,8 +252,8 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
     if sys.stderr.isatty():
         from rich.text import Text  # noqa: PLC0415 - see above
 
-        with err().status(Text(what)) as status:
-            yield lambda word: status.update(Text(f"{what}: {plain(word)}"))
+        with err().status(Text(plain(what))) as status:
+            yield lambda word: status.update(Text(plain(f"{what}: {word}")))
     else:
         yield lambda _: None
 
@@ -234,7 +275,7 @@ def next_step(error: BaseException) -> str:
 
 
 def report(error: DiosError, *, as_json: bool, doing: str) -> None:
-    """Show an error: its cause, place, and the next command."""
+    """Show an error on standard error, with the next command if there is one, or as one line of JSON."""
     hint = next_step(error)
     if as_json:
         told = {
@@ -247,8 +288,9 @@ def report(error: DiosError, *, as_json: bool, doing: str) -> None:
         sys.stderr.write(json.dumps(told) + "\n")
         return
     place = " ".join(part for part in (error.call, error.fingerprint and f"on {error.fingerprint}") if part)
-    say("\n".join(plain(line) for line in f"{doing}: {error.message}".split("\n")))
-    say(f"  where: {place + ', ' if place else ''}{error.code.name}")
+    say(f"{doing}: {error.message}")
+    if place:
+        say(f"  where: {place}, {error.code.name}")
     if hint:
         say(f"  next:  {hint}")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pwd
+from typing import Final
+
+_UID_DIGITS: Final = 10
 
 
 def principal_of(text: str) -> str:
     """Return the principal that a text names, or "" if it names none on this machine."""
     kind, colon, rest = text.partition(":")
     if colon:
-        return f"uid:{int(rest)}" if kind == "uid" and rest.isascii() and rest.isdecimal() else ""
+        known = kind == "uid" and rest.isascii() and rest.isdecimal() and len(rest) <= _UID_DIGITS
+        return f"uid:{int(rest)}" if known else ""
     try:
         return f"uid:{pwd.getpwnam(text).pw_uid}"
     except KeyError:

@@ -2,7 +2,7 @@
 
 - ``daemon``: ``dios-node start``, ``status``, ``stop``; ``setting_options`` are its options.
 - ``joining``: ``dios-node init`` and ``token``, and the first start with ``--join``.
-- ``check``: ``dios-node check``.
+- ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
 - ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
   doctor``.

@@ -23,13 +23,13 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     facts,
-    plain,
     reporting,
     say,
     time_text,
     write_json,
 )
 from dios.client.locate import resolve_node
+from dios.client.plain_text import plain
 from dios.errors import InvalidError, UnreachableError
 from dios.host.audit.log import segments
 from dios.host.audit.reader import AuditEntry, AuditReader, verify
@@ -113,6 +113,8 @@ def entry_line(entry: AuditEntry) -> str:
     record = entry.record
     # One line per record; --json shows the whole detail.
     detail = record.detail.split("\n", 1)[0]
+    if record.count > 1:
+        detail += f" [{record.count} times since {time_text(record.first)}]"
     return plain(
         f"{entry.index:>7}  {time_text(record.now)}  {record.action:<10} {record.outcome:<8} "
         f"{record.principal:<10} {record.task or '-':<12} {record.subject or '-':<12}  {detail}".rstrip()
@@ -131,6 +133,8 @@ def _json_line(entry: AuditEntry) -> str:
             "task": record.task,
             "subject": record.subject,
             "detail": record.detail,
+            "count": record.count,
+            "first": record.first or record.now,
             "digest": entry.digest.hex(),
         },
         ensure_ascii=False,
@@ -143,6 +147,8 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
         write_json({name: getattr(verdict, name) for name in verdict.__struct_fields__})
     elif verdict.ok:
         facts([("audit log", "whole"), ("records", str(verdict.records)), ("head", verdict.head)])
+        if verdict.first:
+            say(f"the node removed the records before {verdict.first}, as its settings say, and stated so")
         say("keep the head in another place: `dios audit verify --anchor HEAD` later proves that it is whole")
         if verdict.torn_bytes:
             say(f"the last {verdict.torn_bytes} bytes are a record being written, or cut off by a crash")

@@ -15,15 +15,16 @@ from dios.cli.common.output import (
     FAILED,
     JsonOption,
     facts,
-    plain,
     reporting,
     size_text,
     table,
     transfer,
     waiting,
     write_json,
+    write_line,
 )
 from dios.client.locate import resolve_node
+from dios.client.plain_text import plain
 from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _explain(findings: list[StoreFinding]) -> None:
         sys.stdout.write(f"  {kind}: {meaning.text}\n")
         repairs = dict.fromkeys(each.repair for each in findings if each.kind is kind and each.repair)
         for repair in repairs:
-            sys.stdout.write(f"    --repair: {repair}\n")
+            write_line(f"    --repair: {repair}")
         if meaning.advice:
             sys.stdout.write(f"    else: {meaning.advice}\n" if repairs else f"    do: {meaning.advice}\n")
 

@@ -26,7 +26,7 @@ from dios.cli.common.output import (
     waiting,
     write_json,
 )
-from dios.cli.nodes import check, joining
+from dios.cli.nodes import check, joining, orphans
 from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import default_socket, resolve_node
@@ -117,18 +117,24 @@ def start(
         say("next: dios group create NAME, then dios put FILE --group NAME; see dios --help")
 
 
+class _TooLate(BaseException):
+    """The time is over; raised wherever the command is, and no handler of the client's errors takes it."""
+
+
 @contextlib.contextmanager
 def _within(limit_ms: int) -> Iterator[None]:
     """Raise TimeLimitError after ``limit_ms``, because even a hanging node accepts connections."""
 
     def give_up(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
-        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s")
+        raise _TooLate
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
     try:
         yield
+    except _TooLate:
+        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -241,6 +247,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
 
 
 app.add_typer(check.app)
+app.add_typer(orphans.app)
 app.add_typer(joining.app)
 
 

@@ -12,8 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.output import FAILED, JsonOption, plain, reporting, waiting, write_json
+from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write_json
 from dios.client.locate import default_socket
+from dios.client.plain_text import plain
 from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
 
 _DEFAULT_DATA: Final = "node0"
@@ -41,10 +42,17 @@ def _show(diagnosis: Diagnosis) -> None:
         detail = plain(finding.detail)
         _line(f"  {_SIGNS[finding.level]:<4}  {finding.name.ljust(width)}  {finding.purpose} ({detail})")
     _line()
-    _line("Guarantees of a node on this machine:")
+    _line("Promises of a node on this machine (docs/threat-model.md has their mechanisms and tests):")
+    area = ""
     for guarantee in diagnosis.guarantees:
+        if guarantee.area != area:
+            area = guarantee.area
+            _line(f" {area}")
+        sign = "NO" if not guarantee.holds else "weak" if guarantee.weaker else "yes"
         lacks = "" if guarantee.holds else f" (missing: {', '.join(guarantee.missing)})"
-        _line(f"  {'yes' if guarantee.holds else 'NO':<4}  {guarantee.promise}{lacks}")
+        _line(f"  {sign:<4}  {guarantee.promise}{lacks}")
+        for text in guarantee.weaker:
+            _line(f"        here, {text}")
     advised: dict[str, list[str]] = {}
     for finding in diagnosis.findings:
         if finding.advice:

@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.output import JsonOption, facts, plain, reporting, say, waiting, write_json
+from dios.cli.common.output import JsonOption, facts, reporting, say, waiting, write_json
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.locate import resolve_node
+from dios.client.plain_text import plain
 from dios.errors import UnreachableError
 from dios.node.addresses import checked_address
 from dios.node.daemon import StartError, first_error

@@ -214,6 +214,10 @@ def drain(
         if undo and wait:
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         member = _member(connected.set_node(name, "undrain" if undo else "drain"), name)
+        while member.usable and member.draining is undo:
+            # The asked node learns the new state of another one a moment later.
+            time.sleep(WATCH_SECONDS)
+            member = _member(connected.nodes(), name)
         if wait:
             with progress(f"waiting for the tasks on {name}") as report:
                 member = _wait_empty(connected, name, report)
@@ -237,21 +241,28 @@ def forget(
     name: NameArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    taken_over: Annotated[
+        bool, typer.Option("--taken-over", help="Make the nodes that it had removed members again.")
+    ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a node from the cluster for good: all nodes refuse its certificate from now on.
 
+    It fails if a node that lives has not stored the removal; repeat it then.
+
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
     deleted on its disk. Its machine can come back as a new node, with a token and an empty data directory.
     """
     with reporting("dios node forget", as_json=as_json), connect(node, groups=()) as connected:
-        member = _member(connected.nodes(), name)
-        if member.here:
+        members = connected.nodes()
+        # A node that is removed here, but not on every other node, is not among them.
+        member = next((each for each in members if each.name == name), None)
+        if member is not None and member.here:
             raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
-        if not yes and not _confirmed(member):
+        if not yes and not _confirmed(member or _member(members, name)):
             raise typer.Exit(FAILED)
-        left = connected.set_node(name, "forget")
+        left = connected.set_node(name, "restore" if taken_over else "forget")
         if as_json:
             write_json([described(each) for each in left])
         else:

@@ -1,6 +1,6 @@
 """Commands about objects.
 
-- ``files``: ``dios put``, ``ls``, ``get`` and ``rm``.
+- ``files``: ``dios put``, ``ls``, ``du``, ``get`` and ``rm``.
 - ``replicas``: ``dios stat`` and ``dios replicate``.
 - ``groups``: ``dios group``.
 - ``logs``: ``dios log``.

@@ -1,23 +1,24 @@
-"""``dios put``, ``ls``, ``get`` and ``rm``: files as durable objects."""
+"""``dios put``, ``ls``, ``du``, ``get`` and ``rm``: files as durable objects, under paths of groups."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from dios import limits
-from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
+    BytesOutput,
     JsonOption,
     NodeOption,
+    bytes_output,
     reporting,
     say,
     size_text,
@@ -25,97 +26,107 @@ from dios.cli.common.output import (
     time_text,
     transfer,
     write_json,
+    write_line,
 )
 from dios.cli.nodes.members import silent
-from dios.client.sync.node import Reference
-from dios.errors import InvalidError, NotPermittedError, UnreachableError
-from dios.ids import Name
-from dios.lib.catalogue import CatalogueEntry, checked_file
+from dios.errors import InvalidError, UnreachableError
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.group_files import destroy
+from dios.lib.files.paths import checked_path, path_of_local
+from dios.lib.files.staging import StagedFiles
 from dios.wire.nametext import fingerprint, format_name
-from dios.wire.types import ObjectType, Permission, Semantics
+from dios.wire.types import Semantics
 
 CHUNK_BYTES: Final = 4 * limits.MIB
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A path group/FILE, a file as put, a fingerprint or a name.")
+]
+NamesOption = Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")]
 
 
-def _store(
-    place: CommandContext, group: Reference, path: Path, size: int, moved: Callable[[int], None]
-) -> Reference:
-    """Make a durable object of a file; destroy it if the command is interrupted."""
-    with path.open("rb") as file:
-        if size <= limits.INLINE_BYTES_MAX:
-            data = file.read(size)
-            moved(len(data))
-            return place.node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
-        made = place.node.create(ObjectType.DURABLE_BLOB, groups=[group])
-        try:
-            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
-                done = 0
-                while done < size:
-                    with request.view[done : done + CHUNK_BYTES] as part:
-                        got = _fill(file, part)
-                    done += got
-                    moved(got)
-        except BaseException:
-            made.destroy()
-            raise
-    return made
+class _Local(NamedTuple):
+    """A local file or directory, and its path in the group."""
 
-
-def _fill(file: BinaryIO, part: memoryview) -> int:
-    got = os.readv(file.fileno(), [part])
-    if not got:
-        raise InvalidError(f"{file.name} became shorter while it was read. Put it again.")
-    return got
+    local: Path
+    path: str
+    size: int | None
+    """None for a directory."""
 
 
 @app.command(
     epilog="\b\nExamples:\n  dios put data/*.txt --group analytics\n"
     "  dios put report.pdf --group analytics --as july/report.pdf\n"
-    "  dios put big.csv --group analytics --json | jq -r .[].name"
+    "  dios put data --recursive --group analytics\n"
+    "  dios put big.csv --group analytics --json | jq -r .[].fingerprint"
 )
 def put(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to store.")],
     *,
     group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the objects.")],
     label: Annotated[
-        str, typer.Option("--as", metavar="FILE", help="Store a single file under this name.")
+        str, typer.Option("--as", metavar="PATH", help="Store a single file or directory under this path.")
     ] = "",
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Store directories with everything in them.")
+    ] = False,
+    names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Store files as durable objects, print their names, and add them to the group's catalogue.
+    """Store files as durable objects, and add them to the group's catalogue.
 
+    They become visible together, each under its path as you typed it, and replace files that had these paths.
     When the command ends successfully, the objects survive a power failure.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
-            raise InvalidError("--as is for a single file; put the others separately")
-        labels = [checked_file(label or str(path)) for path in files]
-        sizes = [_size_of(path) for path in files]
+            raise InvalidError("--as is for a single file or directory; put the others separately")
+        local = [each for path in files for each in _local_files(path, label, recursive=recursive)]
         with opened(node, [group]) as place:
-            target = place.group(group)
-            stored: list[CatalogueEntry] = []
+            staged = StagedFiles(place.files(group))
+            total = sum(each.size or 0 for each in local)
             try:
-                with transfer("put", sum(sizes), steps=len(files)) as moved:
-                    for path, file, size in zip(files, labels, sizes, strict=True):
-                        made = _store(place, target, path, size, moved)
-                        stored.append(CatalogueEntry(file, made.name or b"", size, time.time_ns()))
-                        made.close()
-            finally:
-                # Also after a failure: objects already stored must stay reachable.
-                if stored:
-                    _show_put(stored, as_json=as_json)
-                    place.remember(group, stored)
+                with transfer("put", total, steps=len(local)) as moved:
+                    for path, stored, size in local:
+                        if size is None:
+                            staged.add_directory(stored)
+                            continue
+                        with path.open("rb", buffering=0) as file:
+                            staged.add_file(stored, file, size, moved)
+            except BaseException:
+                staged.discard()
+                raise
+            _show_put(
+                group, [entry for entry in staged.publish() if entry.name], names=names, as_json=as_json
+            )
+
+
+def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[_Local]:
+    """Yield a file, or everything in a directory: symbolic links to directories are not followed."""
+    stored = checked_path(label) if label else path_of_local(str(path))
+    if not path.is_dir():
+        yield _Local(path, stored, _size_of(path))
+        return
+    if not recursive:
+        raise InvalidError(f"{path} is a directory; add --recursive to put everything in it")
+    yield _Local(path, stored, None)
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        below = Path(folder).relative_to(path).as_posix()
+        for name in folders:
+            yield _Local(Path(folder, name), checked_path(f"{stored}/{below}/{name}"), None)
+        for name in sorted(names):
+            each = Path(folder, name)
+            yield _Local(each, checked_path(f"{stored}/{below}/{name}"), _size_of(each))
 
 
 def _size_of(path: Path) -> int:
     status = path.stat()
     if not path.is_file():
-        raise InvalidError(f"{path} is not a regular file; put files separately")
+        raise InvalidError(f"{path} is not a regular file and cannot be stored")
     if status.st_size > limits.BLOB_BYTES_MAX:
         raise InvalidError(
             f"{path} has {size_text(status.st_size)}; an object can have {size_text(limits.BLOB_BYTES_MAX)}"
@@ -123,44 +134,58 @@ def _size_of(path: Path) -> int:
     return status.st_size
 
 
-def _show_put(stored: list[CatalogueEntry], *, as_json: bool) -> None:
+def _show_put(group: str, stored: list[CatalogueEntry], *, names: bool, as_json: bool) -> None:
     if as_json:
-        write_json([_described(entry) for entry in stored])
+        write_json([_described(CataloguedFile(group, entry), names=names) for entry in stored])
         return
     for entry in stored:
-        sys.stdout.write(f"{format_name(entry.name)}  {entry.file}\n")
+        shown = f"  {format_name(entry.name)}" if names else ""
+        write_line(f"{fingerprint(entry.name)}{shown}  {group}/{entry.file}")
 
 
-def _described(entry: CatalogueEntry) -> dict[str, str | int]:
-    return {
-        "file": entry.file,
-        "name": format_name(entry.name),
-        "fingerprint": fingerprint(entry.name),
+def _described(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
+    entry = item.entry
+    described: dict[str, str | int] = {
+        "group": item.group,
+        "file": item.path,
+        "path": f"{item.group}/{item.path}",
+        "fingerprint": item.fingerprint,
         "size": entry.size,
         "put": entry.put_ns,
     }
+    return described | {"name": format_name(entry.name)} if names else described
 
 
-@app.command("ls", epilog="\b\nExamples:\n  dios ls\n  dios ls --group analytics --json")
+@app.command(
+    "ls",
+    epilog="\b\nExamples:\n  dios ls\n  dios ls analytics/data\n  dios ls --group analytics --json",
+)
 def list_objects(
+    path: Annotated[
+        str, typer.Argument(metavar="[PATH]", help="A group, or group/DIRECTORY: list what is in it.")
+    ] = "",
     *,
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
     ] = None,
-    names: Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")] = False,
+    names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the files that were put into your groups, from the groups' catalogues.
 
-    A node itself never lists names, so that only users who know a name can find its object.
+    Without PATH it lists all files, and with one the files and directories that are directly there. A node
+    itself never lists names, so that only users who know a name can find its object.
     """
     with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
+        if path:
+            _list_directory(place, path, names=names, as_json=as_json)
+            return
         for alias in group or ():
             place.group(alias)
         found = place.catalogued(group)
         if as_json:
-            write_json([_listed(item, names=names) for item in found])
+            write_json([_described(item, names=names) for item in found])
         elif not found:
             say("there are no files yet; next: dios put FILE --group ALIAS")
         else:
@@ -168,25 +193,87 @@ def list_objects(
             table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
 
 
-def _listed(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
-    described = {"group": item.group, **_described(item.entry)}
-    if not names:
-        del described["name"]
-    return described
+def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: bool) -> None:
+    alias, inner = _path(place, text)
+    tree = place.files(alias).tree()
+    shown = [inner] if tree.is_file(inner) else tree.children(inner)
+    if as_json:
+        write_json(
+            [
+                _described(CataloguedFile(alias, tree.files[each]), names=names)
+                if tree.is_file(each)
+                else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
+                for each in shown
+            ]
+        )
+        return
+    rows = []
+    for each in shown:
+        name = each.rpartition("/")[2]
+        if tree.is_file(each):
+            row = _row(CataloguedFile(alias, tree.files[each]), names=names)
+            rows.append((name, *row[1:3], *row[4:]))
+        else:
+            rows.append((f"{name}/", "", "", "", *(("",) if names else ())))
+    head = ("FILE", "SIZE", "PUT", "FINGERPRINT", *(("NAME",) if names else ()))
+    if rows:
+        table(head, rows, right=("SIZE",), whole=names)
+    else:
+        say(f"{text} is empty")
+
+
+def _path(place: CommandContext, text: str) -> tuple[str, str]:
+    """Return the group and the path of an existing file or directory; InvalidError without one."""
+    found = place.split(text)
+    if found is None:
+        raise InvalidError(f"{text!r} begins with no group of yours. `dios group ls` lists them.")
+    tree = place.files(found[0]).tree()
+    if not tree.is_file(found[1]) and not tree.is_directory(found[1]):
+        raise InvalidError(f"there is no file or directory {text!r}. `dios ls` lists all files.")
+    return found
 
 
 def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
-    row = (entry.file, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
+    row = (item.path, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
 
 
+@app.command(epilog="\b\nExamples:\n  dios du\n  dios du analytics\n  dios du analytics/data --json")
+def du(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="Groups, directories or files; default: all groups."),
+    ] = None,
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the number of files and of bytes in groups and directories, from the groups' catalogues."""
+    with reporting("dios du", as_json=as_json), opened(node) as place:
+        rows = []
+        for text in paths or place.reachable_groups():
+            alias, inner = _path(place, text) if paths else (text, "")
+            tree = place.files(alias).tree()
+            inside = [inner] if tree.is_file(inner) else [e for e in tree.below(inner) if tree.is_file(e)]
+            rows.append((text, len(inside), sum(tree.files[each].size for each in inside)))
+        if as_json:
+            write_json([{"path": path, "files": files, "size": size} for path, files, size in rows])
+            return
+        table(
+            ("PATH", "FILES", "SIZE"),
+            [(path, str(files), size_text(size)) for path, files, size in rows],
+            right=("FILES", "SIZE"),
+        )
+
+
 @contextmanager
-def _destination(output: Path | None) -> Iterator[BinaryIO]:
+def _destination(output: Path | None) -> Iterator[BytesOutput]:
     """Open the output: a file that appears only when it is complete, or standard output."""
     if output is None or str(output) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        shown = bytes_output(sys.stdout)
+        yield shown
+        shown.flush()
         return
     # For a link, write the file that it points to.
     output = output.resolve()
@@ -211,7 +298,8 @@ def _destination(output: Path | None) -> Iterator[BinaryIO]:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios get a.txt\n  dios get a.txt --output copy.txt\n  dios get 3f9a1c | wc"
+    epilog="\b\nExamples:\n  dios get a.txt\n  dios get analytics/data/a.txt --output copy.txt\n"
+    "  dios get analytics/data --recursive --output ./data\n  dios get 3f9a1c | wc"
 )
 def get(
     name: NameArgument,
@@ -220,12 +308,16 @@ def get(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to FILE; default: standard output."),
     ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Write a directory into the directory of --output.")
+    ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the bytes of an object to a file or to standard output.
 
     With --output the file appears when it is complete. --json describes the written file, and needs --output.
+    With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output.
     """
     with reporting("dios get", as_json=as_json):
         if as_json and output is None:
@@ -233,6 +325,11 @@ def get(
                 "--json would mix with the object's bytes on standard output; add --output FILE"
             )
         with opened(node) as place:
+            if recursive:
+                written = _get_directory(place, name, output)
+                if as_json:
+                    write_json([{"file": str(file), "size": size} for file, size in written])
+                return
             reference = place.object(name)
             size = reference.size
             with (
@@ -249,12 +346,48 @@ def get(
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
 
 
-@app.command(epilog="\b\nExamples:\n  dios rm a.txt b.txt\n  dios rm 3f9a1c")
+def _get_directory(place: CommandContext, text: str, output: Path | None) -> list[tuple[Path, int]]:
+    """Write the files below a directory; return the written files with their sizes."""
+    if output is None:
+        raise InvalidError("--recursive writes several files; add --output DIRECTORY")
+    alias, inner = _path(place, text)
+    files = place.files(alias)
+    tree = files.tree()
+    below = list(tree.below(inner)) if tree.is_directory(inner) else [inner]
+    start = len(inner) + 1 if inner and tree.is_directory(inner) else len(inner.rpartition("/")[0])
+    total = sum(tree.files[each].size for each in below if tree.is_file(each))
+    output.mkdir(parents=True, exist_ok=True)
+    written: list[tuple[Path, int]] = []
+    with transfer("get", total, steps=len(below)) as moved:
+        for each in below:
+            # A path of the catalogue has no "..": it stays inside of the directory.
+            target = output / each[start:].lstrip("/")
+            if tree.is_directory(each):
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            view = files.view(each)
+            with _destination(target) as file:
+                for at in range(0, view.nbytes, CHUNK_BYTES):
+                    part = view[at : at + CHUNK_BYTES]
+                    file.write(part)
+                    moved(part.nbytes)
+            written.append((target, view.nbytes))
+    return written
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios rm a.txt b.txt\n  dios rm analytics/data --recursive\n  dios rm 3f9a1c"
+)
 def rm(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Names, files as put, or fingerprints.")
+        list[str],
+        typer.Argument(metavar="NAME...", help="Paths group/FILE, files as put, fingerprints or names."),
     ],
     *,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Destroy everything below group/DIRECTORY.")
+    ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -265,40 +398,66 @@ def rm(
     """
     with reporting("dios rm", as_json=as_json), opened(node) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
-        targets = [(text, *place.find(text)) for text in names]
-        gone = [_destroy(place, text, name, found) for text, name, found in targets]
-        left = [text for text, _, whole in gone if not whole]
+        targets = [each for text in names for each in _targets(place, text, recursive=recursive)]
+        outcomes = destroy(place.node, list(dict.fromkeys(each.name for each in targets if each.name)))
+        gone = [(each, outcomes[each.name]) for each in targets if each.name]
+        for each, outcome in gone:
+            if each.found is None and not outcome.replicas and outcome.complete:
+                raise InvalidError(
+                    f"cannot find {fingerprint(each.name)}: it was destroyed, or is in no group of yours"
+                )
+        left = [each for each, outcome in gone if not outcome.complete]
+        _forget(place, [each for each in targets if each not in left])
         if as_json:
             write_json(
                 [
                     {
-                        "argument": text,
-                        "destroyed": replicas > 0,
-                        "replicas": replicas,
-                        "incomplete": not whole,
+                        "argument": each.text,
+                        "destroyed": outcome.replicas > 0,
+                        "replicas": outcome.replicas,
+                        "incomplete": not outcome.complete,
                     }
-                    for text, replicas, whole in gone
+                    for each, outcome in gone
                 ]
             )
         if left:
+            shown = ", ".join(each.text for each in left[:SHOWN_MAX])
             raise UnreachableError(
-                f"{silent(place.node.nodes())} did not answer and may have replicas of {', '.join(left)}. "
+                f"{silent(place.node.nodes())} did not answer and may have replicas of {shown}. "
                 "Repeat the command when `dios node ls` shows that all nodes are alive."
             )
 
 
-def _destroy(
-    place: CommandContext, text: str, name: Name, found: CataloguedFile | None
-) -> tuple[str, int, bool]:
-    """Destroy an object. Return its text, the number of destroyed replicas, and True if those were all."""
-    known = place.node.lookup(name)
-    replicas = {reference.object_id: reference for reference in known}.values()
-    if not all(reference.permissions & Permission.DELETE for reference in replicas):
-        raise NotPermittedError(f"the reference to {text} lacks the right to delete")
-    if not replicas and found is None and not known.incomplete:
-        raise InvalidError(f"cannot find {fingerprint(name)}: it was destroyed, or is in no group of yours")
-    for reference in replicas:
-        reference.destroy()
-    if found is not None and not known.incomplete:
-        place.forget(found)
-    return text, len(replicas), not known.incomplete
+class _Target(NamedTuple):
+    """An object to destroy, or the own entry of a directory to remove."""
+
+    text: str
+    name: bytes
+    found: CataloguedFile | None
+
+
+def _targets(place: CommandContext, text: str, *, recursive: bool) -> list[_Target]:
+    path = place.split(text)
+    tree = None if path is None else place.files(path[0]).tree()
+    if path is None or tree is None or tree.is_file(path[1]) or not tree.is_directory(path[1]):
+        name, found = place.find(text)
+        return [_Target(text, name, found)]
+    if not recursive:
+        raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
+    below = [path[1], *tree.below(path[1])]
+    entries = [tree.files.get(each) or tree.made.get(each) for each in below]
+    return [
+        _Target(f"{path[0]}/{entry.file}", entry.name, CataloguedFile(path[0], entry))
+        for entry in entries
+        if entry is not None
+    ]
+
+
+def _forget(place: CommandContext, gone: list[_Target]) -> None:
+    """Remove entries, in one write for each catalogue."""
+    for_group: dict[str, list[CatalogueEntry]] = {}
+    for each in gone:
+        if each.found is not None:
+            for_group.setdefault(each.found.group, []).append(each.found.entry)
+    for alias, entries in for_group.items():
+        place.files(alias).forget(entries)

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import CATALOGUE_ALIAS, groups_of_keyring, opened
+from dios.cli.common.context import groups_of_keyring, opened
 from dios.cli.common.output import FAILED, JsonOption, NodeOption, facts, reporting, say, table, write_json
 from dios.client.keyring import Keyring
 from dios.errors import InvalidError
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.wire.nametext import fingerprint, format_name
 
 app: Final = typer.Typer(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import time
 from collections.abc import Iterator
 from typing import Annotated, Final
 
@@ -16,11 +15,12 @@ import typer
 
 from dios import limits
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.output import JsonOption, NodeOption, facts, plain, reporting, say, write_json
+from dios.cli.common.output import JsonOption, NodeOption, facts, reporting, say, write_json, write_line
 from dios.client.ops.logs import Entry
 from dios.client.sync.node import Log
 from dios.errors import InvalidError
-from dios.lib import catalogue
+from dios.lib.files.paths import checked_path
+from dios.lib.files.staging import StagedFiles
 from dios.wire.nametext import format_name
 
 app: Final = typer.Typer(
@@ -56,10 +56,13 @@ def create(
 ) -> None:
     """Make an empty log in a group. It exists until `dios rm` removes it."""
     with reporting("dios log create", as_json=as_json), opened(node, [group]) as place:
-        checked = catalogue.checked_file(label)
+        checked = checked_path(label)
+        staged = StagedFiles(place.files(group))
+        staged.require_new(checked)
         made = place.node.create_log(groups=[place.group(group)])
         name = made.name or b""
-        place.remember(group, [catalogue.CatalogueEntry(checked, name, 0, time.time_ns())])
+        staged.add_object(checked, name)
+        staged.publish()
         if as_json:
             write_json({"label": checked, "fingerprint": made.fingerprint, "name": format_name(name)})
             return
@@ -147,7 +150,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_described(entry)) + "\n")
     elif sys.stdout.isatty():
-        sys.stdout.write(plain(entry.data.decode(errors="backslashreplace")) + "\n")
+        write_line(entry.data.decode(errors="backslashreplace"))
     else:
         sys.stdout.buffer.write(entry.data + b"\n")
 

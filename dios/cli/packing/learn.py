@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
 from dios.cli.common.principals import principal_of
 from dios.cli.scheduling.live import ask
@@ -64,7 +64,7 @@ def learn(
     measured.
     """
     with reporting(DOING, as_json=as_json):
-        with needing_cluster("jobs over time"):
+        with needing_extra("cluster", "jobs over time"):
             from dios.packer.job.ti_mra import JobError  # noqa: PLC0415 - it loads numpy
 
         found = measured(job, principal, node)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
     INTERRUPTED,
     JsonOption,
@@ -115,7 +115,7 @@ def simulate(
     instant at which the first jobs have ended. Ctrl-C ends the simulation and shows its results so far.
     """
     with reporting(DOING, as_json=as_json):
-        with needing_cluster("simulations"):
+        with needing_extra("cluster", "simulations"):
             from dios.packer.simulate import summarise  # noqa: PLC0415 - needs an extra
         try:
             scene = _scene(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, facts, progress, reporting, say, table, write_json
 from dios.errors import InvalidError
 
@@ -120,7 +120,7 @@ def simulate(
     times that the live tree was reordered.
     """
     with reporting(DOING, as_json=as_json):
-        with needing_cluster("simulations"):
+        with needing_extra("cluster", "simulations"):
             from dios.fairness import trace_report  # noqa: PLC0415 - needs an extra
         deltas = [_delta(text) for text in delta or ["1-1e-6"]]
         _check(priority, capacity, days)

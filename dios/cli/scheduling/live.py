@@ -7,13 +7,25 @@ numeric code is loaded here.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from dios.cli.common.context import opened
-from dios.cli.common.output import JsonOption, NodeOption, facts, reporting, say, size_text, table, write_json
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    size_text,
+    table,
+    write_json,
+    write_line,
+)
+from dios.client.plain_text import plain_lines
 from dios.errors import InvalidError
 
 STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
@@ -156,7 +168,7 @@ def export(
         if as_json:
             write_json({"format": "dot" if dot else "dimacs", "text": text})
         elif path == "-":
-            typer.echo(text, nl=False)
+            sys.stdout.write(plain_lines(text))
         else:
             Path(path).write_text(text, encoding="utf-8")
             say(f"written: {path}")
@@ -184,7 +196,7 @@ def explain(
             write_json(found)
             return
         for line in _texts(found, "lines"):
-            typer.echo(line)
+            write_line(line)
 
 
 def _rows(found: dict[str, object], key: str) -> list[dict[str, object]]:

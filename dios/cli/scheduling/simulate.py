@@ -16,7 +16,7 @@ import typer
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from dios.cli.common.extras import needing_cluster
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
     INTERRUPTED,
     JsonOption,
@@ -114,7 +114,7 @@ def simulate(
     run and shows its results up to then.
     """
     with reporting(DOING, as_json=as_json):
-        with needing_cluster("simulations"):
+        with needing_extra("cluster", "simulations"):
             from dios.firmament.simulate.command import SimulationOptions  # noqa: PLC0415 - needs an extra
         options = SimulationOptions(
             trace=trace,

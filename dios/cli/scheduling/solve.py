@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dios.cli.common.extras import needing_cluster
-from dios.cli.common.output import FAILED, JsonOption, facts, plain, progress, reporting, say, write_json
+from dios.cli.common.extras import needing_extra
+from dios.cli.common.output import FAILED, JsonOption, facts, progress, reporting, say, write_json
+from dios.client.plain_text import plain
 
 if TYPE_CHECKING:
     from dios.firmament.solvers import FlowProblem, FlowSolution
@@ -91,7 +92,7 @@ def _solve(
     path: Path, algorithm: str, telling: Callable[[str], None]
 ) -> tuple[FlowProblem, FlowSolution, str, dict[str, float]]:
     """Return the problem, its solution, the check's objection, and the duration of each step in seconds."""
-    with needing_cluster("the solvers"):
+    with needing_extra("cluster", "the solvers"):
         from dios.firmament.solvers import FlowProblem, algorithms, solve  # noqa: PLC0415 - needs an extra
         from dios.firmament.solvers.errors import UnknownAlgorithmError  # noqa: PLC0415 - the same
         from dios.firmament.solvers.portfolio import race  # noqa: PLC0415 - the same

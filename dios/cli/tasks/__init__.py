@@ -1,8 +1,11 @@
 """Commands about tasks.
 
-- ``run``: ``dios run``; ``work_options`` are its options for the scheduler, ``gang`` runs several tasks,
-  ``job`` runs a job description.
+- ``run``: ``dios run``; ``work_options`` are its options for the scheduler, ``run_files`` its inputs and
+  outputs, ``gang`` runs several tasks, ``job`` runs a job description.
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
+- ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
+  ``kernel``: ``dios kernel``, for notebooks.
+- ``template``: ``dios template``, modules that tasks share.
 - ``endings``: sentences about how a task ended.
 """

@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import typer
 
 from dios.cli.common.context import opened
 from dios.cli.common.output import (
     FAILED,
+    BytesOutput,
     JsonOption,
     NodeOption,
-    plain,
+    bytes_output,
     reporting,
     say,
     size_text,
@@ -29,6 +30,7 @@ from dios.cli.common.output import (
 from dios.cli.nodes.members import silent
 from dios.cli.tasks.endings import cause_text
 from dios.client.ops.status import Status
+from dios.client.plain_text import plain
 from dios.client.sync.node import Console
 from dios.errors import (
     EndOfStreamError,
@@ -45,7 +47,7 @@ TaskArgument = Annotated[
 ]
 
 
-def pour(console: Console, output: BinaryIO) -> None:
+def pour(console: Console, output: BytesOutput) -> None:
     """Copy a console to a stream until the console is closed."""
     poured = 0
     with contextlib.suppress(EndOfStreamError):
@@ -134,6 +136,8 @@ def logs(
 ) -> None:
     """Print the output of a task, as far as the node keeps it (the last 256 KiB).
 
+    On a terminal, control characters are shown escaped; a file or pipe gets the bytes as they are.
+
     A task that prints waits up to a second for its readers. The last 16 KiB of an ended task's output are
     stored on its node and on the node of the task or user that started it. When the node has forgotten the
     task, give its name to read them; `dios run --detach --json` shows the name.
@@ -149,7 +153,7 @@ def logs(
             _print_kept(task, kept, as_json=as_json)
             return
         if follow and not as_json:
-            pour(console, sys.stdout.buffer)
+            pour(console, bytes_output(sys.stdout))
             return
         parts: list[bytes] = []
         with contextlib.suppress(EndOfStreamError, TimeLimitError):
@@ -159,8 +163,7 @@ def logs(
         if as_json:
             write_json({**described(status), "console": data.decode(errors="replace")})
         else:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            _print_bytes(data)
             _tell_lost(console, len(data))
 
 
@@ -168,8 +171,13 @@ def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:
     if as_json:
         write_json({"task": task, "console": data.decode(errors="replace")})
     else:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        _print_bytes(data)
+
+
+def _print_bytes(data: bytes) -> None:
+    output = bytes_output(sys.stdout)
+    output.write(data)
+    output.flush()
 
 
 @app.command(epilog="\b\nExamples:\n  dios pause job.py\n  dios resume job.py")

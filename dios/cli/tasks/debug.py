@@ -12,16 +12,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import typer
 
 from dios.cli.common.context import opened
 from dios.cli.common.output import (
     INTERRUPTED,
+    BytesOutput,
     JsonOption,
     NodeOption,
-    plain,
+    bytes_output,
     reporting,
     say,
     time_text,
@@ -32,6 +33,7 @@ from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import cause_text, explain
 from dios.client.ops.status import Status
 from dios.client.ops.usage import Description
+from dios.client.plain_text import plain
 from dios.client.sync.node import Console, Node, Reference, Stream, Task
 from dios.errors import DiosError, EndOfStreamError, InvalidError, TimeLimitError
 from dios.lib.debugger import ASK, END, HEAR, INTERRUPT, LABEL, LINE, TALK, TEXT
@@ -51,7 +53,7 @@ app: Final = typer.Typer(rich_markup_mode=None)
 class DebugConversation:
     """One debugged task: writes its output to ``output`` and answers its prompts."""
 
-    def __init__(self, node: Node, like: Task, output: BinaryIO, *, label: str, post_mortem: bool) -> None:
+    def __init__(self, node: Node, like: Task, output: BytesOutput, *, label: str, post_mortem: bool) -> None:
         self._node: Final = node
         self._output: Final = output
         self._talk: Final = node.create_stream()
@@ -177,7 +179,7 @@ class DebugConversation:
         """Return a line of input without its end, or None at the end of input."""
         if sys.stdin.isatty():
             try:
-                return input(prompt)
+                return input(plain(prompt))
             except EOFError:
                 self._write(b"\n")
                 return None
@@ -266,7 +268,7 @@ def debug(
             raise InvalidError(f"cannot repeat the task: {found.not_repeatable}")
         at_the_end = found.status.cause is Cause.EXCEPTION if post_mortem is None else post_mortem
         _announce(found, post_mortem=at_the_end)
-        output = sys.stderr.buffer if as_json else sys.stdout.buffer
+        output = bytes_output(sys.stderr if as_json else sys.stdout)
         conversation = DebugConversation(
             place.node, handle, output, label=found.status.label, post_mortem=at_the_end
         )
@@ -285,6 +287,8 @@ def _attend(conversation: DebugConversation) -> Status:
     try:
         with stopped_by_signals():
             return conversation.hold()
+    except DiosError:
+        raise
     except (KeyboardInterrupt, Stopped, OSError) as stopped:
         with contextlib.suppress(DiosError):
             conversation.task.kill()

@@ -16,7 +16,6 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     facts,
-    plain,
     reporting,
     say,
     size_text,
@@ -30,6 +29,7 @@ from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
 from dios.client.ops.attributes import rights_text
 from dios.client.ops.usage import Description, GivenReference
+from dios.client.plain_text import plain
 from dios.client.sync.node import Task
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
 from dios.host.audit.reader import AuditEntry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from dios.cli.common.output import plain
 from dios.client.ops.status import Status
+from dios.client.plain_text import plain
 from dios.wire.types import Brand, Cause
 
 _LAST_LINES: Final = "Last lines:\n"

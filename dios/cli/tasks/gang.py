@@ -13,13 +13,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
-from dios.cli.common.output import INTERRUPTED, err, plain, say, table, write_json
+from dios.cli.common.output import (
+    INTERRUPTED,
+    BytesOutput,
+    bytes_output,
+    say,
+    table,
+    waiting,
+    write_json,
+)
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.tasks.control import described
 from dios.cli.tasks.endings import cause_text
+from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
+from dios.limits import CONSOLE_READ_BYTES
 from dios.wire.types import Cause
 
 if TYPE_CHECKING:
@@ -83,7 +93,7 @@ def run_members(
     standard output. Ctrl-C ends all running tasks and withdraws waiting ones. While fewer than ``least``
     tasks have started, the text ``waits`` is shown. ``keep`` is called every ``keep_s`` seconds.
     """
-    output = sys.stderr.buffer if as_json else sys.stdout.buffer
+    output = bytes_output(sys.stderr if as_json else sys.stdout)
     lock, stopping = threading.Lock(), threading.Event()
 
     def work(member: GangMember) -> None:
@@ -112,7 +122,7 @@ def run_members(
     try:
         with stopped_by_signals():
             if least:
-                with err().status(waits):
+                with waiting(waits):
                     for member in members[:least]:
                         member.placed.wait()
             _join(threads, keep, keep_s)
@@ -137,7 +147,7 @@ def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, 
                 keep()
 
 
-def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> None:
+def _stream(task: Task, name: str, output: BytesOutput, lock: threading.Lock) -> None:
     """Write a task's output in whole lines with its mark as prefix, until it has ended."""
     rest, mark = b"", f"[{name}] ".encode()
     with contextlib.suppress(EndOfStreamError, UnreachableError):
@@ -146,6 +156,9 @@ def _stream(task: Task, name: str, output: BinaryIO, lock: threading.Lock) -> No
             *lines, rest = (rest + console.receive()).split(b"\n")
             with lock:
                 output.write(b"".join(mark + line + b"\n" for line in lines))
+                if len(rest) > CONSOLE_READ_BYTES:
+                    output.write(mark + rest + b"\n")
+                    rest = b""
                 output.flush()
     if rest:
         with lock:
@@ -197,7 +210,9 @@ def _status(member: GangMember) -> int:
 
 def _row(member: GangMember) -> dict[str, object]:
     found: dict[str, object] = (
-        {"number": int(member.mark)} if member.mark.isdigit() else {"member": member.mark}
+        {"number": int(member.mark)}
+        if member.mark.isascii() and member.mark.isdigit()
+        else {"member": member.mark}
     )
     if member.status is not None:
         found |= described(member.status)

@@ -73,7 +73,7 @@ def run_job(
         members = [
             GangMember(
                 member.name,
-                partial(_begin, job, member, _of(programs, member.name), options),
+                partial(_begin, job, member, _of(programs, member.name), options, detach=detach),
                 after_s=member.start_s,
             )
             for member in job.tasks
@@ -121,6 +121,8 @@ def _begin(
     program: _Program,
     options: JobRunOptions,
     at: CommandContext,
+    *,
+    detach: bool,
 ) -> Task:
     return at.node.run(
         program.path,
@@ -134,6 +136,7 @@ def _begin(
         brand=Brand.LIMBO if options.limbo else Brand.PURE,
         host=member.node,
         work=job.work(member),
+        detach=detach,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,8 +17,10 @@ from dios import limits
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     INTERRUPTED,
+    BytesOutput,
     JsonOption,
     NodeOption,
+    bytes_output,
     facts,
     reporting,
     say,
@@ -30,6 +32,7 @@ from dios.cli.tasks import job as jobs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import explain
 from dios.cli.tasks.gang import run_gang
+from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
@@ -63,11 +66,31 @@ GroupOption = Annotated[
 ]
 InputOption = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="NAME", help="An object the task may read, in node.inputs."),
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[LABEL=]NAME",
+        help="An object the task may read, in node.inputs; with a LABEL also the file /inputs/LABEL.",
+    ),
+]
+OutputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="LABEL=FILE",
+        help="Store the task's file /outputs/LABEL as FILE in the group, if the task ends with 0.",
+    ),
 ]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option("--limit", metavar="WORD=VALUE", help="Limit of it and all it starts: tasks=10, cpu=5min."),
+]
+TemplateOption = Annotated[
+    str,
+    typer.Option(
+        "--template", metavar="NAME", help="Start it with the modules of a template; see: dios template ls."
+    ),
 ]
 HostOption = Annotated[
     str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
@@ -77,6 +100,7 @@ HostOption = Annotated[
 @app.command(
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
+    "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
@@ -94,6 +118,7 @@ def run(
     *,
     group: GroupOption = None,
     inputs: InputOption = None,
+    outputs: OutputOption = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it goes on.")] = False,
     label: LabelOption = "",
@@ -102,6 +127,7 @@ def run(
     limit: LimitOption = None,
     host: HostOption = "",
     local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
+    template: TemplateOption = "",
     needs: Callable[[], TaskNeeds],
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -124,13 +150,23 @@ def run(
     ):
         opening = partial(opened, node, group or ())
         if file.suffix == jobs.SUFFIX:
-            said = {"--label": label, "--memory": memory, "--cpu-seconds": cpu_seconds, "--limit": limit}
+            said = {
+                "--output": outputs,
+                "--label": label,
+                "--memory": memory,
+                "--cpu-seconds": cpu_seconds,
+                "--limit": limit,
+                "--template": template,
+            }
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
             options = jobs.JobRunOptions(
                 tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo
             )
             raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
         _check(wanted, host, local=local, detach=detach)
+        files = files_of_run(place, group or (), inputs or (), outputs or ())
+        if files.outputs and (detach or wanted.gang is not None):
+            raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
         name = label or file.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
@@ -139,7 +175,9 @@ def run(
             return at.node.run(
                 file,
                 groups=[at.group(alias) for alias in group or ()],
-                inputs=[at.object(text).restrict("read", "delegate", label=text) for text in inputs or ()],
+                inputs=files.inputs_at(at),
+                outputs=files.outputs_at(),
+                files=files.labels,
                 args=arguments or (),
                 label=name,
                 brand=Brand.LIMBO if limbo else Brand.PURE,
@@ -147,9 +185,11 @@ def run(
                 host=host,
                 local=local,
                 work=work,
+                detach=detach,
+                template=template,
             )
 
-        _go(place, opening, begin, wanted, name, detach=detach, as_json=as_json)
+        _go(place, opening, begin, wanted, name, files.store, detach=detach, as_json=as_json)
 
 
 def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:
@@ -174,11 +214,12 @@ def _go(
     begin: Callable[[CommandContext], Task],
     needs: TaskNeeds,
     label: str,
+    store: Callable[[], None],
     *,
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Run the task or the gang, and exit with its status."""
+    """Run the task or the gang, ``store`` the outputs of a success, and exit with the task's status."""
     if needs.gang is not None:
         raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
     task = _placed(begin, place, label)
@@ -186,12 +227,14 @@ def _go(
         _show_started(task, label, as_json=as_json)
         return
     # With --json only the result goes to standard output.
-    output = sys.stderr.buffer if as_json else sys.stdout.buffer
+    output = bytes_output(sys.stderr if as_json else sys.stdout)
     ended = attend(task, output)
     while needs.restartable and ended.cause is Cause.PREEMPTED:
         say(f"task {ended.fingerprint} was preempted and is run again")
         task = _placed(begin, place, label)
         ended = attend(task, output)
+    if ended.ok:
+        store()
     if as_json:
         write_json(described(ended))
     else:
@@ -235,7 +278,7 @@ def _show_started(task: Task, label: str, *, as_json: bool) -> None:
         say(f"next: dios logs {task.fingerprint} --follow")
 
 
-def attend(task: Task, output: BinaryIO) -> Status:
+def attend(task: Task, output: BytesOutput) -> Status:
     """Show the output until the task has ended; kill the task first if this command is ended."""
     try:
         with stopped_by_signals():
@@ -243,6 +286,8 @@ def attend(task: Task, output: BinaryIO) -> Status:
             with contextlib.suppress(UnreachableError):
                 pour(task.console(), output)
             return task.wait()
+    except DiosError:
+        raise
     except (KeyboardInterrupt, Stopped, OSError) as stopped:
         with contextlib.suppress(OSError):
             say(f"killing task {task.fingerprint}")

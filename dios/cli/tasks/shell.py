@@ -25,6 +25,7 @@ from dios.client.ops.attributes import rights_text
 from dios.client.sync.node import Reference
 from dios.errors import DiosError, InvalidError
 from dios.limits import SHELL_HISTORY_MAX
+from dios.trusted_files import weakness
 from dios.wire.nametext import PREFIX, fingerprint, format_name
 from dios.wire.types import ObjectType, Semantics
 
@@ -320,6 +321,8 @@ def _keep_history(path: Path) -> None:
             readline.remove_history_item(position - 1)
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if weakness(path):
+            return
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         readline.write_history_file(path)
 

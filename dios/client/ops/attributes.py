@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from dios.client.ops.notebook_html import properties
 from dios.errors import InvalidError
 from dios.transport.rings.end import RingEnd
 from dios.wire import messages
@@ -74,6 +75,22 @@ class Handle:
     def __repr__(self) -> str:
         info = self._info
         return f"<{type(self).__name__} {info.type.name} {info.fingerprint} {rights_text(self.permissions)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the public attributes for a notebook, without the name."""
+        return properties(
+            type(self).__name__,
+            (
+                ("type", self.type.name),
+                ("object", self.fingerprint),
+                ("rights", rights_text(self.permissions)),
+                ("label", self.label),
+                ("bytes", f"{self.size:,}" if "BLOB" in self.type.name else None),
+                ("address", self.address),
+                ("node", self.node),
+                ("state", "deleted or closed" if self.zombie else None),
+            ),
+        )
 
     def _live(self) -> PublicAttributes | messages.Reference:
         page = self.link.page
@@ -193,8 +210,12 @@ class Handle:
         return found is None or found.zombie
 
     def detach(self) -> None:
-        """Release this process' resources of the handle, without a call."""
+        """Release this process' resources of the handle; the reference stays until ``close``."""
+
+    def _give_up(self) -> None:
+        """Release everything that this process has of the handle; its reference is dropped by a call."""
         self._closed = True
+        self.detach()
 
     def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
         """Return this reference with at most these rights, for a new task.
@@ -253,6 +274,13 @@ class NodeBase(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the identity of this task for a notebook, without its name."""
+        return properties(
+            type(self).__name__,
+            (("task", fingerprint(self.name)), ("brand", self.brand.name.lower()), ("label", self.label)),
+        )
 
     def close_ends(self) -> None:
         """Close every end of a stream, because their references end with the connection."""

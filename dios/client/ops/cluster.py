@@ -5,16 +5,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from typing import TypeVar
 
+from dios.client.ops.notebook_html import table
 from dios.client.ops.scheduling import SchedulingOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
+from dios.limits import NAME_BYTES
 from dios.wire import messages
+from dios.wire.nametext import fingerprint
 from dios.wire.types import NodeStatus, NodeWish
 
 T = TypeVar("T")
+
+
+def _shown(value: object) -> object:
+    """Return a value of a table's cell; names are shown by their fingerprints."""
+    if isinstance(value, bytes):
+        return fingerprint(value) if len(value) == NAME_BYTES else repr(value)
+    return value.name if isinstance(value, Enum) else value
 
 
 class Gathered(list[T]):
@@ -28,6 +39,18 @@ class Gathered(list[T]):
     def __init__(self, items: list[T], *, incomplete: bool = False) -> None:
         super().__init__(items)
         self.incomplete = incomplete
+
+    def _repr_html_(self) -> str:
+        """Return the results as a table for a notebook."""
+        note = ", incomplete: a node did not answer" if self.incomplete else ""
+        title = f"{len(self)} results{note}"
+        first = self[0] if self else None
+        if is_dataclass(first) and not isinstance(first, type):
+            # A field without a place in the text form is a secret.
+            columns = [each.name for each in fields(first) if each.repr]
+            rows = [[_shown(getattr(item, name, "")) for name in columns] for item in self]
+            return table(title, columns, rows)
+        return table(title, ("result",), [(repr(item),) for item in self])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +92,9 @@ class ClusterOps(SchedulingOps):
         """Change the node called ``host``, and return the cluster as it is then.
 
         With "drain" no new task is placed there, "undrain" reverts that, "forget" revokes its certificate for
-        good: to come back it must be admitted again. For the node's own user, and root.
+        good: to come back it must be admitted again. "restore" forgets it, too, and makes the nodes that it
+        had removed members again. Both raise UnreachableError, which names the nodes, if a live node has not
+        stored the removal. For the node's own user, and root.
         """
         if not host:
             raise InvalidError("give the name of a node; `nodes` lists them", call="set_node")
@@ -99,7 +124,7 @@ class ClusterOps(SchedulingOps):
 
 
 def wish_of(wish: NodeWish | str) -> NodeWish:
-    """Return a change by its name: "drain", "undrain" or "forget"."""
+    """Return a change by its name: "drain", "undrain", "forget" or "restore"."""
     try:
         return wish if isinstance(wish, NodeWish) else NodeWish[wish.upper()]
     except KeyError:
@@ -108,20 +133,22 @@ def wish_of(wish: NodeWish | str) -> NodeWish:
 
 
 def _members(found: messages.Nodes) -> list[Member]:
-    return [
-        Member(
-            row.node,
-            row.name,
-            row.rack,
-            row.address,
-            row.status,
-            row.draining,
-            row.epoch,
-            row.since_ns,
-            row.tasks,
-            row.cpus,
-            row.memory_bytes,
-            row.here,
-        )
-        for row in found.nodes
-    ]
+    return Gathered(
+        [
+            Member(
+                row.node,
+                row.name,
+                row.rack,
+                row.address,
+                row.status,
+                row.draining,
+                row.epoch,
+                row.since_ns,
+                row.tasks,
+                row.cpus,
+                row.memory_bytes,
+                row.here,
+            )
+            for row in found.nodes
+        ]
+    )

@@ -1,7 +1,7 @@
 """Handles: a program's references to objects, and the operations on them, written once for both clients.
 
 The name of an operation ends in ``_op``; the clients drop the ending. ``dios.client.sync.node`` and
-``dios.client.trio.node`` wait for the answers; ``dios.client.ops.nodes`` has the calls that return handles.
+``dios.client.aio.node`` wait for the answers; ``dios.client.ops.nodes`` has the calls that return handles.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ReferenceOps(Handle, Generic[R]):
         """
         if self._closed:
             return
-        self.detach()
+        self._give_up()
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY))))
 
     def delete_op(self) -> Operation[None]:
@@ -98,12 +98,16 @@ class ReferenceOps(Handle, Generic[R]):
 
         One with immediate deletion is gone for all tasks, a reference-counted one with its last reference.
         """
-        self.detach()
+        self._give_up()
         expect(messages.Done, (yield messages.Delete(self._info.ref)))
 
     def destroy_op(self) -> Operation[None]:
-        """Destroy the object now, whatever its deletion mode; needs the right to delete."""
-        self.detach()
+        """Destroy the object now, whatever its deletion mode; needs the right to delete.
+
+        A task is ended, and this handle stays open for its status.
+        """
+        if self._info.type is not ObjectType.TASK:
+            self._give_up()
         expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.DESTROY))))
 
     def delegate_op(self, task: Handle, *rights: Rights, expires: float | None = None) -> Operation[None]:

@@ -1,12 +1,12 @@
 """The operations of a node: creating, looking up and running objects, and vectors of calls (thesis §4.6).
 
-The operations are written once for both clients. ``dios.client.sync.node`` and ``dios.client.trio.node`` wait
+The operations are written once for both clients. ``dios.client.sync.node`` and ``dios.client.aio.node`` wait
 for the answers, and have streams and ``select``, which wait differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
@@ -16,7 +16,7 @@ from dios.client.ops.cluster import ClusterOps, Gathered
 from dios.client.ops.handles import Data, nanoseconds, write_whole
 from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
-from dios.client.program import ProgramText, encode_program
+from dios.client.program import Program, ProgramText, encode_program, with_files
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
@@ -214,6 +214,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         host: str = "",
         local: bool = False,
         work: messages.Work | None = None,
+        detach: bool = False,
+        files: Collection[str] = (),
+        template: str = "",
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
@@ -221,13 +224,25 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         executable object. With ``wait`` the task's process runs when this returns; otherwise its status
         shows a failure to start. The task runs on the node called ``host``, else with ``local`` on this node,
         else where the scheduler places it; then this returns when it is placed. ``work`` are its needs, from
-        ``dios.work(...)``.
+        ``dios.work(...)``. A task that a user's process started ends with its connection, unless another task
+        refers to it, or it was started with ``detach``.
+
+        ``files`` are labels of inputs and outputs that a pure task finds as files: it reads the input "csv"
+        as ``/inputs/csv``, and the file that it leaves in ``/outputs/LABEL`` when it ends with 0 becomes the
+        content of that output. Then ``program`` must not be a reference.
+
+        ``template`` names a template in the node's settings: modules that are loaded already when the task
+        starts, in memory that all its tasks share. Raises NotSupportedError with the reason if the node has
+        none of that name, or it cannot be loaded.
 
         ``like`` is a task to repeat, with the same program unless one is given; ``inputs`` are added
         to those of that task, and the other arguments must be left out.
         """
         if program is None and like is None:
             raise InvalidError("give a program, or a task to repeat (like)", call="run")
+        name = label or _label_of(program)
+        if files:
+            program = _with_files(program, files, _handed(inputs), _handed(outputs), brand)
         own, executable = 0, program.ref if isinstance(program, Handle) else 0
         if program is not None and not isinstance(program, Handle):
             made = yield from self.create_program_op(program, modules=modules)
@@ -240,13 +255,16 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 _handed(inputs),
                 _handed(outputs),
                 tuple(args),
-                label or _label_of(program),
+                name,
                 _brand_of(brand),
                 limits=messages.Limits() if limits is None else limits,
-                flags=(Flag.NONE if wait else Flag.NON_BLOCKING) | (Flag.SPAWN_LOCAL if local else Flag.NONE),
+                flags=(Flag.NONE if wait else Flag.NON_BLOCKING)
+                | (Flag.SPAWN_LOCAL if local else Flag.NONE)
+                | (Flag.NONE if detach or self.ambient else Flag.WITH_SESSION),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
                 work=messages.Work() if work is None else work,
+                template=template,
             )
             created = expect(messages.Created, (yield call))
         except DiosError:
@@ -343,6 +361,25 @@ def _brand_of(brand: Brand | str) -> Brand:
         return Brand[brand.upper()]
     except KeyError:
         raise InvalidError(f"a program runs as 'pure' or 'limbo', not as {brand!r}") from None
+
+
+def _with_files(
+    program: object,
+    files: Collection[str],
+    inputs: Iterable[messages.Handed],
+    outputs: Iterable[messages.Handed],
+    brand: Brand | str,
+) -> Program:
+    if program is None or isinstance(program, Handle):
+        raise InvalidError("files need the program itself, not a reference to it", call="run")
+    if _brand_of(brand) is not Brand.PURE:
+        raise InvalidError("only pure tasks have inputs and outputs as files", call="run")
+    read = [each.label for each in inputs if each.label in files]
+    written = [each.label for each in outputs if each.label in files]
+    for label in files:
+        if [*read, *written].count(label) != 1:
+            raise InvalidError(f"exactly one input or output must have the label {label!r}", call="run")
+    return with_files(cast("ProgramText", program), read, written)
 
 
 def _label_of(program: object) -> str:

@@ -1,6 +1,6 @@
 """I/O requests: acquire, commit and release on one buffer, in the order of Figure 4.8 (thesis §4.7).
 
-``dios.client.sync.node`` and ``dios.client.trio.node`` run the operations. Streams have no requests: their
+``dios.client.sync.node`` and ``dios.client.aio.node`` run the operations. Streams have no requests: their
 bytes never pass the node (``dios.client.ops.streams``).
 """
 
@@ -14,7 +14,7 @@ from dios.client.session import Operation, all_held, expect, expect_buffer, vect
 from dios.errors import Busy, InvalidError
 from dios.wire import messages
 from dios.wire.messages import PlainCall
-from dios.wire.types import AcquireIov, Flag, Semantics
+from dios.wire.types import AcquireIov, Buffering, Flag, Semantics
 
 if TYPE_CHECKING:
     from dios.client.ops.attributes import Handle
@@ -195,9 +195,13 @@ class WriteOps(RequestOps):
         result, fd = expect_buffer((yield call))
         self._took(result, fd, writable=True)
 
-    def fill(self, data: memoryview) -> None:
-        """Copy ``data`` to the beginning of the buffer, without mapping the buffer for that."""
-        self._held().fill(data)
+    def fill(self, data: memoryview, at: int = 0) -> None:
+        """Copy ``data`` to the buffer, from the place ``at`` on, without mapping the buffer for that."""
+        memory = self._held()
+        if self.reference.buffering is Buffering.RAW:
+            # Another writer of raw memory can hold up every write through a descriptor, but no mapping.
+            memory.view()
+        memory.fill(data, at)
 
     def commit_op(self, size: int = 0, *, last: bool = False) -> Operation[None]:
         """Make the first ``size`` bytes of the buffer (0: all) the object's content (B.1.11).
@@ -266,7 +270,8 @@ class WriteOps(RequestOps):
             expect(messages.Done, (yield self._release_call(Flag.RELEASE_COMMIT)))
             return
         outcomes = yield from vector((commit, self._release_call()))
-        self._committed(expect(messages.Committed, all_held(outcomes)[0]))
+        # The commit decides: a buffer that cannot be released any more does not undo it.
+        self._committed(expect(messages.Committed, all_held(outcomes[:1])[0]))
 
 
 def _not_admitted(request: WriteOps) -> Busy:

@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from dios.client.ops.notebook_html import properties
 from dios.wire.messages import TaskRow
 from dios.wire.types import Brand, Cause, TaskState
 
@@ -44,6 +45,22 @@ class Status:
     parent: str = ""
     name: bytes | None = field(default=None, repr=False)
     node: str = ""
+
+    def _repr_html_(self) -> str:
+        """Return the status for a notebook, without the name."""
+        ended = self.state is TaskState.ENDED
+        return properties(
+            "Status",
+            (
+                ("task", self.fingerprint),
+                ("label", self.label),
+                ("state", self.state.name.lower()),
+                ("cause", self.cause.name.lower() if ended else None),
+                ("exit code", self.exit_code if ended else None),
+                ("node", self.node),
+                ("detail", self.detail),
+            ),
+        )
 
     @property
     def ended(self) -> bool:

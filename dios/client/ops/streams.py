@@ -57,9 +57,8 @@ class StreamOps(Handle):
     def detach(self) -> None:
         """Close the ends; the other side can still read everything that was sent.
 
-        A closed end cannot be attached again.
+        A closed end cannot be attached again. The reference stays until ``close``.
         """
-        super().detach()
         for end in (self._reader, self._writer):
             if end is not None:
                 end.close()

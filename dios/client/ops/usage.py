@@ -84,7 +84,8 @@ class UsageOps(NodeBase):
         """Set limits of a principal ("uid:1000"), or of the task or group of a reference; return its usage.
 
         The names are ``objects``, ``bytes``, ``references``, ``requests``, ``tasks``, ``cpu_ms``,
-        ``memory_bytes`` and ``volatile_bytes``; None removes a limit. For the node's own user.
+        ``memory_bytes``, ``volatile_bytes`` and ``descriptors``; None removes a limit. For the node's own
+        user.
         """
         chosen = tuple(messages.Bound(resource_of(word), value) for word, value in bounds.items())
         if not chosen:

@@ -1,36 +1,96 @@
 """One blocking connection to the node: sends calls, waits for their answers, runs operations.
 
-Calls are made one after the other: while a thread waits for an answer, no other thread can call.
+Any number of threads call at once. One of the threads that wait for an answer is the *reader*: it receives
+for all, hands the others their answers, and passes the socket on when it has its own. A thread that calls
+alone is its own reader and wakes nobody.
+
+A connection belongs to the process that opened it: a forked child gets an error that says to connect again.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.welcome import expect_welcome
-from dios.errors import DiosError, ProtocolError
+from dios.errors import ClosedError, DiosError, ProtocolError
 from dios.ids import Name
-from dios.transport.unix.client import ClientChannel, close_all
+from dios.transport.rings.adaptive_spin import AdaptiveSpin
+from dios.transport.unix.client import ClientChannel, Received, close_all
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
-from dios.wire.messages import AnyCall, Failure
+from dios.wire.messages import AnyCall, AnyResult, Failure
 
 if TYPE_CHECKING:
     from dios.client.page import Page
 
 T = TypeVar("T")
 
+_FORKED: Final = (
+    "this connection belongs to the process that opened it, of which this process is a fork. "
+    "Connect again here with dios.connect()."
+)
+
+_INTERRUPTED: Final = (
+    "the thread that received for all threads was interrupted. It is unknown whether this call was made."
+)
+
+
+class _ForkedChannel:
+    """The place of a channel in a forked child, which must not use the socket of its parent."""
+
+    def fileno(self) -> int:
+        """Refuse: polling the socket would take the parent's answers."""
+        raise ClosedError(_FORKED)
+
+    @property
+    def has_received(self) -> bool:
+        """Return False: nothing is received here."""
+        return False
+
+    def send(self, _frame: bytes) -> None:
+        """Refuse."""
+        raise ClosedError(_FORKED)
+
+    def receive(self) -> Received:
+        """Refuse."""
+        raise ClosedError(_FORKED)
+
+    def close(self) -> None:
+        """Do nothing: the copy of the socket ends with this process."""
+
 
 class Connection:
-    """One socket to the node, used by the calling threads."""
+    """One socket to the node, used by any number of threads."""
 
     def __init__(self, channel: ClientChannel) -> None:
-        self._channel: Final = channel
+        self._channel: ClientChannel | _ForkedChannel = channel
         self._session: Final = Session()
-        self._lock: Final = threading.RLock()
+        self._sending = threading.Lock()
+        self._state = threading.Lock()
+        self._reader = 0
+        """The number of the reader's call; 0 if no thread receives now."""
+        self._waiting: Final[dict[int, threading.Lock | int | None]] = {}
+        """The calls without an answer, each with the lock on which its thread sleeps, or the descriptor that
+        it polls; None while it does neither.
+        """
+        self._arrived: Final[dict[int, Answer | DiosError]] = {}
+        """The answers that the reader received for other threads."""
+        self._shared = False
+        """True once a thread had to wait for another one, or polls the socket."""
+        self._taking = False
+        """True while the reader has received a message that it has not handed over yet."""
+        self._spin: Final = AdaptiveSpin().spin
+        self._poll: Final = select.poll()
+        if channel.fileno() >= 0:
+            self._poll.register(channel.fileno(), select.POLLIN)
         self.page: Page | None = None
+        _open.add(self)
 
     def fileno(self) -> int:
         """Return the descriptor of the socket, to poll together with others."""
@@ -41,18 +101,49 @@ class Connection:
         """Return the session, for a connection that uses the same socket meanwhile."""
         return self._session
 
+    @property
+    def forked(self) -> bool:
+        """Return True in a process that was forked from the one that opened the connection."""
+        return isinstance(self._channel, _ForkedChannel)
+
     def call(self, call: AnyCall) -> Answer:
-        """Make one call and wait for its answer; a Failure is raised as its exception."""
-        with self._lock:
-            seq, frame = self._session.request(call)
-            try:
-                body, fds = self._channel.call(frame)
+        """Make one call and wait for its answer; a Failure is raised as its exception.
+
+        Raises ClosedError in a forked child.
+        """
+        seq = 0
+        channel = self._channel
+        try:
+            with self._sending:
+                seq, frame = self._session.request(call)
+                self._waiting[seq] = None
+                channel.send(frame)
+            with self._state:
+                alone = not self._reader and not self._shared and seq in self._waiting
+                if alone:
+                    self._reader = seq
+            if alone:
+                # The same as ``_read``, without calls of other methods: most programs have one thread.
+                self._spin(self._here)
+                self._taking = True
+                body, fds = channel.receive()
                 answered, result = self._session.reply(body, fds)
-                if answered != seq:
-                    result, fds = self._find(seq, answered, (result, fds))
-            except BaseException:
-                self._session.give_up(seq, call)
-                raise
+                if answered == seq:
+                    del self._waiting[seq]
+                    self._taking = False
+                    self._reader = 0
+                    if self._shared:
+                        self._pass_on()
+                else:
+                    self._hand_over(answered, result, fds)
+                    self._taking = False
+                    result, fds = self._read(seq)
+            else:
+                result, fds = self._wait(seq)
+        except BaseException as error:
+            if seq:
+                self._give_up(seq, call, error)
+            raise
         if type(result) is Failure:
             raise refusal(result, call)
         return result, fds
@@ -72,81 +163,185 @@ class Connection:
         except StopIteration as done:
             return cast("T", done.value)
 
+    # -- waiting ----------------------------------------------------------------------------------
+    def _wait(self, seq: int) -> Answer:
+        """Return the answer to ``seq``: as the reader, or when the reader has received it.
+
+        An exception of any kind is followed by ``_give_up``, which passes the socket on.
+        """
+        while True:
+            with self._state:
+                if seq in self._arrived:
+                    break
+                if not self._reader:
+                    self._reader = seq
+                    break
+                sleeper = threading.Lock()
+                sleeper.acquire()
+                self._waiting[seq] = sleeper
+                self._shared = True
+                if not self._reader:
+                    # It ended without the lock, and may not have seen this thread.
+                    continue
+            sleeper.acquire()
+        return self._read(seq) if self._reader == seq else self._taken(seq)
+
+    def _read(self, seq: int) -> Answer:
+        """Receive for all threads until the answer to ``seq`` comes."""
+        channel = self._channel
+        if not channel.has_received:
+            self._spin(self._here)
+        answer = None
+        while answer is None:
+            if self._shared and not channel.has_received:
+                # An interrupt of the main thread comes here, and not where it would lose others' answers.
+                self._poll.poll()
+            self._taking = True
+            answer = self._receive(seq)
+            self._taking = False
+        self._reader = 0
+        if self._shared:
+            self._pass_on()
+        return answer
+
+    def _here(self) -> object:
+        return self._poll.poll(0)
+
+    def _taken(self, seq: int) -> Answer:
+        arrived = self._arrived.pop(seq)
+        if isinstance(arrived, DiosError):
+            raise arrived
+        return arrived
+
+    def _receive(self, wanted: int) -> Answer | None:
+        """Receive one message as the reader; return the wanted one, hand another one to its thread."""
+        body, fds = self._channel.receive()
+        seq, result = self._session.reply(body, fds)
+        if seq == wanted:
+            self._waiting.pop(seq, None)
+            return result, fds
+        self._hand_over(seq, result, fds)
+        return None
+
+    def _hand_over(self, seq: int, result: AnyResult, fds: tuple[int, ...]) -> None:
+        """Give an answer to its thread, or handle the answer to an abandoned call."""
+        with self._state:
+            known = seq in self._waiting
+            if known:
+                self._arrived[seq] = result, fds
+                _wake(self._waiting.pop(seq))
+        if not known:
+            for undo in self._session.late(seq, result, fds):
+                self._post(undo)
+
+    def _pass_on(self) -> None:
+        with self._state:
+            if not self._reader:
+                self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Wake a sleeping thread, which becomes the reader; the caller holds ``_state``."""
+        if not self._waiting:
+            return
+        for seq, sleeper in list(self._waiting.items()):
+            if sleeper is not None and not isinstance(sleeper, int):
+                self._waiting[seq] = None
+                sleeper.release()
+                return
+        if self._channel.has_received:
+            # No poll reports these messages to the threads that poll the socket.
+            for sleeper in list(self._waiting.values()):
+                _wake(sleeper)
+
+    def _fail_others(self, error: DiosError) -> None:
+        """End the waiting calls of all other threads; the caller holds ``_state``."""
+        for other, sleeper in list(self._waiting.items()):
+            del self._waiting[other]
+            self._arrived[other] = type(error)(error.message)
+            _wake(sleeper)
+
+    def _give_up(self, seq: int, call: AnyCall, error: BaseException | None = None) -> None:
+        """Abandon a call that was interrupted or refused, and let another thread receive."""
+        with self._state:
+            arrived = self._arrived.pop(seq, None)
+            self._waiting.pop(seq, None)
+            if self._reader == seq:
+                self._reader = 0
+                if isinstance(error, DiosError):
+                    self._fail_others(error)
+                elif self._taking:
+                    self._fail_others(ClosedError(_INTERRUPTED))
+                self._taking = False
+            if not self._reader:
+                self._wake_next()
+            self._session.give_up(seq, call)
+        if isinstance(arrived, tuple):
+            for undo in self._session.late(seq, *arrived):
+                self._post(undo)
+
     # -- calls that something else can end ---------------------------------------------------------
-    def begin(self, call: AnyCall) -> int:
-        """Send a call whose answer is taken later; return its number."""
+    def begin(self, call: AnyCall, wake: int | None = None) -> int:
+        """Send a call whose answer is taken later; return its number.
+
+        ``wake`` is a descriptor to which a byte is written when another thread has received the answer.
+        """
         seq = 0
+        self._shared = True
         # Around the lock, too: Ctrl-C may come at its release, and an unknown answer ends the connection.
         try:
-            with self._lock:
+            with self._sending:
                 seq, frame = self._session.request(call)
+                self._waiting[seq] = wake
                 self._channel.send(frame)
-        except BaseException:
+        except BaseException as error:
             if seq:
-                self._session.give_up(seq, call)
+                self._give_up(seq, call, error)
             raise
         return seq
 
-    def finish(self, seq: int, call: AnyCall) -> Answer:
-        """Wait for the answer to a call that was begun."""
-        with self._lock:
-            try:
-                body, fds = self._channel.receive()
-                answered, result = self._session.reply(body, fds)
-                if answered != seq:
-                    result, fds = self._find(seq, answered, (result, fds))
-            except BaseException:
-                self._session.give_up(seq, call)
-                raise
-        if type(result) is Failure:
-            raise refusal(result, call)
-        return result, fds
-
     def take(self, seq: int, call: AnyCall) -> Answer | None:
-        """Receive one message; return None if it was not the answer to ``seq`` but to an abandoned call.
+        """Return the answer to a call that was begun, or None if it is not here yet.
 
-        It waits for one message at most, for callers that poll; ``finish`` waits for the right one.
+        It receives at most one message, and only if there is one, for callers that poll.
         """
-        with self._lock:
-            try:
-                body, fds = self._channel.receive()
-                answered, result = self._session.reply(body, fds)
-                if answered != seq:
-                    for undo in self._session.late(answered, result, fds):
-                        self._post(undo)
-                    return None
-            except BaseException:
-                self._session.give_up(seq, call)
-                raise
-        if type(result) is Failure:
-            raise refusal(result, call)
-        return result, fds
+        answer: Answer | None = None
+        try:
+            with self._state:
+                arrived = seq in self._arrived
+                if not arrived and not self._reader:
+                    self._reader = seq
+            if arrived:
+                answer = self._taken(seq)
+            elif self._reader == seq:
+                if self._channel.has_received or self._poll.poll(0):
+                    self._taking = True
+                    answer = self._receive(seq)
+                    self._taking = False
+                with self._state:
+                    self._reader = 0
+                    self._wake_next()
+        except BaseException as error:
+            self._give_up(seq, call, error)
+            raise
+        if answer is not None and type(answer[0]) is Failure:
+            raise refusal(answer[0], call)
+        return answer
 
     def abandon(self, seq: int, call: AnyCall) -> None:
         """Abandon a call that was begun; its answer is handled when it comes."""
-        with self._lock:
-            self._session.give_up(seq, call)
-            self._post(messages.Cancel(seq))
+        self._give_up(seq, call)
+        self._post(messages.Cancel(seq))
 
     def _post(self, call: AnyCall) -> None:
         """Make a call whose answer is ignored."""
-        self._session.give_up(self.begin(call), call)
+        with self._sending:
+            seq, frame = self._session.request(call)
+            self._session.give_up(seq, call)
+            self._channel.send(frame)
 
-    @property
-    def answered(self) -> bool:
-        """Return True if an answer has been received, which no poll would report."""
-        return self._channel.has_received
-
-    def _find(self, seq: int, answered: int, answer: Answer) -> Answer:
-        """Handle replies to abandoned calls until the one to ``seq`` comes."""
-        while answered != seq:
-            undo = self._session.late(answered, *answer)
-            for call in undo:
-                self._post(call)
-            body, fds = self._channel.receive()
-            answered, result = self._session.reply(body, fds)
-            answer = (result, fds)
-        return answer
+    def has_answer(self, seq: int) -> bool:
+        """Return True if ``take`` has something to do that no poll would report."""
+        return seq in self._arrived or self._channel.has_received
 
     # -- begin and end ----------------------------------------------------------------------------
     def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
@@ -167,7 +362,38 @@ class Connection:
         return welcome
 
     def close(self) -> None:
-        """Close the socket and the page."""
+        """Close the socket and the page; threads that wait get ClosedError."""
+        if self._waiting and not self.forked:
+            with socket.socket(fileno=os.dup(self._channel.fileno())) as same:
+                # Closing alone would not wake a thread that receives.
+                same.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         if self.page is not None:
             self.page.close()
+
+    def close_in_child(self) -> None:
+        """Refuse all calls from now on: this process was forked. The locks may be held by absent threads."""
+        self._channel = _ForkedChannel()
+        self._sending = threading.Lock()
+        self._state = threading.Lock()
+        self._reader = 0
+        self._taking = False
+        self._waiting.clear()
+
+
+def _wake(sleeper: threading.Lock | int | None) -> None:
+    if isinstance(sleeper, int):
+        os.write(sleeper, b"w")
+    elif sleeper is not None:
+        sleeper.release()
+
+
+_open: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+
+
+def _close_all_in_child() -> None:
+    for connection in list(_open):
+        connection.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_all_in_child)

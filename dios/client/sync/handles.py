@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
+from dios.client.ops.arrays import ContentOps
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.handles import ReferenceOps
 from dios.client.ops.requests import ReadOps, RequestOps, WriteOps
@@ -89,7 +90,7 @@ class WriteRequest(BlockingRequest, WriteOps):
 
 
 # -- handles ----------------------------------------------------------------------------------------
-class Reference(ReferenceOps["Reference"]):
+class Reference(ReferenceOps["Reference"], ContentOps):
     """A reference to an object; a ``with`` body closes the handle at its end."""
 
     __slots__ = ()
@@ -119,6 +120,10 @@ class Reference(ReferenceOps["Reference"]):
         return request
 
     read_bytes = blocking(ReferenceOps["Reference"].read_bytes_op)
+    view_bytes = blocking(ContentOps.view_bytes_op)
+    open = blocking(ContentOps.open_op)
+    numpy = blocking(ContentOps.numpy_op)
+    arrow = blocking(ContentOps.arrow_op)
     write_bytes = blocking(ReferenceOps["Reference"].write_bytes_op)
     stat = blocking(ReferenceOps["Reference"].stat_op)
     close = blocking(ReferenceOps["Reference"].close_op)

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
+from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
 from dios.client.ops.handles import ConsoleOps, Data, GroupOps, TaskOps
@@ -20,7 +23,8 @@ from dios.client.sync.handles import ReadRequest, Reference, StreamEnds, WriteRe
 from dios.client.sync.logs import Log
 from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
 from dios.client.sync.selecting import select
-from dios.errors import EndOfStreamError
+from dios.errors import EndOfStreamError, UnreachableError
+from dios.ids import Name
 from dios.transport.unix.client import ClientChannel
 from dios.transport.unix.client import connect as connect_socket
 from dios.wire import messages
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
+
+    from dios.client.private_node import PrivateNode
 
 __all__ = [
     "Acceptor",
@@ -139,6 +145,7 @@ class Node(
     NodeOps["Reference", "Task", "Group", "Stream", "Console"],
     NetworkOps["Reference", "TcpConnection", "Acceptor", "Datagrams"],
     LogMakers["Log"],
+    ArrayMakers["Reference"],
 ):
     """The node, as this task sees it; a ``with`` body closes the connection at its end, except in tasks."""
 
@@ -153,6 +160,8 @@ class Node(
     listen_tcp = blocking(_Network.listen_tcp_op)
     bind_udp = blocking(_Network.bind_udp_op)
     create_log = blocking(LogMakers["Log"].create_log_op)
+    create_array = blocking(ArrayMakers["Reference"].create_array_op)
+    create_table = blocking(ArrayMakers["Reference"].create_table_op)
     create_program = blocking(_Ops.create_program_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)
@@ -197,9 +206,11 @@ class Node(
 
     def close(self) -> None:
         """Close the connection; in a task this does nothing, because the task ends with its connection."""
+        connection = cast("Connection", self.link)
         if not self.ambient:
-            self.close_ends()
-            cast("Connection", self.link).close()
+            if not connection.forked:
+                self.close_ends()
+            connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -208,6 +219,19 @@ class Node(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _OwnedNode(Node):
+    """The private node that this program started; ``close`` ends it."""
+
+    def __init__(self, connection: Connection, welcome: messages.Welcome, private: PrivateNode) -> None:
+        super().__init__(connection, welcome)
+        self._private: Final = private
+
+    def close(self) -> None:
+        """Close the connection and end the node; in a forked process this does nothing."""
+        super().close()
+        self._private.end()
 
 
 class Batch(BatchOps):
@@ -255,22 +279,63 @@ def connect(
     *,
     groups: Iterable[str | bytes] | None = None,
     label: str = "",
+    node_user: str | int | None = None,
+    start: bool = False,
 ) -> Node:
     """Connect to the node: a task to its own, a user's process to ``node`` or the configured one.
 
     ``node`` is a data directory or socket; ``groups`` are names, as bytes or text, or aliases of the
-    keyring, by default all of them. Raises UnreachableError if no node listens there.
+    keyring, by default all of them. ``node_user`` is the name or number of the user who runs the node, by
+    default the configured one; a node of root or of the caller's own user is always accepted. With ``start``
+    a program that names no node and finds none gets a private one, without a group unless ``groups`` has
+    some. A line on standard error says so; the node and its data end with ``close`` or the program.
+
+    Raises UnreachableError if no node listens there or none could be started, NotPermittedError if the
+    listening process is of another user.
     """
-    if _ambient is not None and node is None:
+    pool_size = len(os.sched_getaffinity(0)) if start else 0
+    return connect_or_start(node, groups=groups, label=label, node_user=node_user, pool_size=pool_size)
+
+
+def connect_or_start(
+    node: str | Path | None,
+    *,
+    groups: Iterable[str | bytes] | None = None,
+    label: str = "",
+    node_user: str | int | None = None,
+    pool_size: int,
+) -> Node:
+    """Connect as ``connect`` does; a private node keeps ``pool_size`` tasks ready, and 0 starts none."""
+    if _ambient is not None and node is None and not cast("Connection", _ambient.link).forked:
         return _ambient
     # A task needs neither a keyring nor a search for its node, and starts faster without these modules.
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
-    from dios.client.locate import resolve_node  # noqa: PLC0415 - the same
+    from dios.client.locate import accepted_users, names_node, resolve_node  # noqa: PLC0415 - the same
 
-    hello = presented_groups(groups)
-    connection = Connection(ClientChannel(connect_socket(resolve_node(node))))
+    accepted = partial(accepted_users, node_user)
     try:
-        return Node(connection, connection.hello(hello, label))
+        return Node(*_open(resolve_node(node), presented_groups(groups), label, accepted))
+    except UnreachableError:
+        if not pool_size or names_node(node):
+            raise
+    from dios.client.private_node import PrivateNode  # noqa: PLC0415 - the same
+
+    private = PrivateNode(pool_size)
+    try:
+        private.wait_started()
+        opened = _open(resolve_node(private.data), presented_groups(groups or ()), label, accepted)
+        return _OwnedNode(*opened, private)
+    except BaseException:
+        private.end()
+        raise
+
+
+def _open(
+    place: Path, groups: tuple[Name, ...], label: str, accepted: Callable[[], tuple[int, ...]]
+) -> tuple[Connection, messages.Welcome]:
+    connection = Connection(ClientChannel(connect_socket(place, accepted)))
+    try:
+        return connection, connection.hello(groups, label)
     except BaseException:
         connection.close()
         raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dios.client.ops.attributes import Handle
 from dios.client.ops.handles import nanoseconds
@@ -17,6 +18,8 @@ from dios.wire import messages
 from dios.wire.types import Mode
 
 H = TypeVar("H", bound=Handle)
+
+_WAKE_BYTES: Final = 64
 
 
 def select(
@@ -45,12 +48,32 @@ def _select_both(
     connection: Connection, ends: dict[RingEnd, H], others: Sequence[H], mode: Mode, timeout: float | None
 ) -> H | None:
     call = messages.Select(tuple(item.ref for item in others), mode, nanoseconds(timeout))
-    seq = connection.begin(call)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        index = _poll_both(connection, ends, call, wake_read, wake_write)
+    finally:
+        os.close(wake_read)
+        os.close(wake_write)
+    return index if not isinstance(index, int) else None if index < 0 else others[index]
+
+
+def _poll_both(
+    connection: Connection, ends: dict[RingEnd, H], call: messages.Select, wake_read: int, wake_write: int
+) -> H | int:
+    """Return the stream that is ready, or the index of another object; -1 after the timeout.
+
+    Another thread may receive the answer, and then writes to ``wake_write``.
+    """
+    seq = connection.begin(call, wake_write)
     answer = None
     while answer is None:
         try:
             # The node applies the timeout: its answer comes when it has passed.
-            ready = [] if connection.answered else wait_any(list(ends), None, [connection.fileno()])[0]
+            ready: Sequence[RingEnd] = ()
+            if not connection.has_answer(seq):
+                ready, readable = wait_any(list(ends), None, [connection.fileno(), wake_read])
+                if wake_read in readable:
+                    os.read(wake_read, _WAKE_BYTES)
         except BaseException:
             connection.abandon(seq, call)
             raise
@@ -58,9 +81,8 @@ def _select_both(
             connection.abandon(seq, call)
             return ends[ready[0]]
         try:
-            # The message may be the answer to an abandoned call; then the rings are checked again.
+            # The message may be the answer to another call; then the rings are checked again.
             answer = connection.take(seq, call)
         except Conflict:
-            return None
-    index = expect(messages.Selected, answer).index
-    return None if index < 0 else others[index]
+            return -1
+    return expect(messages.Selected, answer).index

@@ -102,7 +102,7 @@ def may_grant(task: Holder, reference: Reference) -> bool:
     if name is None:
         return False
     return name in task.memberships or (
-        name in task.created_groups and reference.provenance is not Provenance.DELEGATED
+        reference.object.creator == task.id and reference.provenance is not Provenance.DELEGATED
     )
 
 

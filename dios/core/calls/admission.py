@@ -94,6 +94,7 @@ def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
         Resource.CPU_MS: asked.total_cpu_ms or whole_seconds(asked.cpu_ms),
         Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
         Resource.VOLATILE_BYTES: asked.volatile_bytes,
+        Resource.DESCRIPTORS: asked.descriptors,
     }
     found = {bound.resource: bound.value for bound in defaults if bound.value is not None}
     for resource, value in wanted.items():

@@ -71,7 +71,7 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
     target.admissions += 1
     target.v_w += 1
     source = WriteSource(payload=step.payload, offset=call.offset, length=step.payload_size, replace=replace)
-    io_steps.write_bytes(step, target, source, size, raw=False)
+    io_steps.write_bytes(step, target, source, size)
     step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
 
 
@@ -115,4 +115,4 @@ def commit_acquire_write(step: Step, task: Holder, seq: int, call: messages.Comm
     again = messages.AcquireWrite(
         call.ref, iov=AcquireIov.REUSE, flags=call.flags & int(Flag.BLANK), buffer=buffer.id
     )
-    io_steps.answer_write(step, buffer, seq, again)
+    io_steps.answer_write(step, buffer, seq, again, committed=True)

@@ -67,7 +67,7 @@ def acquire(step: Step, reference: Reference, seq: int, call: ReadCall | message
             deliver(step, reference, seq, call)  # the task's present status instead of its final status
             return
         raise WouldBlockError("nothing to read yet", fingerprint=target.fingerprint)
-    step.wait(Pending(task, seq, call, (target,)))
+    step.wait(Pending(task, seq, call, {target: ()}))
 
 
 def _is_readable(step: Step, reference: Reference, call: ReadCall) -> bool:

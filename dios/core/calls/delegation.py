@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from dios import limits
@@ -26,6 +28,7 @@ from dios.errors import (
     NotPermittedError,
     ProtocolError,
     UnreachableError,
+    WouldBlockError,
 )
 from dios.ids import NodeId, ObjectId
 from dios.wire import dcp, messages
@@ -117,7 +120,7 @@ def _copy_remote(step: Step, task: Holder, seq: int, call: messages.Copy) -> Non
     """Delegate an object of this node to a task of another node, or copy it to another node."""
     cluster = step.require_cluster()
     node, receiver = remote_calls.receiver_of(step, cluster, task, call.task)
-    row = Pending(task, seq, call, ())
+    row = Pending(task, seq, call, {})
     step.wait(row)
 
     try:
@@ -136,6 +139,10 @@ def fit_copied(step: Step, row: Pending, then: FitCopied, answer: dcp.Answer) ->
         step.answer(row.task, row.seq, answer)
     else:
         raise ProtocolError("the other node sent an unexpected answer to a copy")
+
+
+HANDING_OVER_MAX: Final = 1_024
+"""The references from one node's tasks that the nodes of their receivers have not confirmed."""
 
 
 def delegate_remote(
@@ -158,7 +165,7 @@ def delegate_remote(
     if call.host or call.proximity is not None or call.persistence is not None or call.buffering is not None:
         place = _node_for_copy(cluster, node, call)
     if place and place != cluster.here.node:
-        if receiver.task != giver.id:
+        if receiver.task != giver.home_id:
             raise InvalidError(
                 "a copy on another node can only be made for the caller. Copy the object, then delegate it."
             )
@@ -172,11 +179,14 @@ def delegate_remote(
         notices.notify(step, taker, messages.Delegated(fresh.public(), giver.object.fingerprint))
         step.continue_with(then, messages.Done(1))
         return
-    known = dcp.Caller(
-        receiver.task, receiver.principal or giver.principal, receiver.fingerprint, receiver.brand
-    )
-    remote_task = remote_tasks.remote_task_for(
-        step, remote_tasks.peer_named(cluster, node), known, guessed=not receiver.principal
+    sender = cluster.peers.get(asker)
+    if node != asker and sender is not None and sender.handing_over >= HANDING_OVER_MAX:
+        raise WouldBlockError(
+            f"{sender.handing_over} references from tasks of node {sender.name} wait until the nodes of "
+            "their receivers confirm them. Try again later."
+        )
+    remote_task = remote_tasks.remote_task_named(
+        step, remote_tasks.peer_named(cluster, node), receiver, asker=asker, giver=giver
     )
     fresh = delegate(step, giver, remote_task, _without_place(call))
     offered = proxies.public_part(step, fresh)
@@ -184,14 +194,23 @@ def delegate_remote(
         step.continue_with(then, dcp.Offered((offered,)))
         return
     give = dcp.ReferenceGiven(
-        receiver.task, giver.object.fingerprint, dcp.HeldReference(cluster.here.node, offered)
+        receiver.task,
+        giver.object.fingerprint,
+        dcp.HeldReference(cluster.here.node, offered),
+        giver.home_id,
+        giver.home or cluster.here.node,
     )
 
-    requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then))
+    requests.ask(step, node, give, HandedOver(remote_task.id, fresh.id, then, asker))
+    if sender is not None:
+        sender.handing_over += 1
 
 
 def handed_over(step: Step, then: HandedOver, answer: dcp.Answer) -> None:
     """Drop a reference that the receiver's node refused, and continue."""
+    sender = step.require_cluster().peers.get(then.asker)
+    if sender is not None:
+        sender.handing_over -= 1
     remote_task = step.state.remote_tasks.get(then.task)
     if remote_task is not None and not isinstance(answer, messages.Done):
         reference = remote_task.table.find(then.ref)
@@ -242,10 +261,7 @@ def _require_unwritten(step: Step, origin: PhysicalObject) -> None:
     """
     if step.parts is None:
         return
-    written = (
-        write.object for write in step.after if isinstance(write, effects.ApplyWrite) and not write.durable
-    )
-    if origin.id in written:
+    if origin.id in step.written:
         raise InvalidError("the calls of a vector must be independent; an earlier one writes this object")
     note_in_vector(step, origin)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
+from dios import limits
 from dios.core.calls import (
     compound_calls,
     delegation,
@@ -30,7 +31,7 @@ from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
-from dios.errors import Code, DiosError, InvalidError
+from dios.errors import Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
 
@@ -149,7 +150,12 @@ def _answers(
 ) -> list[Reply]:
     """Handle calls in order and collect their answers."""
     step.parts = []
+    step.units_max = limits.VECTOR_UNITS_MAX
     for call in calls:
+        if step.exhausted:
+            step.refuse(task, seq, _too_much())
+            continue
+        step.spend(1)
         if isinstance(call, _ALONE):
             step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} cannot be part of a vector"))
             continue
@@ -157,7 +163,14 @@ def _answers(
         if carried_bytes(call) is not None:
             payload = PayloadId(payload + 1)
     parts, step.parts = step.parts, None
+    step.units_max = limits.STEP_UNITS
     return parts
+
+
+def _too_much() -> LimitError:
+    return LimitError(
+        "the earlier calls of this vector took all the work of one message. Send this call in another one."
+    )
 
 
 def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:

@@ -42,10 +42,12 @@ def append(step: Step, reference: Reference, seq: int, call: messages.WriteOnce)
             f"cannot append: the log would be larger than {limits.BLOB_BYTES_MAX} bytes. Create another log."
         )
     require_bytes(target.accounts, growth, volatile=False)
+    step.writing = target
     target.size = position + growth
     target.v_w += 1
     target.version.resize(target.size)
     step.append(target, position, WriteSource(payload=step.payload, length=step.payload_size))
+    step.writing = None
     step.changed(target)
     step.answer(reference.task, seq, messages.Committed(target.v_r, target.v_w))
 

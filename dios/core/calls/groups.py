@@ -46,16 +46,25 @@ def names_for_child(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     return tuple(found)
 
 
+def require_room(task: Holder) -> None:
+    """Raise LimitError if a session may not create one more group, of which it would become a member."""
+    if isinstance(task, Session) and len(task.memberships) >= limits.MEMBERSHIPS_PER_TASK_MAX:
+        raise LimitError(
+            f"the session is a member of {len(task.memberships)} groups, the maximum. Destroy one that"
+            " it has created, or connect again: a new session is only a member of the groups in its keyring."
+        )
+
+
 def enter(step: Step, task: Holder, group: PhysicalObject) -> None:
     """Record a group that ``task`` just created."""
     if group.name is None:
         return
     step.state.enter_group(group)
-    task.created_groups.add(group.name)
+    group.creator = task.id
     if isinstance(task, Session):
         # A session could reconnect with this group in its keyring and become a member then,
         # so that denying membership now would protect nothing (ADR 0003).
-        task.memberships[group.name] = None
+        step.state.enter_member(task, group.name)
 
 
 def is_durable(state: State, group: PhysicalObject) -> bool:
@@ -117,7 +126,7 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
         group = state.groups.get(name)
         if signed and group is None:
             group = group_for(step, GroupName(name, principal))
-        owned = group is not None and group.owner == principal
+        owned = group is not None and (signed or group.owner == principal)
         if group is not None and owned:
             found.append(group)
     return tuple(found)
@@ -145,13 +154,23 @@ def group_for(step: Step, described_group: GroupName) -> PhysicalObject | None:
             ObjectType.GROUP,
             described_group.name,
             (),
-            Principal(described_group.owner),
+            _proven_owner(step, described_group),
             deletion=Deletion.IMMEDIATE,
         )
         group.size = NAME_BYTES
         step.state.add_object(group)
         step.state.enter_group(group)
     return group
+
+
+def _proven_owner(step: Step, described_group: GroupName) -> Principal:
+    """Return the owner of another node's group if the name proves it, else nobody.
+
+    Nobody becomes a member of a group without an owner by presenting its name.
+    """
+    secret, name, owner = step.state.secret, described_group.name, Principal(described_group.owner)
+    proven = is_signed(secret, name, owner) or (bool(secret) and name == home_name(secret, owner))
+    return owner if proven else Principal("")
 
 
 def described(step: Step, names: tuple[Name, ...]) -> tuple[GroupName, ...]:

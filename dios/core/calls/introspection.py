@@ -11,7 +11,7 @@ from dios.core.calls.run_orders import not_repeatable
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
-from dios.errors import NoSuchTaskError, NotPermittedError
+from dios.errors import NoSuchTaskError, NotPermittedError, shortened
 from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission
@@ -35,12 +35,7 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
     """List every task of the caller's own principal, sessions excluded, on all nodes of the cluster."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
-    rows = tuple(
-        other.row(step.state.place)
-        for other in step.state.tasks.values()
-        if other.principal == task.principal and isinstance(other, Task)
-    )
-    rows += submissions.waiting_rows(step.state, task.principal)
+    rows = submissions.task_rows(step, task.principal)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:
@@ -55,6 +50,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         forwarding.pass_on(step, task, seq, call, peer)
         return
     state = step.state
+    step.spend(len(state.tasks) // 16)
     counts = {
         "objects": len(state.objects),
         "names": len(state.names),
@@ -64,6 +60,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
         "waiting": len(state.pending),
         "logs": len(state.logs),
+        "defects": state.defects.total,
     }
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
@@ -86,6 +83,7 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
     if not isinstance(other, Task) or other.recipe is None:
         raise NoSuchTaskError("the node no longer stores the recipe of this task")
     recipe, groups = other.recipe, step.state.groups
+    step.spend((len(recipe.inputs) + len(recipe.outputs)) // 4)
     step.answer(
         task,
         seq,
@@ -101,6 +99,6 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
             outputs=tuple(given.row() for given in recipe.outputs),
             arguments=recipe.arguments,
             executable=recipe.executable.fingerprint,
-            repeatable=not_repeatable(recipe, step.now),
+            repeatable=shortened(not_repeatable(recipe, step.now)),
         ),
     )

@@ -12,7 +12,7 @@ from dios.core import lifetimes
 from dios.core.calls import access, computed_objects, io_steps
 from dios.core.model.accounts import charge_all, require_all, require_bytes
 from dios.core.model.io_requests import abort, associate, give_back, holds
-from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference
+from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference, files_of
 from dios.core.model.type_rules import is_blob
 from dios.core.step import Step
 from dios.errors import InvalidError, LimitError, TooLargeError
@@ -62,7 +62,7 @@ def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrit
     if call.offset + length > limits.BLOB_BYTES_MAX:
         raise TooLargeError(f"the object would be larger than {limits.BLOB_BYTES_MAX} bytes")
     if target.buffering is Buffering.RAW and call.iov in {AcquireIov.CREATE, AcquireIov.REUSE}:
-        io_steps.require_growth(target, call.offset + length)
+        io_steps.require_growth(target, max(target.size, call.offset + length))
     buffer = _admitted(step, reference, Mode.WRITE, call)
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     buffer.offset = call.offset
@@ -116,6 +116,8 @@ def _require_room(
     if len(task.buffers) >= limits.BUFFERS_PER_TASK_MAX:
         raise LimitError(f"the task already has {limits.BUFFERS_PER_TASK_MAX} buffers; release some")
     require_all((task.account, *target.sharing), Resource.REQUESTS, 1)
+    if mode is Mode.READ:
+        task.account.require(Resource.DESCRIPTORS, files_of(target.size, volatile=target.volatile))
     if mode is Mode.WRITE and call.iov is AcquireIov.CREATE and target.buffering is not Buffering.RAW:
         require_bytes((task.account,), _length_to_write(target, call), volatile=True)
 
@@ -150,7 +152,7 @@ def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite)
     buffer = io_steps.buffer_to_commit(step, reference, call.buffer, call.iov, Mode.WRITE)
     length = io_steps.commit_length(step, reference, buffer, call.size)
     replace = bool(flags & Flag.REPLACE)
-    _require_growth(reference, buffer, call.iov, length, replace=replace)
+    _require_growth(step, reference, buffer, call.iov, length, replace=replace)
     if call.iov is CommitIov.USE:
         valid = io_steps.settle_request(step, buffer)
         if valid:
@@ -161,21 +163,22 @@ def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite)
 
 
 def _require_growth(
-    reference: Reference, buffer: Buffer, iov: CommitIov, length: int, *, replace: bool
+    step: Step, reference: Reference, buffer: Buffer, iov: CommitIov, length: int, *, replace: bool
 ) -> None:
     """Require room in the object's accounts for its size after this commit."""
     target = reference.object
     if iov is CommitIov.USE:
         end = buffer.offset + length
     else:
-        bare = _bare_request(reference)
+        bare = _bare_request(step, reference)
         end = (0 if bare is None else bare.offset) + length
         replace = False
     io_steps.require_growth(target, end if replace else max(target.size, end))
 
 
-def _bare_request(reference: Reference) -> Buffer | None:
+def _bare_request(step: Step, reference: Reference) -> Buffer | None:
     """Return the reference's own request without bytes, which a MOVE or BORROW completes, or None."""
+    step.spend(len(reference.buffers) // 32)
     for other in reference.buffers.values():
         if other.bare and other.active and other.mode is Mode.WRITE:
             return other
@@ -190,7 +193,7 @@ def _commit_to_other_object(
     The commit is valid if the buffer's original request is valid. If this reference acquired a request with
     IOV_NONE, that request must be valid as well (B.1.8).
     """
-    bare = _bare_request(reference)
+    bare = _bare_request(step, reference)
     if buffer.mode is Mode.READ:
         valid = io_steps.settle_request(step, buffer)
     else:

@@ -100,8 +100,10 @@ def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, buffer.length, reuse=reuse))
 
 
-def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite) -> None:
-    """Answer with a buffer to fill."""
+def answer_write(
+    step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, *, committed: bool = False
+) -> None:
+    """Answer with a buffer to fill; ``committed`` if the call has also committed the request before."""
     target = buffer.object
     task = buffer.reference.task
     result = messages.Buffer(buffer.id, 0 if buffer.bare else buffer.length, target.v_r, target.v_w)
@@ -109,7 +111,7 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
         step.answer(task, seq, result)
         return
     if task.home:
-        _answer_remote_write(step, buffer, seq, call, result)
+        _answer_remote_write(step, buffer, seq, call, result, committed=committed)
         return
     taken = call.iov in {AcquireIov.TAKE, AcquireIov.BORROW}
     note_in_vector(step, target, buffer)
@@ -132,12 +134,19 @@ def answer_write(step: Step, buffer: Buffer, seq: int, call: messages.AcquireWri
             or bool(call.flags & Flag.BLANK)
             or not buffer.reference.permissions & Permission.READ,
             reuse=taken or call.iov is AcquireIov.REUSE,
+            committed=committed,
         )
     )
 
 
 def _answer_remote_write(
-    step: Step, buffer: Buffer, seq: int, call: messages.AcquireWrite, result: messages.Buffer
+    step: Step,
+    buffer: Buffer,
+    seq: int,
+    call: messages.AcquireWrite,
+    result: messages.Buffer,
+    *,
+    committed: bool,
 ) -> None:
     """Answer a task of another node, which fills memory of its own node; send the present bytes, if any."""
     task, target = buffer.reference.task, buffer.object
@@ -153,14 +162,18 @@ def _answer_remote_write(
     note_in_vector(step, target, buffer)
     buffer.stand_for(target.version)
     length = min(buffer.length, target.size - buffer.offset)
-    step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, length))
+    step.reply(
+        effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, length, committed=committed)
+    )
 
 
 def require_growth(target: PhysicalObject, size: int) -> None:
     """Require room for a version of ``size`` bytes in every account that counts the object."""
     growth = target.growth(size)
     if growth > 0:
-        require_bytes(target.accounts, growth, volatile=target.volatile)
+        require_bytes(target.accounts, growth, volatile=target.volatile, before=size - growth)
+    if target.moves(size):
+        require_all(target.accounts, Resource.DESCRIPTORS, limits.MEMORY_DESCRIPTORS)
 
 
 def require_movable(buffer: Buffer, reference: Reference, mode: Mode, offset: int) -> None:
@@ -235,18 +248,21 @@ def apply_buffer(
         length=length,
         replace=replace,
     )
-    in_place = buffer.raw and buffer.object is target and not step.payload
-    write_bytes(step, target, source, end if replace else max(target.size, end), raw=in_place)
+    write_bytes(step, target, source, end if replace else max(target.size, end))
 
 
-def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int, *, raw: bool) -> None:
+def write_bytes(step: Step, target: PhysicalObject, source: WriteSource, size: int) -> None:
     """Make the source's bytes part of the object; a durable object is written to the store first."""
+    step.writing = target
     target.rewritten(size)
     step.changed(target)
     durable = target.persistence is Persistence.DURABLE
     if durable:
         step.put(target, source)
-    step.emit(effects.ApplyWrite(target.id, source, raw=raw, durable=durable))
+    else:
+        step.written.add(target.id)
+    step.emit(effects.ApplyWrite(target.id, source, durable=durable))
+    step.writing = None
 
 
 def answer_commit(step: Step, target: PhysicalObject, task: Holder, seq: int, *, valid: bool) -> None:

@@ -5,6 +5,8 @@ The host runs the processes; ``dios.core.calls.run_calls`` handles the run call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import groups, submissions
@@ -15,14 +17,17 @@ from dios.core.model.records import (
     ChildIdentity,
     Holder,
     LocalHolder,
+    Pending,
     PhysicalObject,
     Provenance,
     Reference,
     Reserved,
     Session,
     Task,
+    last_value,
 )
 from dios.core.model.type_states import ConsoleState
+from dios.core.model.work_items import EndingHolder
 from dios.core.remote import notices, requests
 from dios.core.step import Step
 from dios.errors import Code
@@ -30,7 +35,7 @@ from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
+from dios.wire.types import Brand, Cause, Deletion, ObjectType, Permission, Resource, Scope, TaskState
 
 _SELF_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE | Permission.DELETE
 _CONSOLE_RIGHTS = Permission.READ | Permission.WRITE | Permission.DELEGATE
@@ -63,6 +68,8 @@ def enter_task(step: Step, task: LocalHolder) -> None:
     step.state.add_object(task.object)
     step.state.add_object(task.console)
     step.state.tasks[task.id] = task
+    for group in task.memberships:
+        step.state.enter_member(task, group)
 
 
 def default_references(
@@ -168,7 +175,7 @@ def task_ended(step: Step, event: TaskEnded) -> None:
         if task.cause is not Cause.EXITED or event.cause is Cause.EXITED:
             task.exit_code = event.exit_code
             task.signal = event.signal
-    _finish(step, task)
+    _end(step, task)
 
 
 def disconnected(step: Step, event: Disconnected) -> None:
@@ -181,14 +188,14 @@ def disconnected(step: Step, event: Disconnected) -> None:
         task.detail = event.reason
         if event.reason:
             step.audit(task, "disconnect", "denied", task.object.fingerprint, event.reason)
-        _finish(step, task)
+        _end(step, task)
         return
     if event.reason:
         if task.cause is Cause.NONE:
             task.cause, task.detail = Cause.PROTOCOL, event.reason
         step.audit(task, "disconnect", "denied", task.object.fingerprint, event.reason)
         step.emit(effects.Kill(task.id))
-    release_everything(step, task)
+    step.start(EndingHolder(task, ends=False))
 
 
 def end_task_by(step: Step, victim: LocalHolder, by: Holder, why: str) -> None:
@@ -198,37 +205,82 @@ def end_task_by(step: Step, victim: LocalHolder, by: Holder, why: str) -> None:
         victim.cause = Cause.KILLED if victim is not by else Cause.EXITED
         victim.detail = why
     if isinstance(victim, Session):
-        _finish(step, victim)
+        _end(step, victim)
         step.emit(effects.CloseConnection(victim.id, why))
     else:
         step.emit(effects.Kill(victim.id))
 
 
-def release_everything(step: Step, task: Holder) -> None:
-    """Delete every reference of an ending task (B.1.4), and give up its waiting calls."""
-    for row in list(task.pending.values()):
-        step.state.pending.remove(row)
+def end_after_defect(step: Step, victim: LocalHolder, why: str) -> None:
+    """Begin the end of a task or session for which this node could not do its work."""
+    if victim.cause is Cause.NONE:
+        victim.cause, victim.detail = Cause.NODE, why
+    if isinstance(victim, Session):
+        _end(step, victim)
+        step.emit(effects.CloseConnection(victim.id, why))
+    else:
+        step.emit(effects.Kill(victim.id))
+        step.start(EndingHolder(victim, ends=False))
+
+
+def release_some(step: Step, task: Holder) -> bool:
+    """Give up waiting calls, buffers and references of an ending task (B.1.4); return True if none is left.
+
+    Retirements that it asked for come first, because they need its references.
+    """
+    if task.retirements:
+        return False
+    for row in _removed_calls(step, task):
         requests.give_up_all(step, row)
-    for reference in task.table:
-        lifetimes.drop_reference(step, reference)
-    for buffer in list(task.buffers.values()):
-        lifetimes.close_buffer(step, buffer)
-    for remote_buffer in list(task.remote_buffers.values()):
-        lifetimes.close_remote_buffer(step, remote_buffer)
+    if task.pending:
+        return False
+    while task.buffers:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        lifetimes.close_buffer(step, last_value(task.buffers))
+    while task.remote_buffers:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        lifetimes.close_remote_buffer(step, last_value(task.remote_buffers))
+    while task.table:
+        if step.exhausted:
+            return False
+        lifetimes.drop_reference(step, task.table.last())
     # No task can read the events any more, but the records of the children still refer to this record.
     if isinstance(task, LocalHolder):
         task.events.clear()
         task.lost_events = 0
+    return True
 
 
-def _finish(step: Step, task: LocalHolder) -> None:
-    task.state = TaskState.ENDED
+def _removed_calls(step: Step, task: Holder) -> Iterator[Pending]:
+    """Remove a task's waiting calls and yield each, the newest first, as many as fit into the step."""
+    while task.pending and not step.exhausted:
+        row = last_value(task.pending)
+        step.spend(1 + len(row.watched) // 16)
+        step.state.pending.remove(row)
+        yield row
+
+
+def _end(step: Step, task: LocalHolder) -> None:
+    """Begin the end of a task. Its end is seen when all that it held is released."""
+    if task.ended_ns:
+        return
     task.ended_ns = step.now
     step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _audited_detail(task))
-    release_everything(step, task)
+    step.start(EndingHolder(task, ends=True))
+
+
+def finish(step: Step, task: LocalHolder) -> None:
+    """Note that a task has ended and holds nothing any more, and keep its status."""
+    task.state = TaskState.ENDED
     if isinstance(task, Task):
         _return_reservation(task)
         _keep_failed_program(step, task)
+        # These refer to the task: without them its records are freed when the last of them is dropped.
+        task.defaults = ()
     console = task.console
     if isinstance(console.state, ConsoleState):
         console.state.closed = True
@@ -242,11 +294,13 @@ def _finish(step: Step, task: LocalHolder) -> None:
     if not isinstance(task, Task):
         forget_task(step, task)
         return
-    step.state.ended.append(task)
-    if len(step.state.ended) > limits.RECIPES_KEPT:
-        step.state.ended[-1 - limits.RECIPES_KEPT].recipe = None
-    while len(step.state.ended) > limits.ENDED_TASKS_KEPT:
-        forget_task(step, step.state.ended.popleft())
+    principal, job, state = task.principal, task.job, step.state
+    state.recipes.keep(principal, job, task)
+    for other in state.recipes.excess(principal, limits.RECIPES_KEPT, limits.RECIPES_KEPT):
+        other.recipe = None
+    state.ended.keep(principal, job, task)
+    for other in state.ended.excess(principal, limits.ENDED_TASKS_KEPT, limits.ENDED_TASKS_KEPT_MAX):
+        forget_task(step, other)
 
 
 def reserve(task: Task, parent: Holder, reserved: Reserved) -> None:
@@ -280,9 +334,10 @@ def _keep_failed_program(step: Step, task: Task) -> None:
     if succeeded or program.zombie or program.name is not None or too_big or program.home:
         unpin(step, program)
         return
-    step.state.failed_programs.append(program)
-    if len(step.state.failed_programs) > limits.FAILED_PROGRAMS_KEPT:
-        unpin(step, step.state.failed_programs.popleft())
+    kept, most = step.state.failed_programs, limits.FAILED_PROGRAMS_KEPT
+    kept.keep(task.principal, task.job, program)
+    for other in kept.excess(task.principal, most, most):
+        unpin(step, other)
     lifetimes.maybe_collect(step, program)
 
 
@@ -302,11 +357,14 @@ def _notify_parent(step: Step, task: Task) -> None:
 
 
 def end_orphans(step: Step, task: Holder) -> None:
-    """End a task's children unless another task has a reference to them. A session's children live on."""
-    if isinstance(task, Session):
-        return
+    """End a task's children unless another task has a reference to them.
+
+    Of a session's children, on every node, only those end that were not detached from it.
+    """
+    is_session = task.brand is Brand.LEGACY
     for child in list(task.children.values()):
-        if child.alive and len(child.object.references) <= 1:
+        ends = child.ends_with_session if is_session else True
+        if ends and child.alive and len(child.object.references) <= 1:
             end_task_by(step, child, task, "its parent ended and no other task refers to it")
 
 
@@ -320,6 +378,7 @@ def _notify_other_nodes(step: Step, task: Holder) -> None:
 def forget_task(step: Step, task: LocalHolder) -> None:
     """Drop the node's own pin on an ended task; its status goes with the last reference."""
     step.state.tasks.pop(task.id, None)
+    step.state.forget_member(task)
     for target in (task.object, task.console):
         unpin(step, target)
 
@@ -330,6 +389,33 @@ def unpin(step: Step, target: PhysicalObject) -> None:
     lifetimes.maybe_collect(step, target)
 
 
+def shut_down_some(step: Step, task: LocalHolder) -> bool:
+    """Answer a task's waiting calls because the node stops, then end the task; return True if it is done."""
+    for row in _removed_calls(step, task):
+        step.answer(task, row.seq, ended_by_shutdown(row))
+    if task.pending:
+        return False
+    step.spend(1)
+    if isinstance(task, Session):
+        step.emit(effects.CloseConnection(task.id, "the node is shutting down"))
+    elif task.alive:
+        if task.cause is Cause.NONE:
+            task.cause, task.detail = Cause.NODE, "the node was shut down"
+        step.emit(effects.Kill(task.id))
+    return True
+
+
 def refused_for_shutdown() -> messages.Failure:
     """Return the answer to every new call while the node stops."""
-    return messages.Failure(int(Code.EHOSTUNREACH), "the node is shutting down; connect again later")
+    return messages.Failure(
+        int(Code.EHOSTUNREACH), "the node is shutting down, so that nothing was changed; connect again later"
+    )
+
+
+def ended_by_shutdown(row: Pending) -> messages.Failure:
+    """Return the answer to a call that still waits when the node stops."""
+    asked = row.requests and not requests.is_reading(row.call)
+    return messages.Failure(
+        int(Code.EHOSTUNREACH),
+        f"the node is shutting down. {requests.MAYBE if asked else 'Connect again later.'}",
+    )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from dios import limits
 from dios.core.calls import access, groups
@@ -26,8 +27,12 @@ def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
     access.refuse_pure(task)
-    rows = [step.state.account.row(""), *_principals(step, task), *_groups(step, task), *_tasks(step, task)]
-    step.answer(task, seq, messages.LimitRows(tuple(rows[: limits.LIMIT_ROWS_MAX])))
+    found = chain(
+        [step.state.account.row("")], _principals(step, task), _groups(step, task), _tasks(step, task)
+    )
+    rows = tuple(islice(found, limits.LIMIT_ROWS_MAX))
+    step.spend((len(rows) + len(step.state.principals) + len(step.state.tasks)) // 8)
+    step.answer(task, seq, messages.LimitRows(rows))
 
 
 def _principals(step: Step, task: Holder) -> Iterator[messages.LimitRow]:

@@ -6,6 +6,8 @@ has for logs. The node of the task's parent stores a copy. The console of a runn
 
 from __future__ import annotations
 
+from typing import Final
+
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import groups
@@ -18,9 +20,11 @@ from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import LimitError
-from dios.ids import Name, ObjectId, PayloadId, Principal
+from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId
 from dios.wire import dcp
 from dios.wire.types import Deletion, ObjectType, Resource
+
+UNKNOWN_JOB: Final = TaskId(0)
 
 
 def keep_output(step: Step, event: LogLeft) -> None:
@@ -35,7 +39,7 @@ def _store_output(step: Step, task: Task, payload: PayloadId, size: int) -> None
     if home.name is None:
         return
     name, group = log_name(task.name), logs_group(home.name)
-    log = make(step, task.principal, name, group, payload, size)
+    log = make(step, task.principal, task.job, name, group, payload, size)
     if log is None:
         step.audit(task, "log", "denied", task.object.fingerprint, "no room for its output")
         return
@@ -47,9 +51,12 @@ def _store_output(step: Step, task: Task, payload: PayloadId, size: int) -> None
 
 
 def make(
-    step: Step, principal: Principal, name: Name, group: Name, payload: PayloadId, size: int
+    step: Step, principal: Principal, job: TaskId, name: Name, group: Name, payload: PayloadId, size: int
 ) -> PhysicalObject | None:
-    """Create a log object from the event's bytes. Return None if its principal has no room for it."""
+    """Create a log object from the event's bytes. Return None if its principal has no room for it.
+
+    ``job`` is the job that wrote it, or 0 if that is not known.
+    """
     accounts = (step.state.account_of(principal),)
     try:
         require_all(accounts, Resource.OBJECTS, 1)
@@ -71,17 +78,16 @@ def make(
     source = WriteSource(payload=payload, length=size)
     step.put(log, source)
     step.emit(effects.ApplyWrite(log.id, source, durable=True))
-    remember(step.state, log)
-    while len(step.state.logs) > limits.LOGS_KEPT:
-        oldest = step.state.logs.popleft()
-        if not oldest.zombie:
-            lifetimes.destroy(step, oldest)
+    remember(step.state, log, job)
+    for other in step.state.logs.excess(principal, limits.LOGS_KEPT, limits.LOGS_KEPT_MAX):
+        if not other.zombie:
+            lifetimes.destroy(step, other)
     return log
 
 
-def remember(state: State, log: PhysicalObject) -> None:
-    """Append a log to the list from which the oldest logs are destroyed."""
-    state.logs.append(log)
+def remember(state: State, log: PhysicalObject, job: TaskId = UNKNOWN_JOB) -> None:
+    """Append a log to the history from which logs are destroyed; after a restart its job is not known."""
+    state.logs.keep(log.owner, job, log)
 
 
 def is_log(state: State, target: PhysicalObject) -> bool:

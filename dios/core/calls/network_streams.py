@@ -23,6 +23,7 @@ from dios.core.step import Step
 from dios.errors import Code, InvalidError, NotPermittedError
 from dios.ids import ObjectId
 from dios.wire import messages
+from dios.wire.addresses import split_address
 from dios.wire.types import Deletion, ObjectType, Permission, Resource
 
 TYPES: Final = frozenset({ObjectType.UDP_STREAM, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM})
@@ -69,15 +70,13 @@ def require_right(step: Step, task: Holder, call: messages.Create) -> None:
         return
     if step.parts is not None:
         raise InvalidError("cannot create a network stream in a vector: it has to wait. Send it alone.")
-    references = () if step.state.network is None else step.state.network.references.values()
-    if not any(held.task is task and held.permissions & Permission.WRITE for held in references):
+    references = () if step.state.network is None else step.state.network.held_by(task)
+    if not any(held.permissions & Permission.WRITE for held in references):
         raise NotPermittedError(
             f"a {call.object_type.name} requires a reference to the NETWORK object with the right to write; "
             "the node's own user gets it by `node.network()`, and can delegate it as an input"
         )
-    host, colon, port = call.address.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= limits.PORT_MAX):
-        raise InvalidError(f"{call.address!r} is not an address; write HOST:PORT, or [::1]:80 for IPv6")
+    split_address(call.address)
     step.state.pending.require_room(task)
 
 
@@ -105,18 +104,18 @@ def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: Phy
     if not isinstance(target.state, SocketState | AcceptState):
         return False
     step.emit(effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes))
-    step.wait(Pending(task, seq, call, (target,)))
+    step.wait(Pending(task, seq, call, {target: ()}))
     return True
 
 
 def finish(step: Step, row: Pending) -> None:
     """Answer a waiting create if its socket is open or failed."""
-    target = row.watched[0]
+    target = next(iter(row.watched))
     state = target.state
     if not isinstance(state, SocketState | AcceptState) or not (state.opened or target.zombie):
         return
     step.state.pending.remove(row)
-    reference = next(iter(row.task.table.holding(target)), None)
+    reference = next(target.held_by(row.task), None)
     if reference is None or target.zombie:
         failure = state.failure or messages.Failure(
             int(Code.ESTALE), "cannot create the stream: it was deleted before its socket was open"
@@ -132,8 +131,8 @@ def finish(step: Step, row: Pending) -> None:
 
 def drop_cancelled_create(step: Step, row: Pending) -> None:
     """Drop the reference of a create that was cancelled, because its caller will not learn of it."""
-    if isinstance(row.call, messages.Create):
-        for reference in row.task.table.holding(row.watched[0]):
+    if isinstance(row.call, messages.Create) and row.watched:
+        for reference in list(next(iter(row.watched)).held_by(row.task)):
             lifetimes.drop_reference(step, reference)
 
 
@@ -198,6 +197,7 @@ def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> 
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     task.account.require(Resource.OBJECTS, 1)
+    task.account.require(Resource.DESCRIPTORS, limits.SOCKET_DESCRIPTORS)
     require_bytes((task.account,), size, volatile=True)
     number, address = state.arrived.popleft()
     target = PhysicalObject(

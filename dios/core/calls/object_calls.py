@@ -9,7 +9,13 @@ from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import deterministic_name, group_name
-from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Provenance
+from dios.core.model.records import (
+    Holder,
+    LocalHolder,
+    PhysicalObject,
+    Provenance,
+    descriptors_of_object,
+)
 from dios.core.model.type_rules import TypeRules, rules_for_creation
 from dios.core.model.type_states import StreamState, TimerState
 from dios.core.remote import remote_calls
@@ -44,6 +50,8 @@ def create_in(
 ) -> None:
     """Create an object on this node in groups given by name. The caller may be a task of another node."""
     access.flags_of(call.flags, Flag.NONE)
+    with_ring = min(2, len(group_names)) if call.object_type in _WITH_RING else 0
+    step.spend(1 + (1 + len(group_names) + with_ring) // 3)
     rules = rules_for_creation(call.object_type, call.buffering)
     network_streams.require_right(step, task, call)
     if call.name_kind is NameKind.ANONYMOUS:
@@ -52,12 +60,15 @@ def create_in(
     deletion = rules.deletion if call.deletion is None else call.deletion
     if deletion is Deletion.IMMORTAL:
         raise InvalidError("only the node may create immortal objects; choose another deletion mode")
+    if call.object_type is ObjectType.GROUP:
+        groups.require_room(task)
     accounts = (task.account, *step.state.accounts_of_groups(group_names))
     first_bytes = _first_bytes(step, call, rules)
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     require_all(accounts[1:], Resource.REFERENCES, 1)
     require_all(accounts, Resource.OBJECTS, 1)
+    require_all(accounts, Resource.DESCRIPTORS, descriptors_of_object(call.object_type, call.buffering))
     require_bytes(accounts, first_bytes, volatile=call.object_type is not ObjectType.DURABLE_BLOB)
     name = _new_name(step, task, call)
     target = PhysicalObject(
@@ -144,6 +155,8 @@ def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None
     elif target.type is ObjectType.GROUP and groups.is_durable(step.state, target):
         step.put(target)
     if source is not None:
+        if not durable:
+            step.written.add(target.id)
         step.emit(effects.ApplyWrite(target.id, source, durable=durable))
 
 
@@ -159,7 +172,7 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
     step.require_unread(target)
     if flags & Flag.DESTROY:
         access.held(task, call.ref, Permission.DELETE)
-        if not access.may_delete(task, reference):
+        if was_living and not access.may_delete(task, reference):
             raise NotPermittedError(
                 "the task only resolved this group's name; a member or the group's creator must destroy it",
                 fingerprint=target.fingerprint,

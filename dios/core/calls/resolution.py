@@ -6,8 +6,6 @@ get the same empty answer. ``dios.core.remote.remote_lookup`` continues on other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dios.core import lifetimes
 from dios.core.calls import access, network_streams
 from dios.core.model.accounts import require_each
@@ -36,7 +34,8 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
         found = _special(step, task, number)
     else:
         names = tuple(internal_name(name, group) for group in _groups_to_search(task, call.group))
-        found = _reachable(step, task, names)
+        step.spend(len(names) // 16)
+        found = _reachable(step, task, names, call.limit)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
         if further and len(found) < call.limit:
             if step.parts is None and not flags & Flag.NON_BLOCKING:
@@ -55,11 +54,18 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     step.answer(task, seq, messages.References(references, incomplete))
 
 
-def _reachable(step: Step, task: Holder, names: tuple[InternalName, ...]) -> tuple[PhysicalObject, ...]:
+def _reachable(
+    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int
+) -> tuple[PhysicalObject, ...]:
+    """Return at most ``limit`` objects that the task may find: private memory only if it has a reference."""
     every: dict[int, PhysicalObject] = {}
-    for name in names:
-        for target in _within_reach(task, step.state.names.find(name)):
+    for looked, target in enumerate(step.state.names.find_all(names)):
+        if not looked % 16:
+            step.spend(1)
+        if target.type is not ObjectType.PRIVMEM_BLOB or any(target.held_by(task)):
             every[target.id] = target
+            if len(every) >= limit:
+                break
     return tuple(every.values())
 
 
@@ -74,15 +80,6 @@ def _groups_to_search(task: Holder, group_ref: int) -> tuple[Name, ...]:
     reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
     group = reference.object.name if access.is_member(task, reference) else None
     return (group or _NO_GROUP,)
-
-
-def _within_reach(task: Holder, found: tuple[PhysicalObject, ...]) -> Iterator[PhysicalObject]:
-    """Yield the objects that the task may find: private memory only if it has a reference already."""
-    for target in found:
-        if target.type is not ObjectType.PRIVMEM_BLOB or any(
-            reference.task is task for reference in target.references.values()
-        ):
-            yield target
 
 
 def _special(step: Step, task: Holder, number: int) -> tuple[PhysicalObject, ...]:

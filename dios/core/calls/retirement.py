@@ -5,9 +5,11 @@ A task keeps the bytes that it has read or mapped before: no memory is taken out
 
 from __future__ import annotations
 
+from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
-from dios.core.model.records import Holder, Provenance, Reference
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, last_value
+from dios.core.model.work_items import Retirement
 from dios.core.remote import notices
 from dios.core.step import Step
 from dios.wire import messages
@@ -18,46 +20,120 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     """Retire every reference that was delegated from a reference, directly or through other tasks.
 
     With EVERYONE, retire every delegated reference to the object; this needs the right to delete it. The
-    reference itself stays, and so do references that other tasks resolved by name. Answers with the number
-    of retired references.
+    reference itself stays, and so do references that other tasks resolved by name. The call is answered with
+    the number of retired references when all are retired, which may take several steps.
     """
     flags = access.flags_of(call.flags, Flag.EVERYONE)
     reference = access.held(task, call.ref)
-    step.require_unread(reference.object)
-    if flags & Flag.EVERYONE:
+    target = reference.object
+    step.require_unread(target)
+    everyone = bool(flags & Flag.EVERYONE)
+    if everyone:
         access.held(task, call.ref, Permission.DELETE)
-        victims = _all_delegated(reference)
+    is_short = _is_short(target if everyone else reference)
+    row = Pending(task, seq, call, {})
+    if not is_short:
+        step.wait(row)
+    target.retirements += 1
+    task.retirements += 1
+    roots = list(reversed(target.references.values())) if everyone else [reference]
+    item = Retirement(row, roots, everyone=everyone)
+    if is_short:
+        former, step.units_max = step.units_max, limits.STEP_WORK_MAX
+        retire_some(step, item)
+        step.units_max = former
+        step.answer(task, seq, messages.Done(item.count))
     else:
-        victims = descendants(reference)
-    reference.object.retirements += 1
-    for victim in reversed(victims):
-        step.audit(task, "retire", "ok", victim.object.fingerprint, f"of {victim.task.object.fingerprint}")
-        _take_back(step, victim, expired=False)
-    step.answer(task, seq, messages.Done(len(victims)))
+        step.start(item)
 
 
-def descendants(reference: Reference) -> list[Reference]:
-    """Return the references delegated from a reference, directly or indirectly, each after its origin."""
-    found = list(reference.descendants.values())
-    for other in found:
-        found.extend(other.descendants.values())
-    return found
+def _is_short(above: Reference | PhysicalObject) -> bool:
+    """Return True if the references below a reference, or those to an object, can be retired in this step."""
+    room = limits.STEP_UNITS // 2
+    if isinstance(above, PhysicalObject) and len(above.references) > room:
+        return False
+    found = list(above.references.values()) if isinstance(above, PhysicalObject) else [above]
+    for reference in found:
+        room -= 2 + len(reference.buffers)
+        if room < len(reference.descendants):
+            return False
+        found.extend(reference.descendants.values())
+    return True
 
 
-def _all_delegated(reference: Reference) -> list[Reference]:
-    """Return the delegated references to an object and those derived from them, except the caller's."""
-    found: dict[int, Reference] = {}
-    for other in reference.object.references.values():
-        if other.provenance is Provenance.DELEGATED and other.id not in found:
-            found.update({derived.id: derived for derived in (other, *descendants(other))})
-    return [other for other in found.values() if other.task is not reference.task]
+def retire_some(step: Step, item: Retirement) -> bool:
+    """Retire references of a retirement; return True after the last one, when its call is answered.
+
+    Each reference goes after those that are derived from it.
+    """
+    while item.roots:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        root = item.roots[-1]
+        root.retiring = True
+        if not _retire_below(step, item, root):
+            return False
+        root.retiring = False
+        item.roots.pop()
+        if root.dropped:
+            root.disown()
+        elif item.everyone and root.provenance is Provenance.DELEGATED and root.task is not item.row.task:
+            _retire_one(step, item, root)
+    row = item.row
+    row.task.retirements -= 1
+    if step.state.pending.has(row):
+        step.state.pending.remove(row)
+        step.answer(row.task, row.seq, messages.Done(item.count))
+    return True
 
 
-def expire(step: Step) -> None:
-    """Retire every expired reference. A reference derived from it never expires later."""
-    for reference in step.state.expiries.due(step.now):
-        step.audit(reference.task, "expire", "ok", reference.object.fingerprint)
-        _take_back(step, reference, expired=True)
+def _retire_below(step: Step, item: Retirement, root: Reference) -> bool:
+    """Retire the references derived from one reference; return False if some are left for further steps."""
+    is_root_included = not item.everyone or root.provenance is Provenance.DELEGATED
+    place = item.place or root
+    if place.is_cut_out:
+        place = root  # its task has ended since the last step
+    while is_root_included and (place is not root or root.descendants):
+        if step.exhausted:
+            item.place = place
+            return False
+        step.spend(1)
+        if place.descendants:
+            place = last_value(place.descendants)
+            continue
+        above = place.origin or root
+        beyond = above.origin or root
+        if place.dropped:
+            place.disown()
+        elif item.everyone and place.task is item.row.task:
+            place.move_beside(root)
+        else:
+            _retire_one(step, item, place)
+        place = beyond if above.is_cut_out else above
+    item.place = None
+    return True
+
+
+def _retire_one(step: Step, item: Retirement, victim: Reference) -> None:
+    holder = victim.task.object.fingerprint
+    step.audit(item.row.task, "retire", "ok", victim.object.fingerprint, f"of {holder}")
+    _take_back(step, victim, expired=False)
+    item.count += 1
+
+
+def expire(step: Step, units: int) -> None:
+    """Retire expired references, until this step has done ``units`` of work; the next steps retire the rest.
+
+    A reference derived from another one never expires later.
+    """
+    while step.units < units and (reference := step.state.expiries.due(step.now)) is not None:
+        try:
+            step.audit(reference.task, "expire", "ok", reference.object.fingerprint)
+            _take_back(step, reference, expired=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported and ends the holder
+            step.note_defect(reference.task, error)
+            return  # the reference is still due
 
 
 def _take_back(step: Step, reference: Reference, *, expired: bool) -> None:

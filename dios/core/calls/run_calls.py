@@ -8,7 +8,7 @@ references.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from dios.core.model.records import (
 )
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import remote_calls, remote_run
+from dios.core.remote.continuations import StartAnswer
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import (
@@ -35,7 +36,7 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.wire import messages
+from dios.wire import dcp, messages
 from dios.wire.types import Flag, Permission
 
 NO_SCHEDULER: Final = (
@@ -89,11 +90,9 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """Put a run in the submission queue. A wrong run is refused at once."""
     table = step.state.queue
     if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-        table.tidy(step.state.pending)
-        if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-            raise LimitError(
-                f"cannot submit the run: {limits.SUBMISSIONS_MAX} runs wait on this node; try again later"
-            )
+        raise LimitError(
+            f"cannot submit the run: {limits.SUBMISSIONS_MAX} runs wait on this node; try again later"
+        )
     run_orders.ordered(step, task, call)
     chosen = lifecycle.fresh_identity(step, access.local(task))
     submissions.wait(step, task, seq, call, chosen)
@@ -107,7 +106,8 @@ def start(
     ``chosen`` is the child's identity, if the scheduler has placed it. If its node has no room for it, the
     run is not refused: this raises WouldBlockError, or the run waits in the submission queue again.
     """
-    flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL)
+    flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL | Flag.WITH_SESSION)
+    step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
     peer = _place(step, call, flags)
     order = run_orders.repeated(step, task, call) if call.like else run_orders.ordered(step, task, call)
     if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
@@ -126,13 +126,14 @@ def start(
             raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
     child = starting.begin(step, task, order, admission.admit(step, task, order), chosen)
+    child.ends_with_session = bool(flags & Flag.WITH_SESSION)
     starting.welcome_child(step, child, order, ends)
     reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(task, "run", "ok", child.object.fingerprint, f"{order.recipe.brand.name} {order.label}")
     if flags & Flag.NON_BLOCKING:
         step.answer(task, seq, messages.Created(child.name, reference.public()))
     else:
-        step.wait(Pending(task, seq, call, (child.object,)))
+        step.wait(Pending(task, seq, call, {child.object: ()}))
 
 
 def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
@@ -147,13 +148,23 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     candidates = [
         cluster.expected_load(member)
         for member in cluster.membership.alive()
-        if cluster.peer(member.node).connected
+        if cluster.peer(member.node).reachable
     ]
     own = cluster.membership.own
     busy = sum(1 for _ in step.state.living_tasks())
     own = replace(own, load=replace(own.load, tasks=busy))
     chosen = cluster.placement.choose(candidates, own, call.limits)
     return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)
+
+
+def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
+    """Answer a run call after the request to start its child on another node, or place the run again."""
+    row = remote_run.answer_started(step, then, answer)
+    if row is not None:
+        try:
+            start(step, row.task, row.seq, cast("messages.Run", row.call))
+        except DiosError as error:
+            step.refuse(row.task, row.seq, error)
 
 
 def _uses_remote_objects(order: run_orders.Order) -> bool:
@@ -193,5 +204,11 @@ def start_submission(step: Step, queued: QueuedRun, call: messages.Run) -> None:
         start(step, task, seq, call, queued.chosen)
     except WouldBlockError:
         submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
+    except UnreachableError as error:
+        # Nothing was started. If the scheduler chose the node, it will choose another one.
+        if call.host == queued.call.host:
+            step.refuse(task, seq, error)
+        else:
+            submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
     except DiosError as error:
         step.refuse(task, seq, error)

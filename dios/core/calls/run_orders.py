@@ -64,8 +64,16 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         brand,
         call.limits,
         call.work,
+        checked_template(call, brand),
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
+
+
+def checked_template(call: messages.Run, brand: Brand) -> str:
+    """Return the template of a run call, empty for none. Raise InvalidError if its brand cannot have one."""
+    if call.template and brand is not Brand.PURE:
+        raise InvalidError("only a pure task can be started from a template; leave the template out")
+    return call.template
 
 
 def executable(task: Holder, ref_id: int) -> Reference:
@@ -117,7 +125,14 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
             "cannot repeat the task: this needs every right on it. Look up its name.",
             fingerprint=reference.object.fingerprint,
         )
-    if call.groups or call.outputs or call.arguments or call.limits != Limits() or call.work != Work():
+    if (
+        call.groups
+        or call.outputs
+        or call.arguments
+        or call.limits != Limits()
+        or call.work != Work()
+        or call.template
+    ):
         raise InvalidError(
             "a repeated task keeps its groups, outputs, arguments, limits and work; leave them out"
         )

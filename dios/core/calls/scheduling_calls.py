@@ -40,7 +40,7 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     if peer is not None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
-    step.state.queue.tidy(step.state.pending)
+    step.state.queue.tidy(step.state.pending.has)
     version = step.state.queue.version
     refused: list[tuple[int, str]] = []
     for victim in call.preempted:
@@ -91,11 +91,11 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
     if cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     table = step.state.queue
-    table.renew(step.now, call.wait_ms, attend=call.attend, own=call.own)
+    table.renew(step.now, call.wait_ms, task.id, attend=call.attend, own=call.own)
     if table.version > call.since or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
         return
-    row = Pending(task, seq, call, (), step.now + call.wait_ms * _MS)
+    row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
     step.wait(row)
     table.waiters[row.key] = row
 
@@ -117,8 +117,9 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
     table = state.queue
     cluster = step.require_cluster()
-    table.tidy(state.pending)
+    table.tidy(state.pending.has)
     newer = table.version > call.since
+    step.spend(limits.STEP_UNITS // 2 if newer else 1)
     waiting = _submissions(step) if newer else []
     tasks = [submissions.occupant(task, step.now) for task in state.living_tasks() if newer]
     return messages.QueueRows(
@@ -185,14 +186,14 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
             else ""
         )
         raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
-    table.tidy(step.state.pending)
+    table.tidy(step.state.pending.has)
     waiting = sum(len(question.asked.question) for question in table.questions.values())
     if (
         len(table.questions) >= limits.SCHEDULER_QUESTIONS_MAX
         or waiting + len(call.question) > limits.SCHEDULER_QUESTIONS_BYTES_MAX
     ):
         raise LimitError("too many questions wait for the scheduler; try again later")
-    row = Pending(task, seq, call, (), step.now + limits.SCHEDULER_TIMEOUT_MS * _MS)
+    row = Pending(task, seq, call, {}, step.now + limits.SCHEDULER_TIMEOUT_MS * _MS)
     step.wait(row)
     number = table.next_question
     table.next_question += 1
@@ -215,7 +216,7 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
         forwarding.pass_on(step, task, seq, call, peer)
         return
     table = step.state.queue
-    table.tidy(step.state.pending)
+    table.tidy(step.state.pending.has)
     question = table.questions.get(call.number)
     if question is None:
         raise NoSuchTaskError("the question has no caller any more: it was cancelled, or its time is over")

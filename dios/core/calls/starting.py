@@ -63,7 +63,18 @@ def begin(
     child.member_accounts = step.state.accounts_of_groups(recipe.groups)
     lifecycle.reserve(child, parent, reserved)
     bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
-    step.emit(effects.Spawn(child.id, recipe.brand, order.label, recipe.executable.id, bounds))
+    step.emit(
+        effects.Spawn(
+            child.id,
+            recipe.brand,
+            order.label,
+            recipe.executable.id,
+            bounds,
+            child.principal,
+            child.job,
+            recipe.template,
+        )
+    )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)
     child.defaults = (own, console, *member_refs)
     submissions.changed(step)
@@ -136,12 +147,12 @@ def welcome(
 
 def finish_run(step: Step, row: Pending) -> bool:
     """Answer a waiting run if its child runs or failed to start. Return False if it still waits."""
-    target = row.watched[0]
+    target = next(iter(row.watched))
     child = step.state.tasks.get(TaskId(target.id))
     if child is None or child.state is TaskState.STARTING:
         return False
     step.state.pending.remove(row)
-    reference = next(iter(row.task.table.holding(target)), None)
+    reference = next(target.held_by(row.task), None)
     if reference is None:
         step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted meanwhile"))
     elif child.state is TaskState.ENDED and child.pid == 0:

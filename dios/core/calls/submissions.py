@@ -5,6 +5,8 @@ The calls of the scheduler are in ``dios.core.calls.scheduling_calls``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,7 +30,7 @@ def changed(step: Step) -> None:
     queue = step.state.queue
     queue.version += 1
     if queue.waiters:
-        step.wake.update(queue.waiters)
+        step.woken.update(queue.waiters)
 
 
 def wait(
@@ -44,14 +46,14 @@ def wait(
 
 def wait_on(step: Step, queued: QueuedRun) -> None:
     """Give a submission another lease, because the node still has a scheduler."""
-    step.state.pending.remove(queued.row)
-    queued.row = _row(step, queued.row.task, queued.row.seq, queued.call)
+    former, queued.row = queued.row, _row(step, queued.row.task, queued.row.seq, queued.call)
+    step.state.pending.remove(former)
     step.wait(queued.row)
 
 
 def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
     lease = max(step.state.queue.attended_until, step.now + limits.QUEUE_LEASE_MS * _MS)
-    return Pending(task, seq, call, (), lease)
+    return Pending(task, seq, call, {}, lease)
 
 
 def require_fit(step: Step, work: messages.Work) -> None:
@@ -70,9 +72,21 @@ def require_fit(step: Step, work: messages.Work) -> None:
         )
 
 
-def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, ...]:
-    """Return the waiting runs of a principal, as `dios ps` shows them."""
-    return tuple(
+def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:
+    """Return the tasks and the waiting runs of a principal, as `dios ps` shows them; at most a bound."""
+    state = step.state
+    rows = [
+        task.row(state.place)
+        for task in state.tasks.values()
+        if task.principal == principal and isinstance(task, Task)
+    ]
+    rows += islice(_waiting_rows(state, principal), limits.TASK_ROWS_MAX)
+    step.spend((len(state.tasks) + len(rows)) // 16)
+    return tuple(rows[: limits.TASK_ROWS_MAX])
+
+
+def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRow]:
+    return (
         messages.TaskRow(
             None,
             queued.fingerprint,
@@ -90,8 +104,7 @@ def waiting_rows(state: State, principal: Principal) -> tuple[messages.TaskRow, 
             queued.row.task.object.fingerprint,
             state.place,
         )
-        for queued in state.queue.waiting.values()
-        if queued.row.task.principal == principal and state.pending.has(queued.row)
+        for queued in state.queue.waiting_of(principal)
     )
 
 

@@ -14,6 +14,7 @@ from dios.core.calls import access
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
 from dios.core.model.state import State
+from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import InvalidError
 from dios.wire import messages
@@ -47,19 +48,20 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
     if table is None:
         raise InvalidError(f"no table is called {call.table[:40]!r}; choose one of {', '.join(names)}")
     rows = tuple(islice(table.rows(step.state, call.start), TABLE_ROWS_MAX + 1))
+    step.spend(len(rows) // 4)
     more = len(rows) > TABLE_ROWS_MAX
     rows = rows[:TABLE_ROWS_MAX]
     following = call.start + TABLE_ROWS_MAX if more else 0
     step.answer(task, seq, messages.TableRows(call.table, table.columns, rows, following, names))
 
 
-def _nested(groups: Iterable[tuple[int, Callable[[], Iterable[Row]]]], start: int) -> Iterator[Row]:
+def _nested(groups: Iterable[tuple[int, Callable[[int], Iterable[Row]]]], start: int) -> Iterator[Row]:
     """Yield the rows of several parts from an index on; skip earlier parts by their length."""
     for length, rows in groups:
         if start >= length:
             start -= length
             continue
-        yield from islice(rows(), start, None)
+        yield from rows(start)
         start = 0
 
 
@@ -135,8 +137,8 @@ def _tasks(state: State, start: int) -> Iterator[Row]:
 
 
 def _references(state: State, start: int) -> Iterator[Row]:
-    def of(task: Holder) -> Callable[[], Iterable[Row]]:
-        return lambda: (
+    def of(task: Holder) -> Callable[[int], Iterable[Row]]:
+        return lambda first: (
             (
                 task.object.fingerprint,
                 one.object.fingerprint,
@@ -148,7 +150,7 @@ def _references(state: State, start: int) -> Iterator[Row]:
                 len(one.buffers),
                 len(one.descendants),
             )
-            for one in task.table
+            for one in islice(task.table, first, None)
         )
 
     return _nested(((len(task.table), of(task)) for task in state.everybody()), start)
@@ -170,21 +172,22 @@ def _waiting(state: State, start: int) -> Iterator[Row]:
 
 
 def _requests(state: State, start: int) -> Iterator[Row]:
-    peers = [] if state.cluster is None else list(state.cluster.peers.values())
-    every = (
-        (
-            peer.node,
-            one.number,
-            type(one.body).__name__,
-            type(one.then).__name__ if one.then is not None else "",
-            one.repeats,
-            one.silent_since,
-            one.repeat_at,
+    def of(peer: Peer) -> Callable[[int], Iterable[Row]]:
+        return lambda first: (
+            (
+                peer.node,
+                one.number,
+                type(one.body).__name__,
+                type(one.then).__name__ if one.then is not None else "",
+                one.repeats,
+                one.silent_since,
+                one.repeat_at,
+            )
+            for one in islice(peer.asked.values(), first, None)
         )
-        for peer in peers
-        for one in peer.asked.values()
-    )
-    return islice(every, start, None)
+
+    peers = [] if state.cluster is None else list(state.cluster.peers.values())
+    return _nested(((len(peer.asked), of(peer)) for peer in peers), start)
 
 
 def _peers(state: State, start: int) -> Iterator[Row]:

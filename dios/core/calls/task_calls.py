@@ -5,9 +5,9 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, network_streams
-from dios.core.model.records import Holder, LocalHolder, Pending, Reference, Session
+from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session
 from dios.core.model.type_states import SocketState, StreamState, TimerState
-from dios.core.remote import cached_replies, remote_calls
+from dios.core.remote import cached_replies, remote_calls, requests
 from dios.core.step import Step
 from dios.errors import Busy, ClosedError, Code, InvalidError
 from dios.ids import TaskId
@@ -78,6 +78,7 @@ def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     """dios_select: answer with the first reference ready for I/O; wait for one until the timeout."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
     right = Permission.READ if call.mode is Mode.READ else Permission.WRITE
+    step.spend(len(call.refs) // 8)
     references = [access.held(task, ref_id, right) for ref_id in call.refs]
     index = _first_ready(step, task, references, call.mode)
     if index < 0 and any(reference.object.home for reference in references):
@@ -97,11 +98,10 @@ def _select_remote(
 ) -> None:
     """Ask the nodes of remote objects, and watch the objects of this node."""
     may_wait = not (call.flags & Flag.NON_BLOCKING or call.timeout_ns == 0)
-    here = [reference for reference in references if not reference.object.home]
     if may_wait:
-        row = _select_row(step, task, seq, call, here, _limit(step, call))
+        row = _select_row(step, task, seq, call, references, _limit(step, call))
     else:
-        row = Pending(task, seq, call, ())
+        row = Pending(task, seq, call, {})
     step.wait(row)
     remote_calls.ask_ready(step, row, call)
 
@@ -120,8 +120,13 @@ def _select_row(
     references: list[Reference],
     limit: int | None,
 ) -> Pending:
-    watched = tuple(dict.fromkeys(reference.object for reference in references))
-    return Pending(task, seq, call, watched, _deadline(step, references, limit), limit)
+    places: dict[PhysicalObject, list[int]] = {}
+    here = [reference for reference in references if not reference.object.home]
+    for place, reference in enumerate(references):
+        if not reference.object.home:
+            places.setdefault(reference.object, []).append(place)
+    watched = {target: tuple(found) for target, found in places.items()}
+    return Pending(task, seq, call, watched, _deadline(step, here, limit), limit)
 
 
 def _deadline(step: Step, references: list[Reference], limit: int | None) -> int | None:
@@ -144,27 +149,33 @@ def _first_ready(step: Step, task: Holder, references: list[Reference], mode: Mo
     return -1
 
 
-def retry_select(step: Step, row: Pending) -> bool:
-    """Try a waiting select again. Return True if it was answered."""
+def retry_select(step: Step, row: Pending, changed: PhysicalObject | None) -> None:
+    """Try a waiting select again, with all of its references or only those to an object that has changed."""
     call = row.call
     if not isinstance(call, messages.Select):
-        return False
+        return
     task = row.task
-    if any(ref_id not in task.table for ref_id in call.refs):
-        step.state.pending.remove(row)
-        step.refuse(task, row.seq, InvalidError("a selected reference was deleted while the call waited"))
-        return True
-    references = [task.table.get(ref_id) for ref_id in call.refs]
-    index = _first_ready(step, task, references, call.mode)
+    places = range(len(call.refs)) if changed is None else row.watched[changed]
+    step.spend(len(places) // 16)
+    references: list[Reference] = []
+    for place in places:
+        reference = task.table.find(call.refs[place])
+        if reference is None:
+            step.state.pending.remove(row)
+            remote_calls.abandon(step, row)
+            step.refuse(task, row.seq, InvalidError("a selected reference was deleted while the call waited"))
+            return
+        references.append(reference)
+    ready = _first_ready(step, task, references, call.mode)
+    index = -1 if ready < 0 else places[ready]
     late = row.limit is not None and step.now >= row.limit
     if index < 0 and not late:
-        if row.deadline is not None and step.now >= row.deadline:
+        if changed is None and row.deadline is not None and step.now >= row.deadline:
             step.state.pending.postpone(row, _deadline(step, references, row.limit))
-        return False
+        return
     step.state.pending.remove(row)
     remote_calls.abandon(step, row)
     step.answer(task, row.seq, messages.Selected(index))
-    return True
 
 
 # -- streams ----------------------------------------------------------------------------------------
@@ -193,11 +204,19 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
 
 # -- cancellation -------------------------------------------------------------------------------------
 def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
-    """Cancel a waiting call. It answers ECANCELED, unless it was answered before."""
+    """Cancel a waiting call. It answers ECANCELED, unless it was answered before.
+
+    A change that other nodes may have made answers EHOSTUNREACH instead.
+    """
     row = task.pending.get(call.seq)
     if row is not None:
+        failure = messages.Failure(int(Code.ECANCELED), "cancelled by the caller")
+        if row.requests and not requests.is_reading(row.call):
+            failure = messages.Failure(
+                int(Code.EHOSTUNREACH), f"cancelled before the answer of another node came. {requests.MAYBE}"
+            )
         step.state.pending.remove(row)
         remote_calls.abandon(step, row)
         network_streams.drop_cancelled_create(step, row)
-        step.answer(task, call.seq, messages.Failure(int(Code.ECANCELED), "cancelled by the caller"))
+        step.answer(task, call.seq, failure)
     step.answer(task, seq, messages.Done(0 if row is None else 1))

@@ -11,10 +11,13 @@ The protocol that sends and receives statements is in ``dios.core.membership.swi
   that is suspect here too, and was not heard since, is dead. So neither a healed partition nor a liar can
   make a living node dead.
 - A node that hears something worse or newer about itself than it ever stated replies with something newer.
+- Counters that only others state rise by at most GOSSIP_VERSION_JUMP_MAX at a time. A node's own are taken as
+  they are: it may have had to deny many false statements.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct, field
@@ -67,6 +70,11 @@ class TableChanges(Struct):
     denied: bool = False  # a statement about this node itself was wrong
 
 
+def next_count(count: int) -> int:
+    """Return the number after ``count``. The last one repeats, because no node may state a higher one."""
+    return min(count + 1, limits.COUNTER_MAX)
+
+
 def _is_implausible(row: MemberRow, incarnation: int, version: int) -> bool:
     return (
         row.incarnation - incarnation > limits.GOSSIP_VERSION_JUMP_MAX
@@ -82,7 +90,7 @@ class MemberTable:
     def __init__(self, own: MemberRow, forgotten: tuple[NodeId, ...]) -> None:
         self.own = own
         self.rows: Final[dict[NodeId, MemberRow]] = {}
-        self.forgotten: Final[dict[NodeId, None]] = dict.fromkeys(forgotten[: limits.NODES_FORGOTTEN_MAX])
+        self.forgotten: dict[NodeId, None] = dict.fromkeys(forgotten)
         self.spreading: Final = Dissemination()
         self.grace_ns = 0  # no node is declared dead before this moment
         self._standings: Final[dict[NodeId, MemberRecord]] = {}
@@ -106,7 +114,8 @@ class MemberTable:
             return
         held = self.rows.get(row.node)
         if held is None:
-            if not _is_implausible(row, 0, 0) and self._make_room(row):
+            plausible = first_hand or not _is_implausible(row, 0, 0)
+            if plausible and self._make_room(row, first_hand=first_hand):
                 self._standings[row.node] = MemberRecord(proven=row.epoch if first_hand else -1)
                 self._store(now, row, found)
             return
@@ -119,27 +128,27 @@ class MemberTable:
             self._same_epoch(now, held, row, found, first_hand=first_hand)
             return
         believed = row.epoch > held.epoch and not (standing.connected and held.status is NodeStatus.ALIVE)
-        if (first_hand or believed) and not _is_implausible(row, 0, 0):
+        if first_hand or (believed and not _is_implausible(row, 0, 0)):
             self._store(now, row, found)
 
     def _same_epoch(
         self, now: int, held: MemberRow, row: MemberRow, found: TableChanges, *, first_hand: bool
     ) -> None:
-        if _is_implausible(row, held.incarnation, held.version):
+        if not first_hand and _is_implausible(row, held.incarnation, held.version):
             return
         new = held
         if row.version > held.version or (first_hand and row.version == held.version):
             new = replace(row, incarnation=held.incarnation, status=held.status)
         doubted = False
         if (row.incarnation, row.status) > (held.incarnation, held.status):
-            doubted = row.status is NodeStatus.DEAD and not self._is_believed(now, held)
+            doubted = row.status in _GONE and not first_hand and not self._is_believed(now, held)
             status = NodeStatus.SUSPECT if doubted else row.status
             new = replace(new, incarnation=row.incarnation, status=status)
         if new != held:
             self._store(now, new, found, soon=doubted)
 
     def _is_believed(self, now: int, held: MemberRow) -> bool:
-        """Return True if another node's statement that this node is dead is believed."""
+        """Return True if another node's statement that this node is dead or has left is believed."""
         if held.status is not NodeStatus.SUSPECT:
             return held.status in _GONE
         standing = self._standings[held.node]
@@ -153,29 +162,35 @@ class MemberTable:
         if row.epoch != own.epoch:
             found.denied = found.denied or row.epoch > own.epoch
             return
-        if _is_implausible(row, own.incarnation, own.version):
-            found.denied = True
-            return
+        # A liar may have raised the counters elsewhere in several statements: follow them in as many.
+        most = limits.GOSSIP_VERSION_JUMP_MAX
         new = own
         if (row.incarnation, row.status) > (own.incarnation, own.status):
-            new = replace(new, incarnation=row.incarnation + 1)
+            incarnation = min(row.incarnation, own.incarnation + most)
+            new = replace(new, incarnation=next_count(incarnation))
         if row.version > own.version:
-            new = replace(new, version=row.version + 1)
+            new = replace(new, version=next_count(min(row.version, own.version + most)))
         if new != own:
             self.own = new
             found.denied = True
             found.urgent.append(own.node)
 
-    def _make_room(self, row: MemberRow) -> bool:
+    def _make_room(self, row: MemberRow, *, first_hand: bool) -> bool:
         """Return True if there is room for a row.
 
-        In a full table a new row replaces a dead or left node, unless it is such a row itself.
+        In a full table a new row replaces a dead or left node, unless it is such a row itself. A node that is
+        connected also replaces a node that was never heard of except by others, who may have made it up; and
+        it alone replaces a dead node that was met.
         """
         if len(self.rows) + 1 < limits.NODES_MAX:
             return True
         if row.status in _GONE:
             return False
-        over = next((node for node, other in self.rows.items() if other.status in _GONE), None)
+        hearsay = [node for node in self.rows if self._standings[node].proven < 0]
+        over = next((node for node in hearsay if self.rows[node].status in _GONE), None)
+        if over is None and first_hand:
+            gone = (node for node, other in self.rows.items() if other.status in _GONE)
+            over = next(gone, next(iter(hearsay), None))
         if over is None:
             return False
         self._remove(over)
@@ -257,11 +272,11 @@ class MemberTable:
             standing = self._standings[node]
             standing.until_ns = max(standing.until_ns, until)
 
-    def forget(self, node: NodeId, found: TableChanges) -> None:
-        """Remove the node for good, and ignore later statements about it."""
-        if node in self.forgotten or len(self.forgotten) >= limits.NODES_FORGOTTEN_MAX:
-            return
-        self._remove(node)
-        self.forgotten[node] = None
-        self.spreading.add(node, len(self.rows))
-        found.forgotten.append(node)
+    def remove(self, nodes: Iterable[NodeId], found: TableChanges) -> None:
+        """Drop exactly these nodes for good, and ignore rows about them."""
+        wanted = dict.fromkeys(nodes)
+        for node in wanted:
+            if node not in self.forgotten:
+                self._remove(node)
+                found.forgotten.append(node)
+        self.forgotten = wanted

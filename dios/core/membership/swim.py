@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.membership.member_table import Change, MemberTable, TableChanges
+from dios.core.membership.member_table import Change, MemberTable, TableChanges, next_count
 from dios.core.membership.probes import Probe, Probes
 from dios.ids import NodeId
 from dios.wire import gossip
@@ -161,8 +161,6 @@ class Membership:
         if message.row.node == sender:
             self._table.merge(now, message.row, found, first_hand=True)
         self.heard(now, sender)
-        for node in message.forgotten:
-            self._table.forget(node, found)
         for row in message.updates:
             self._table.merge(now, row, found, first_hand=False)
         self._answer(now, sender, message, decision)
@@ -174,14 +172,14 @@ class Membership:
         """Set the own load; it travels with the messages that are sent anyway."""
         decision, found = self._begin(now)
         if load != self.own.load:
-            self._table.own = replace(self.own, load=load, version=self.own.version + 1)
+            self._table.own = replace(self.own, load=load, version=next_count(self.own.version))
         return self._end(now, decision, found)
 
     def drain(self, now: int, *, on: bool) -> Decision:
         """Start or end draining, during which this node gets no new tasks; announce it to all nodes."""
         decision, found = self._begin(now)
         if on != self.own.draining:
-            self._table.own = replace(self.own, draining=on, version=self.own.version + 1)
+            self._table.own = replace(self.own, draining=on, version=next_count(self.own.version))
             self._send_to_all(decision)
         return self._end(now, decision, found)
 
@@ -192,12 +190,10 @@ class Membership:
         self._send_to_all(decision)
         return self._end(now, decision, found)
 
-    def forget(self, now: int, node: NodeId) -> Decision:
-        """Remove a node at the operator's request: all nodes drop it and ignore later statements about it."""
+    def remove(self, now: int, nodes: Iterable[NodeId]) -> Decision:
+        """Drop these nodes and ignore rows about them; nodes that were removed before and are not are not."""
         decision, found = self._begin(now)
-        self._table.forget(node, found)
-        if found.forgotten:
-            self._send_to_all(decision)
+        self._table.remove(nodes, found)
         return self._end(now, decision, found)
 
     # -- one call -----------------------------------------------------------------------------------
@@ -289,8 +285,7 @@ class Membership:
                 self._ask_others(now, node, self._probes.number(), decision)
 
     def _ping(self, node: NodeId, number: int, decision: Decision) -> None:
-        updates, forgotten = self._updates_for(node)
-        decision.send.append((node, gossip.Ping(self.own, number, updates, forgotten)))
+        decision.send.append((node, gossip.Ping(self.own, number, self._updates_for(node))))
 
     def _ask_others(self, now: int, target: NodeId, number: int, decision: Decision) -> None:
         standing = self._table.standing(target)
@@ -301,8 +296,8 @@ class Membership:
         if standing.relay not in relays and self._table.status(standing.relay) is NodeStatus.ALIVE:
             relays.append(standing.relay)
         for relay in relays:
-            updates, forgotten = self._updates_for(relay, (target,))
-            message = gossip.PingRequest(self.own, number, target, updates, forgotten)
+            updates = self._updates_for(relay, (target,))
+            message = gossip.PingRequest(self.own, number, target, updates)
             decision.send.append((relay, message))
 
     # -- answers ------------------------------------------------------------------------------------
@@ -350,13 +345,11 @@ class Membership:
             decision.send.append((sender, self._news(sender)))
 
     def _send_ack(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
-        updates, forgotten = self._updates_for(asker, (subject,))
-        decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, forgotten)))
+        updates = self._updates_for(asker, (subject,))
+        decision.send.append((asker, gossip.Ack(self.own, number, subject, updates)))
 
     # -- news in messages ---------------------------------------------------------------------------
-    def _updates_for(
-        self, to: NodeId, about: Sequence[NodeId] = ()
-    ) -> tuple[tuple[MemberRow, ...], tuple[NodeId, ...]]:
+    def _updates_for(self, to: NodeId, about: Sequence[NodeId] = ()) -> tuple[MemberRow, ...]:
         """Return the news for a message to ``to``: first bad news about itself, then about ``about``."""
         chosen: dict[NodeId, None] = {}
         if self._table.status(to) not in {None, NodeStatus.ALIVE}:
@@ -365,12 +358,10 @@ class Membership:
         room = limits.GOSSIP_UPDATES_MAX - len(chosen)
         chosen.update(dict.fromkeys(self._table.spreading.take(room)))
         rows = self._table.rows
-        updates = tuple(rows[node] for node in chosen if node in rows)
-        return updates, tuple(node for node in chosen if node in self._table.forgotten)
+        return tuple(rows[node] for node in chosen if node in rows)
 
     def _news(self, to: NodeId, about: Sequence[NodeId] = ()) -> gossip.News:
-        updates, forgotten = self._updates_for(to, about)
-        return gossip.News(self.own, updates, forgotten)
+        return gossip.News(self.own, self._updates_for(to, about))
 
     def _send_to_all(self, decision: Decision) -> None:
         for member in self.alive():
@@ -378,4 +369,4 @@ class Membership:
 
     def _full_table(self, *, answer: bool) -> gossip.Table:
         rows = tuple(self._table.rows.values())
-        return gossip.Table(self.own, rows, tuple(self._table.forgotten), answer)
+        return gossip.Table(self.own, rows, answer)

@@ -5,7 +5,10 @@
   (references with an end), ``submission_queue`` (runs that wait for a place).
 - ``accounts``: the use and the limits of tasks, groups, principals and the node.
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.
+- ``history``: what is kept of ended tasks, divided among principals.
 - ``names``: the construction of names.
 - ``type_rules`` and ``type_states``: the abilities and the state of each type.
+- ``work_items``: long work that steps have begun and further steps continue.
+- ``defects``: the number of exceptions in the work for each user and node.
 - ``placement``: the choice of a node without a scheduler; ``invariants``: the check of all tables.
 """

@@ -24,8 +24,13 @@ UNLIMITED: Final = 2**63 - 1
 # Plain integers: indexing a list with an int takes half the time of indexing it with an enumeration member.
 _BYTES: Final = int(Resource.BYTES)
 _VOLATILE_BYTES: Final = int(Resource.VOLATILE_BYTES)
+_DESCRIPTORS: Final = int(Resource.DESCRIPTORS)
 
-_UNITS: Final = {Resource.CPU_MS: "ms of CPU time", Resource.MEMORY_BYTES: "bytes of memory"}
+_UNITS: Final = {
+    Resource.CPU_MS: "ms of CPU time",
+    Resource.MEMORY_BYTES: "bytes of memory",
+    Resource.DESCRIPTORS: "of the node's descriptors",
+}
 
 
 class Defaults(Struct, frozen=True):
@@ -127,12 +132,22 @@ def require_all(accounts: Iterable[Account], resource: Resource, amount: int) ->
         account.require(resource, amount)
 
 
-def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool) -> None:
-    """Raise LimitError if any of the accounts has no room for ``amount`` more bytes."""
+def descriptors_of(size: int, *, volatile: bool) -> int:
+    """Return the number of the node's descriptors for bytes: large ones in memory are shared memory."""
+    return limits.MEMORY_DESCRIPTORS if volatile and size > limits.INLINE_BYTES_MAX else 0
+
+
+def require_bytes(accounts: Iterable[Account], amount: int, *, volatile: bool, before: int = 0) -> None:
+    """Raise LimitError if any of the accounts has no room for ``amount`` more bytes after ``before``."""
+    descriptors = descriptors_of(before + amount, volatile=volatile) - descriptors_of(
+        before, volatile=volatile
+    )
     for account in accounts:
         account.require(_BYTES, amount)
         if volatile:
             account.require(_VOLATILE_BYTES, amount)
+            if descriptors:
+                account.require(_DESCRIPTORS, descriptors)
 
 
 def charge_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
@@ -170,7 +185,7 @@ class Version:
     and be charged for one version. ``volatile`` versions are in memory, the others in the store.
     """
 
-    __slots__ = ("_current", "accounts", "bytes", "holders", "volatile")
+    __slots__ = ("_current", "accounts", "bytes", "descriptors", "holders", "volatile")
 
     def __init__(
         self, accounts: tuple[Account, ...], size: int = 0, *, volatile: bool, current: bool = True
@@ -179,6 +194,7 @@ class Version:
         self.volatile: Final = volatile
         self._current = current
         self.bytes = 0
+        self.descriptors = 0
         self.holders = 0
         self.resize(size)
 
@@ -186,6 +202,10 @@ class Version:
         """Change the size of this version."""
         if size != self.bytes:
             charge_bytes(self.accounts, size - self.bytes, volatile=self.volatile)
+            descriptors = descriptors_of(size, volatile=self.volatile)
+            if descriptors != self.descriptors:
+                charge_all(self.accounts, Resource.DESCRIPTORS, descriptors - self.descriptors)
+                self.descriptors = descriptors
             self.bytes = size
 
     def hold(self) -> Version:
@@ -198,9 +218,15 @@ class Version:
         self.holders -= 1
         self._settle()
 
-    def supersede(self) -> None:
-        """Note that the object has other bytes now, or is gone."""
+    def supersede(self, *, own_memory: bool = False) -> None:
+        """Note that the object has other bytes now, or is gone.
+
+        With ``own_memory`` these bytes are in shared memory whatever their size.
+        """
         self._current = False
+        if own_memory and self.holders and not self.descriptors:
+            self.descriptors = limits.MEMORY_DESCRIPTORS
+            charge_all(self.accounts, Resource.DESCRIPTORS, self.descriptors)
         self._settle()
 
     def _settle(self) -> None:

@@ -44,11 +44,7 @@ class ExpiryTable:
             heapq.heappop(self._moments)
         return self._moments[0][0] if self._moments else None
 
-    def due(self, now: int) -> list[Reference]:
-        """Return the expired references, the earliest first; they stay in the table until removed."""
-        expired: list[Reference] = []
-        while self._moments and self._moments[0][0] <= now:
-            reference = self._living.get(heapq.heappop(self._moments)[1])
-            if reference is not None:
-                expired.append(reference)
-        return expired
+    def due(self, now: int) -> Reference | None:
+        """Return the reference that expired first, or None; it stays in the table until it is removed."""
+        moment = self.next()
+        return None if moment is None or moment > now else self._living[self._moments[0][1]]

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dios import limits
-from dios.core.model.accounts import Account, Version
+from dios.core.model.accounts import Account, Version, descriptors_of
 from dios.core.model.names import internal_name
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Reference, Task
 from dios.core.model.state import State
+from dios.core.model.type_states import StreamState
 from dios.errors import InvariantError
 from dios.wire.types import Deletion, Mode, ObjectType, Permission, Resource, TaskState
 
@@ -24,9 +25,21 @@ def check(state: State) -> None:
     _check_names(state)
     _check_pending(state)
     _check_delegations(state)
+    _check_streams(state)
     _check_accounts(state)
     for task in state.everybody():
         _check_task(task)
+
+
+def recount(state: State) -> None:
+    """Set what follows from the tables: active requests, references of streams, and the use in accounts."""
+    active = _active(state)
+    for target in state.objects.values():
+        target.a_r, target.a_w = active.get(target.id, (0, 0))
+        if isinstance(target.state, StreamState):
+            target.state.able = _able(target)
+    for account, used in _use(state):
+        account.used[:] = used
 
 
 def _require(condition: bool, violation: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -83,18 +96,26 @@ def _check_proxy(state: State, reference: Reference) -> None:
 
 def _check_counters(state: State) -> None:
     """Check that a_r and a_w are exactly the numbers of active requests."""
-    active: dict[int, list[int]] = {}
     for task in state.everybody():
         for buffer in task.buffers.values():
             _require(buffer.reference.task is task, "a buffer is in the table of another task")
             _require(buffer.id in buffer.reference.buffers, "a buffer is missing from its reference")
-            if buffer.active:
-                _require(not buffer.object.zombie, "a request is active on a zombie")
-                pair = active.setdefault(buffer.object.id, [0, 0])
-                pair[0 if buffer.mode is Mode.READ else 1] += 1
+            _require(not (buffer.active and buffer.object.zombie), "a request is active on a zombie")
+    active = _active(state)
     for target in state.objects.values():
         expected = active.get(target.id, [0, 0])
         _require([target.a_r, target.a_w] == expected, "active counters are not exact")
+
+
+def _active(state: State) -> dict[int, list[int]]:
+    """Return the numbers of active reads and writes of each object that has any."""
+    active: dict[int, list[int]] = {}
+    for task in state.everybody():
+        for buffer in task.buffers.values():
+            if buffer.active:
+                pair = active.setdefault(buffer.object.id, [0, 0])
+                pair[0 if buffer.mode is Mode.READ else 1] += 1
+    return active
 
 
 def _check_names(state: State) -> None:
@@ -122,7 +143,7 @@ def _is_group(target: PhysicalObject) -> bool:
 def _check_pending(state: State) -> None:
     """Check that every waiting call belongs to a living task and that its objects would wake it."""
     for row in state.pending:
-        _require(row.task.alive, "a call of an ended task is waiting")
+        _require(row.task.state is not TaskState.ENDED, "a call of an ended task is waiting")
         _require(row.task.pending.get(row.seq) is row, "a waiting call is missing from its task")
         for target in row.watched:
             _require(row.key in target.waiters or target.zombie, "a waiting call is missing from its object")
@@ -134,7 +155,10 @@ def _check_delegations(state: State) -> None:
         for reference in task.table:
             origin = reference.origin
             if origin is not None:
-                _require(origin.id in origin.task.table, "a delegation comes from a reference that is gone")
+                _require(
+                    origin.id in origin.task.table or _is_inner(origin),
+                    "a delegation comes from a reference that is gone",
+                )
                 _require(origin.descendants.get(reference.id) is reference, "an origin lacks a descendant")
                 limited = origin.expires_ns == 0 or 0 < reference.expires_ns <= origin.expires_ns
                 _require(limited, "a delegation expires later than the reference it came from")
@@ -142,8 +166,19 @@ def _check_delegations(state: State) -> None:
                 _require(other.origin is reference, "a descendant has another origin")
 
 
+def _is_inner(reference: Reference) -> bool:
+    """Return True if a dropped reference must stay between its descendants and its origin."""
+    return reference.dropped and (len(reference.descendants) > 1 or reference.retiring)
+
+
 def _check_accounts(state: State) -> None:
     """Check that the use in every account is what the tables hold."""
+    for account, used in _use(state):
+        _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
+
+
+def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
+    """Return each account in use, and its use as the tables hold it."""
     expected: dict[int, tuple[Account, list[int]]] = {}
 
     def count(accounts: Iterable[Account], resource: Resource, amount: int) -> None:
@@ -156,6 +191,7 @@ def _check_accounts(state: State) -> None:
     versions: dict[int, Version] = {}
     for target in state.objects.values():
         count(target.accounts, Resource.OBJECTS, 1)
+        count(target.accounts, Resource.DESCRIPTORS, target.descriptors)
         versions[id(target.version)] = target.version
     for task in state.everybody():
         count([task.account], Resource.REQUESTS, len(task.pending))
@@ -163,23 +199,49 @@ def _check_accounts(state: State) -> None:
             count([task.account, *reference.object.sharing], Resource.REFERENCES, 1)
         for buffer in task.buffers.values():
             count(buffer.accounts, Resource.REQUESTS, 1)
+            count([task.account], Resource.DESCRIPTORS, buffer.files)
             if buffer.held is not None:
                 versions[id(buffer.held)] = buffer.held
         count([task.account], Resource.REQUESTS, len(task.remote_buffers))
         for remote in task.remote_buffers.values():
             versions[id(remote.held)] = remote.held
-        if task.alive and isinstance(task, Task):
+        if task.state is not TaskState.ENDED and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
     for version in versions.values():
         count(version.accounts, Resource.BYTES, version.bytes)
         if version.volatile:
             count(version.accounts, Resource.VOLATILE_BYTES, version.bytes)
-    for principal in state.principals.values():
-        count([principal], Resource.OBJECTS, 0)
+            # A small former memory of a raw object has descriptors as well.
+            _require(
+                version.descriptors
+                in {descriptors_of(version.bytes, volatile=True), limits.MEMORY_DESCRIPTORS},
+                "a version does not count its descriptors",
+            )
+            count(version.accounts, Resource.DESCRIPTORS, version.descriptors)
+    # Also accounts without any use, which may be wrong, too.
+    groups = (group.account for group in state.groups.values() if group.account is not None)
+    holders = (task.account for task in state.everybody())
+    count((*state.principals.values(), *groups, *holders), Resource.OBJECTS, 0)
     for account, used in expected.values():
         used[Resource.CPU_MS] = account.used[Resource.CPU_MS]  # the CPU time of ended tasks stays counted
-        _require(account.used == used, f"an account is not exact: {account.used} instead of {used}")
+    return expected.values()
+
+
+def _check_streams(state: State) -> None:
+    """Check that the references that may attach to the ends of a stream are counted."""
+    for target in state.objects.values():
+        if isinstance(target.state, StreamState):
+            able = _able(target)
+            _require(target.state.able == able, "the references of a stream are not counted exactly")
+
+
+def _able(target: PhysicalObject) -> dict[Mode, int]:
+    """Return the numbers of references that may attach to the ends of a stream."""
+    rights = [reference.permissions for reference in target.references.values()]
+    readers = sum(1 for held in rights if held & Permission.READ)
+    writers = sum(1 for held in rights if held & Permission.WRITE)
+    return {Mode.READ: readers, Mode.WRITE: writers}
 
 
 def _check_task(task: Holder) -> None:
@@ -188,5 +250,5 @@ def _check_task(task: Holder) -> None:
         _require(not task.buffers and not task.pending, "an ended task has buffers or waiting calls")
     if isinstance(task, LocalHolder):
         unread = task.events or task.lost_events
-        _require(task.alive or not unread, "an ended task has unread events")
+        _require(task.state is not TaskState.ENDED or not unread, "an ended task has unread events")
         _require(len(task.events) <= limits.EVENTS_PER_TASK_MAX, "an event queue is over its bound")

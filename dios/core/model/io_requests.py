@@ -62,7 +62,7 @@ def begin(buffer: Buffer, level: Semantics) -> None:
     else:
         target.a_w += 1
     buffer.semantics = level
-    buffer.active = True
+    buffer.opened = True
     buffer.committed = False
     _remember(buffer)
 
@@ -127,7 +127,7 @@ def deactivate(buffer: Buffer) -> None:
     """Remove the request from the active counters; a second call has no effect."""
     if not buffer.active:
         return
-    buffer.active = False
+    buffer.opened = False
     if buffer.mode is Mode.READ:
         buffer.object.a_r -= 1
     else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from dios import limits
 from dios.core.model.names import internal_name
 from dios.core.model.records import PhysicalObject
 from dios.ids import InternalName
@@ -38,6 +42,11 @@ class NameTable:
     def find(self, key: InternalName) -> tuple[PhysicalObject, ...]:
         """Return the physical objects mapped under an internal name."""
         return tuple(self._entries.get(key, {}).values())
+
+    def find_all(self, keys: Iterable[InternalName]) -> Iterator[PhysicalObject]:
+        """Yield the physical objects mapped under any of these names, at most a bound."""
+        found = (self._entries.get(key, {}).values() for key in keys)
+        return islice(chain.from_iterable(found), limits.LOOKUP_REFERENCES_MAX**2)
 
     def items(self) -> list[tuple[InternalName, tuple[PhysicalObject, ...]]]:
         """Return all entries."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from dios.ids import InternalName, Name
+from dios.ids import InternalName, Name, NodeId, TaskId
 from dios.limits import NAME_BYTES, SPECIAL_NAMES_MAX
 
 _DETERMINISTIC: Final = b"dios deterministic name\0"
@@ -19,7 +19,11 @@ _LOG: Final = b"dios task log\0"
 _LOGS: Final = b"dios logs of a principal\0"
 _HOME: Final = b"dios home group\0"
 _GROUP: Final = b"dios group name\0"
+_HOLDER: Final = b"dios task of another node\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
+
+HOLDER_KEY_BYTES: Final = 32
+_POSITIVE_63_BITS: Final = 2**63 - 1
 
 CONSOLE: Final = 1
 TIMER: Final = 2
@@ -69,6 +73,12 @@ def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
 
 def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
     return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
+
+
+def holder_id(key: bytes, node: NodeId, task: TaskId) -> TaskId:
+    """Return the id, on the node with this key, of a task that has the id ``task`` on another node."""
+    told = _HOLDER + node.to_bytes(8, "big") + task.to_bytes(8, "big")
+    return TaskId(int.from_bytes(blake3(told, key=key).digest(8), "big") & _POSITIVE_63_BITS or 1)
 
 
 def special_name(number: int) -> Name:

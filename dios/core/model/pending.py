@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Final
 
 from dios import limits
 from dios.core.model.records import CallId, Holder, Pending
+from dios.core.model.submission_queue import SubmissionQueue
 from dios.errors import InvalidError, LimitError
+from dios.wire import messages
 from dios.wire.types import Resource
 
 
 class PendingTable:
     """All waiting calls of the node, and the deadlines of those that have one."""
 
-    __slots__ = ("_deadlines", "_next_number", "_rows")
+    __slots__ = ("_deadlines", "_queue", "_rows", "next_number")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: SubmissionQueue) -> None:
+        self._queue: Final = queue
         self._rows: dict[tuple[int, int], Pending] = {}
         self._deadlines: list[tuple[int, int, int]] = []
-        self._next_number = 1
+        self.next_number = 1
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,8 +53,8 @@ class PendingTable:
                 f"sequence number {row.seq} belongs to a call that is still waiting; use another number"
             )
         self.require_room(row.task)
-        row.number = self._next_number
-        self._next_number += 1
+        row.number = self.next_number
+        self.next_number += 1
         self._rows[row.key] = row
         row.task.pending[row.seq] = row
         row.task.account.charge(Resource.REQUESTS, 1)
@@ -87,6 +91,8 @@ class PendingTable:
         del self._rows[row.key]
         del row.task.pending[row.seq]
         row.task.account.charge(Resource.REQUESTS, -1)
+        if type(row.call) is messages.Run:
+            self._queue.forget(row)
         for target in row.watched:
             target.waiters.pop(row.key, None)
 
@@ -97,11 +103,11 @@ class PendingTable:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def expired(self, now: int) -> list[Pending]:
-        """Return the calls whose deadline has passed, earliest first; they stay in the table."""
+    def expired(self, now: int, most: int) -> list[Pending]:
+        """Return at most ``most`` calls whose deadline has passed, earliest first; they stay in the table."""
         late: list[Pending] = []
         heap = self._deadlines
-        while heap and heap[0][0] <= now:
+        while heap and heap[0][0] <= now and len(late) < most:
             entry = heapq.heappop(heap)
             if self._live(entry):
                 late.append(self._rows[entry[1:]])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from dios.core.events import ObjectRecord
 from dios.core.model.accounts import Account, Version, charge_all
 from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import TypeState
-from dios.errors import BadReferenceError, LimitError
+from dios.errors import BadReferenceError, LimitError, shortened
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall, Bound, Limits, Work
@@ -56,6 +56,8 @@ class Progress(Struct):
 class Pending:
     """One waiting call and the objects whose change may finish it.
 
+    ``watched`` has the places of each object in a select call, so that a change of one object makes the node
+    look only at these.
     ``deadline`` is the latest moment for the next check, and ``limit`` is the end of the caller's timeout.
     ``requests`` are requests to other nodes, and ``progress`` holds the results of those that are answered.
     The table assigns ``number``, which distinguishes this call from an earlier one with the same sequence
@@ -69,7 +71,7 @@ class Pending:
         task: Holder,
         seq: int,
         call: AnyCall,
-        watched: tuple[PhysicalObject, ...],
+        watched: dict[PhysicalObject, tuple[int, ...]],
         deadline: int | None = None,
         limit: int | None = None,
     ) -> None:
@@ -94,10 +96,38 @@ class Pending:
         return (self.task.id, self.seq, self.number)
 
 
+class Waking(enum.IntEnum):
+    """The state of the work that tries the calls again which wait on an object."""
+
+    NO = 0
+    QUEUED = 1
+    BEGUN = 2
+    AGAIN = 3  # begun, and the object has changed since
+
+
 # -- physical objects -------------------------------------------------------------------------------
 _HERE: Final = NodeId(0)
 
 _ON_DISK = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM})
+
+
+_TYPE_DESCRIPTORS: Final = {
+    ObjectType.SHMEM_STREAM: limits.STREAM_DESCRIPTORS,
+    ObjectType.TCP_STREAM: limits.SOCKET_DESCRIPTORS,
+    ObjectType.UDP_STREAM: limits.SOCKET_DESCRIPTORS,
+    ObjectType.TCP_ACCEPT_STREAM: limits.ACCEPTOR_DESCRIPTORS,
+}
+
+
+def descriptors_of_object(kind: ObjectType, buffering: Buffering) -> int:
+    """Return the number of the node's descriptors that an object needs whatever its size."""
+    raw = limits.MEMORY_DESCRIPTORS if buffering is Buffering.RAW else 0
+    return _TYPE_DESCRIPTORS.get(kind, raw)
+
+
+def files_of(size: int, *, volatile: bool) -> int:
+    """Return the number of descriptors of stored bytes that a task reads: large ones are an open file."""
+    return limits.FILE_DESCRIPTORS if not volatile and size > limits.INLINE_BYTES_MAX else 0
 
 
 class PhysicalObject:
@@ -120,6 +150,7 @@ class PhysicalObject:
         "address",
         "admissions",
         "buffering",
+        "creator",
         "deletion",
         "dirty",
         "fingerprint",
@@ -146,6 +177,7 @@ class PhysicalObject:
         "v_w",
         "version",
         "waiters",
+        "waking",
         "watchers",
         "zombie",
     )
@@ -189,6 +221,7 @@ class PhysicalObject:
         self.pinned = 0
         self.references: dict[int, Reference] = {}
         self.waiters: dict[tuple[int, int], Pending] = {}
+        self.waking = Waking.NO
         self.ticket = Ticket(0)
         self.recorded: ObjectRecord | None = None
         self.undo: list[tuple[Ticket, ObjectRecord | None]] = []
@@ -200,6 +233,7 @@ class PhysicalObject:
         self.retirements = 0
         self.address = ""  # of a network stream, once it is open
         self.account: Account | None = None
+        self.creator = TaskId(0)  # of a group: the task that created it
         self.limits: tuple[Bound, ...] = ()
 
     @property
@@ -216,6 +250,11 @@ class PhysicalObject:
     def volatile(self) -> bool:
         """True if the object's bytes are in memory."""
         return self.type not in _ON_DISK
+
+    @property
+    def descriptors(self) -> int:
+        """The number of the node's descriptors that the object needs whatever its size."""
+        return descriptors_of_object(self.type, self.buffering)
 
     def record(self) -> ObjectRecord:
         """Return the record of the object's current attributes for the store."""
@@ -261,33 +300,40 @@ class PhysicalObject:
 
     def growth(self, size: int) -> int:
         """Return the number of bytes by which the use grows once the next version has ``size``."""
-        return size - (0 if self.version.holders and not self.raw_memory else self.version.bytes)
+        return size - (0 if self.version.holders and not self._fits(size) else self.version.bytes)
+
+    def moves(self, size: int) -> bool:
+        """Return True if ``size`` bytes need a larger memory, and buffers keep the former one."""
+        return self.raw_memory and size > self.version.bytes and self.version.holders > 0
 
     def rewritten(self, size: int) -> None:
         """Note a committed write: the next version, or the same memory with other bytes."""
         self.size = size
-        if self.raw_memory:
-            self._widen(size)
-        elif not self.version.holders:
-            self.version.resize(size)
-        else:
+        if not self._fits(size):
             self._replace(size)
 
     def opened_raw(self, size: int) -> None:
-        """Note that a task gets the object's own memory of ``size`` bytes to write.
+        """Note that a task gets the object's own memory of at least ``size`` bytes to write.
 
-        This memory never shrinks again, also if the write is not committed.
+        This memory never shrinks again, also if the write is not committed. A larger one replaces it, and
+        buffers that hold the former one keep it.
         """
-        if not self.raw_memory and self.version.holders:
-            self._replace(size)
+        if not self._fits(size):
+            self._replace(max(size, self.size))
         self.raw_memory = True
-        self._widen(size)
 
     def disown(self) -> None:
         """Remove the object from all accounts."""
         self.version.supersede()
         self.accounts = self.sharing = ()
         self.version = Version((), self.size, volatile=self.volatile)
+
+    def held_by(self, task: Holder) -> Iterator[Reference]:
+        """Yield the references of a task to this object."""
+        few = not self.zombie and len(self.references) < len(task.table)
+        for reference in self.references.values() if few else task.table:
+            if reference.task is task and reference.object is self:
+                yield reference
 
     def watch(self, node: NodeId, change: int) -> None:
         """Change by ``change`` the number of references that tasks of another node have to this object."""
@@ -297,11 +343,15 @@ class PhysicalObject:
         else:
             self.watchers.pop(node, None)
 
-    def _widen(self, size: int) -> None:
-        self.version.resize(max(size, self.version.bytes))
+    def _fits(self, size: int) -> bool:
+        """Return True if ``size`` bytes are written into the object's own memory as it is."""
+        return self.raw_memory and size <= self.version.bytes
 
     def _replace(self, size: int) -> None:
-        self.version.supersede()
+        if not self.version.holders:
+            self.version.resize(size)
+            return
+        self.version.supersede(own_memory=self.raw_memory)
         self.version = Version(self.accounts, size, volatile=self.volatile)
 
 
@@ -320,11 +370,15 @@ class Reference:
 
     ``origin`` is the reference from which it was delegated, and ``descendants`` are those delegated from it,
     which are taken back when it is. It expires at ``expires_ns``, or never if that is 0.
+
+    A dropped reference (``dropped``) with two descendants or more stays between them and its own origin, so
+    that a drop never moves many descendants at once.
     """
 
     __slots__ = (
         "buffers",
         "descendants",
+        "dropped",
         "expires_ns",
         "granted_ns",
         "id",
@@ -334,6 +388,8 @@ class Reference:
         "permissions",
         "position",
         "provenance",
+        "remote_buffers",
+        "retiring",
         "slot",
         "task",
     )
@@ -360,8 +416,11 @@ class Reference:
         self.label: Final = label
         self.position = 0  # the end of what this holder has read of a console
         self.buffers: dict[BufferId, Buffer] = {}
+        self.remote_buffers: dict[BufferId, RemoteBuffer] = {}
         self.origin = origin
         self.descendants: dict[RefId, Reference] = {}
+        self.dropped = False
+        self.retiring = False  # those derived from it are being taken back
         self.expires_ns: Final = expires_ns
         self.granted_ns: Final = granted_ns
         if origin is not None:
@@ -394,15 +453,37 @@ class Reference:
         )
 
     def disown(self) -> None:
-        """Leave the chain of delegations: connect the descendants of this reference to its origin."""
+        """Leave the chain of delegations: the descendants of this reference now come from its origin."""
+        self.dropped = True
         origin = self.origin
-        if origin is None and not self.descendants:
+        if len(self.descendants) > 1 or self.retiring:
             return
+        self.cut_out()
+        if origin is not None and origin.dropped and len(origin.descendants) <= 1 and not origin.retiring:
+            origin.cut_out()
+
+    @property
+    def is_cut_out(self) -> bool:
+        """True if the reference was dropped and left the chain of delegations."""
+        return self.dropped and self.origin is None and not self.descendants and not self.retiring
+
+    def move_beside(self, other: Reference) -> None:
+        """Take the origin of an ancestor in the tree of delegations, so that both become siblings."""
+        if self.origin is not None:
+            del self.origin.descendants[self.id]
+        self.origin = other.origin
+        if self.origin is not None:
+            self.origin.descendants[self.id] = self
+
+    def cut_out(self) -> None:
+        """Connect the only descendant, if there is one, to the origin."""
+        origin = self.origin
         if origin is not None:
             del origin.descendants[self.id]
-            origin.descendants.update(self.descendants)
         for other in self.descendants.values():
             other.origin = origin
+            if origin is not None:
+                origin.descendants[other.id] = other
         self.origin, self.descendants = None, {}
 
 
@@ -417,14 +498,18 @@ def earlier(first: int, second: int) -> int:
 
 
 class ReferenceTable:
-    """References by id, and the free slots of the task's public page."""
+    """References by id, and the free slots of the task's public page.
 
-    __slots__ = ("_free", "_next_slot", "_references")
+    References that have expired by ``now`` count as gone, even if they are not removed yet.
+    """
+
+    __slots__ = ("_free", "_next_slot", "_references", "now")
 
     def __init__(self) -> None:
         self._references: dict[int, Reference] = {}
         self._free: list[int] = []
         self._next_slot = 0
+        self.now = 0
 
     def __len__(self) -> int:
         return len(self._references)
@@ -462,23 +547,40 @@ class ReferenceTable:
             BadReferenceError: the task has no such reference. It is the same error for a deleted reference,
                 one of another task, and one that never existed.
         """
-        reference = self._references.get(ref_id)
+        reference = self.find(ref_id)
         if reference is None:
             raise BadReferenceError("this task has no such reference: it was deleted, or is another task's")
         return reference
 
     def find(self, ref_id: int) -> Reference | None:
         """Return one of the task's own references, or None."""
-        return self._references.get(ref_id)
+        reference = self._references.get(ref_id)
+        if reference is not None and 0 < reference.expires_ns <= self.now:
+            return None
+        return reference
 
-    def holding(self, target: PhysicalObject) -> list[Reference]:
-        """Return the references to one object."""
-        return [reference for reference in self._references.values() if reference.object is target]
+    def last(self) -> Reference:
+        """Return the newest reference."""
+        return last_value(self._references)
 
     def remove(self, ref_id: RefId) -> None:
         """Remove a reference and free its slot."""
         reference = self._references.pop(ref_id)
         self._free.append(reference.slot)
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def last_value(table: dict[_K, _V]) -> _V:
+    """Return the value that was added last.
+
+    The first value would be slow to find: a dictionary keeps the places of removed entries at its front.
+    """
+    key, value = table.popitem()
+    table[key] = value
+    return value
 
 
 # -- buffers ----------------------------------------------------------------------------------------
@@ -489,14 +591,15 @@ class Buffer:
     that it belongs to and ``lent`` has its mode and range there. ``bare`` marks a request acquired with
     IOV_NONE, which has no bytes. The ``seen_`` fields are the object's counters at the acquire, or at this
     request's own last successful commit. ``held`` is the version whose bytes the buffer keeps, and
-    ``accounts`` are those that it is counted with.
+    ``accounts`` are those that it is counted with. ``files`` is the number of descriptors of stored bytes
+    that are open for it, which are counted with its task.
     """
 
     __slots__ = (
         "accounts",
-        "active",
         "bare",
         "committed",
+        "files",
         "held",
         "id",
         "length",
@@ -504,6 +607,7 @@ class Buffer:
         "mode",
         "object",
         "offset",
+        "opened",
         "owner",
         "reference",
         "seen_admissions",
@@ -517,6 +621,7 @@ class Buffer:
         self.id: Final = buffer_id
         self.accounts: tuple[Account, ...] = (reference.task.account, *reference.object.sharing)
         self.held: Version | None = None
+        self.files = 0
         self.reference = reference
         self.owner: Reference | None = None
         self.lent: tuple[Mode, int, int] | None = None
@@ -526,7 +631,7 @@ class Buffer:
         self.offset = 0
         self.length = 0
         self.semantics = Semantics.ANY
-        self.active = False
+        self.opened = False
         self.committed = False
         self.seen_v_r = 0
         self.seen_v_w = 0
@@ -538,6 +643,18 @@ class Buffer:
         former, self.held = self.held, version.hold()
         if former is not None:
             former.release()
+        self._count_files(files_of(version.bytes, volatile=version.volatile))
+
+    def let_go(self) -> None:
+        """Release the version, at the buffer's end."""
+        if self.held is not None:
+            self.held.release()
+        self._count_files(0)
+
+    def _count_files(self, files: int) -> None:
+        if files != self.files:
+            self.reference.task.account.charge(Resource.DESCRIPTORS, files - self.files)
+            self.files = files
 
     def recount(self) -> None:
         """Count the buffer with the groups of the object that it serves now, and with those of its owner."""
@@ -546,6 +663,11 @@ class Buffer:
         counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
         self.accounts = tuple(dict.fromkeys(counted))
         charge_all(self.accounts, Resource.REQUESTS, 1)
+
+    @property
+    def active(self) -> bool:
+        """True if a request is open on the buffer. The end of its object has ended the request."""
+        return self.opened and not self.object.zombie
 
     @property
     def raw(self) -> bool:
@@ -572,6 +694,7 @@ class RemoteBuffer:
         self.offset = offset
         self.length = held.bytes
         self.held = held.hold()
+        reference.remote_buffers[buffer_id] = self
 
 
 # -- how a task was started -------------------------------------------------------------------------
@@ -634,6 +757,7 @@ class Recipe(Struct, frozen=True):
     brand: Brand
     limits: Limits
     work: Work = Work()
+    template: str = ""
 
     @property
     def executable(self) -> PhysicalObject:
@@ -647,8 +771,10 @@ class Recipe(Struct, frozen=True):
 class Holder:
     """A holder of references on this node: a task, a session, or a task of another node.
 
-    ``home`` is the node of a remote task and 0 for the others. ``remote_nodes`` are the nodes that have a
-    record of a task of this node, and ``remote_buffers`` are its buffers for objects of other nodes.
+    ``home`` is the node of a remote task and 0 for the others. ``home_id`` is the holder's id on its own
+    node, which messages between nodes have; ``id`` is its id in the tables of this node. ``remote_nodes`` are
+    the nodes that have a record of a task of this node, and ``remote_buffers`` are its buffers for objects of
+    other nodes.
     """
 
     __slots__ = (
@@ -656,9 +782,9 @@ class Holder:
         "brand",
         "buffers",
         "children",
-        "created_groups",
         "ended_ns",
         "home",
+        "home_id",
         "id",
         "label",
         "memberships",
@@ -667,6 +793,7 @@ class Holder:
         "principal",
         "remote_buffers",
         "remote_nodes",
+        "retirements",
         "started_ns",
         "state",
         "table",
@@ -684,14 +811,15 @@ class Holder:
         now: int,
         state: TaskState = TaskState.RUNNING,
         home: NodeId = _HERE,
+        home_id: TaskId | None = None,
     ) -> None:
         self.id: Final = TaskId(own.id)
+        self.home_id: Final = self.id if home_id is None else home_id
         self.object: Final = own
         self.principal = principal
         self.brand = brand
         self.memberships: dict[Name, None] = dict.fromkeys(memberships)
         self.account = account
-        self.created_groups: set[Name] = set()
         self.label = label
         self.table: Final = ReferenceTable()
         self.buffers: dict[BufferId, Buffer] = {}
@@ -699,6 +827,7 @@ class Holder:
         self.children: dict[TaskId, Task] = {}
         self.home: Final = home
         self.remote_nodes: set[NodeId] = set()
+        self.retirements = 0  # that it asked for and that are not complete
         self.remote_buffers: dict[BufferId, RemoteBuffer] = {}
         self.state = state
         self.started_ns = now
@@ -707,23 +836,29 @@ class Holder:
     @property
     def alive(self) -> bool:
         """True if the holder can still make calls."""
-        return self.state is not TaskState.ENDED
+        return not self.ended_ns
+
+    @property
+    def job(self) -> TaskId:
+        """The session or task on whose account the holder's audit records and history are."""
+        return self.id
 
     def caller(self) -> dcp.Caller:
         """Return the description of the holder in requests to other nodes."""
-        return dcp.Caller(self.id, self.principal, self.object.fingerprint, self.brand, self.label)
+        return dcp.Caller(self.home_id, self.principal, self.object.fingerprint, self.brand, self.label)
 
     def leave(self, group: Name) -> None:
         """Forget a group that no longer exists."""
         self.memberships.pop(group, None)
-        self.created_groups.discard(group)
 
 
 class RemoteTask(Holder):
     """A remote task record: this node's view of a task of another node.
 
     It has no process. Its table holds the references that count, so that every check, counter, limit and
-    retirement works as for a task of this node. ``guessed`` is set while its principal is unknown.
+    retirement works as for a task of this node. ``guessed`` is set while its principal is unknown. Its id
+    here follows from its node and its id there (``State.holder_id``), so that no node can take the id of
+    another node's task.
     """
 
     __slots__ = ("guessed",)
@@ -736,11 +871,12 @@ class RemoteTask(Holder):
         account: Account,
         *,
         home: NodeId,
+        home_id: TaskId,
         guessed: bool,
         label: str,
         now: int,
     ) -> None:
-        super().__init__(own, principal, brand, (), account, label=label, now=now, home=home)
+        super().__init__(own, principal, brand, (), account, label=label, now=now, home=home, home_id=home_id)
         self.guessed = guessed
 
 
@@ -828,7 +964,7 @@ class LocalHolder(Holder):
             cause=self.cause,
             exit_code=0,
             signal=0,
-            detail=self.detail,
+            detail=shortened(self.detail),
             parent="",
             node=node,
         )
@@ -873,14 +1009,16 @@ class Task(LocalHolder):
 
     ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
     ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
-    its groups.
+    its groups. ``ends_with_session`` is True if a session started it without detaching it.
     """
 
     __slots__ = (
         "bounds",
         "cpu_ms",
         "defaults",
+        "ends_with_session",
         "exit_code",
+        "first_ancestor",
         "member_accounts",
         "memory_bytes",
         "parent",
@@ -916,15 +1054,22 @@ class Task(LocalHolder):
             state=TaskState.STARTING,
         )
         self.parent: Final = parent
+        self.first_ancestor: Final = self.id if isinstance(parent, Session) else parent.job
         self.member_accounts: tuple[Account, ...] = ()
         self.bounds = Reserved()
         self.reserved = Reserved()
         self.recipe: Recipe | None = None
         self.defaults: tuple[Reference, ...] = ()
+        self.ends_with_session = False
         self.exit_code = 0
         self.signal = 0
         self.cpu_ms = 0
         self.memory_bytes = 0
+
+    @property
+    def job(self) -> TaskId:
+        """The task that a session started and to which this task goes back, or the other node's task."""
+        return self.first_ancestor
 
     def row(self, node: str = "") -> messages.TaskRow:
         """Return the status record with the exit status of the process."""

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final
 
+from dios.core.model import names
 from dios.core.model.accounts import Account, Defaults, charge_all
+from dios.core.model.defects import DefectAccounts
 from dios.core.model.expiries import ExpiryTable
+from dios.core.model.history import History
 from dios.core.model.name_table import NameTable
-from dios.core.model.names import logs_group
+from dios.core.model.names import HOLDER_KEY_BYTES, logs_group
 from dios.core.model.pending import PendingTable
 from dios.core.model.records import (
     Holder,
@@ -26,10 +29,12 @@ from dios.core.model.records import (
     earlier,
 )
 from dios.core.model.submission_queue import SubmissionQueue
+from dios.core.model.type_states import StreamState
+from dios.core.model.work_items import WorkQueue
 from dios.core.remote.peers import Cluster
-from dios.ids import BufferId, Name, ObjectId, Principal, RefId, TaskId, Ticket
+from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.limits import NAME_BYTES
-from dios.wire.types import Permission, Resource, Scope
+from dios.wire.types import ObjectType, Permission, Resource, Scope
 
 _POSITIVE_63_BITS: Final = 2**63 - 1
 
@@ -38,32 +43,38 @@ class State:
     """The tables of one node."""
 
     __slots__ = (
-        "_next_buffer",
         "account",
         "cluster",
         "defaults",
+        "defects",
         "dropped",
         "ended",
         "entropy",
         "expiries",
         "failed_programs",
         "groups",
+        "holder_key",
         "homes",
         "logs",
+        "members",
         "names",
         "network",
+        "next_buffer",
         "next_ticket",
         "node_owner",
         "objects",
         "pending",
         "principals",
         "queue",
+        "recipes",
         "remote_tasks",
         "restricted",
         "secret",
         "settled",
         "shutting_down",
         "tasks",
+        "unsettled",
+        "work",
     )
 
     def __init__(
@@ -84,24 +95,30 @@ class State:
         self.tasks: dict[TaskId, LocalHolder] = {}
         self.cluster: Final = cluster
         self.secret: Final = secret
-        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # records of tasks of other nodes
+        self.remote_tasks: dict[TaskId, RemoteTask] = {}  # records of tasks of other nodes, by their id here
+        self.holder_key = b""  # drawn with the first such record
         self.names: Final = NameTable()
         self.groups: dict[Name, PhysicalObject] = {}
+        self.members: dict[Name, dict[TaskId, LocalHolder]] = {}
         self.homes: dict[Principal, PhysicalObject] = {}
         self.account: Final = Account(Scope.NODE, "", defaults.node)
         self.principals: dict[Principal, Account] = {}
-        self.pending: Final = PendingTable()
+        self.queue: Final = SubmissionQueue()
+        self.pending: Final = PendingTable(self.queue)
         self.expiries: Final = ExpiryTable()
-        self.ended: deque[Task] = deque()
-        self.logs: deque[PhysicalObject] = deque()
-        self.failed_programs: deque[PhysicalObject] = deque()  # kept, so that a run can be repeated
+        self.ended: Final = History[Task]()
+        self.recipes: Final = History[Task]()  # ended tasks that still have their recipe
+        self.logs: Final = History[PhysicalObject]()
+        self.failed_programs: Final = History[PhysicalObject]()  # kept, so that a run can be repeated
         self.network: PhysicalObject | None = None  # created on first use
         self.next_ticket = 1
         self.settled = Ticket(0)
-        self.dropped: list[tuple[Ticket, PhysicalObject]] = []  # drops not known to be durable
+        self.dropped: deque[tuple[Ticket, PhysicalObject]] = deque()  # drops not known to be durable
+        self.unsettled: deque[tuple[Ticket, PhysicalObject]] = deque()  # changes not known to be durable
+        self.work: Final = WorkQueue()
         self.shutting_down = False
-        self.queue: Final = SubmissionQueue()
-        self._next_buffer = 1
+        self.defects: Final = DefectAccounts()
+        self.next_buffer = 1
 
     # -- identifiers ----------------------------------------------------------------------------
     def fresh_id(self) -> int:
@@ -111,14 +128,34 @@ class State:
             if number:
                 return number
 
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """Return the id on this node of a task of another node, whose id there is ``task``.
+
+        It depends on a secret key, so that no node can choose ids that meet those of others.
+        """
+        if not self.holder_key:
+            self.holder_key = self.entropy(HOLDER_KEY_BYTES)
+        return names.holder_id(self.holder_key, node, task)
+
+    def chose_id(self, number: int) -> bool:
+        """Return True if this node chose the id of the object with this id.
+
+        A node that starts a task here chooses the id of the task, which may be that of another node's object.
+        """
+        target = self.objects.get(ObjectId(number))
+        if target is None or target.type is not ObjectType.TASK:
+            return target is not None
+        task = self.tasks.get(TaskId(number))
+        return task is not None and not (isinstance(task, Task) and task.parent.home)
+
     def fresh_name(self) -> Name:
         """Return a random name (§4.3.1)."""
         return Name(self.entropy(NAME_BYTES))
 
     def fresh_buffer(self) -> BufferId:
         """Return the next buffer id; ids are never re-used."""
-        number = self._next_buffer
-        self._next_buffer += 1
+        number = self.next_buffer
+        self.next_buffer += 1
         return BufferId(number)
 
     # -- accounts -------------------------------------------------------------------------------
@@ -128,8 +165,9 @@ class State:
         return "" if self.cluster is None else self.cluster.here.name
 
     def everybody(self) -> Iterator[Holder]:
-        """Return the tasks and sessions of this node and the remote tasks."""
-        return chain(self.tasks.values(), self.remote_tasks.values())
+        """Return the tasks and sessions of this node and the remote tasks, also those that are ending."""
+        ending = (holder for holder in self.work.ending() if isinstance(holder, RemoteTask))
+        return chain(self.tasks.values(), self.remote_tasks.values(), ending)
 
     def living_tasks(self) -> Iterator[Task]:
         """Return the tasks of this node that have not ended, without sessions."""
@@ -163,38 +201,68 @@ class State:
         found = (self.groups.get(name) for name in names)
         return tuple(group.account for group in found if group is not None and group.account is not None)
 
+    # -- the store ------------------------------------------------------------------------------
+    def settle(self, last: Ticket) -> None:
+        """Note that all changes up to a ticket are durable."""
+        self.settled = last
+        for changes in (self.dropped, self.unsettled):
+            while changes and changes[0][0] <= last:
+                changes.popleft()
+
     # -- objects and references -----------------------------------------------------------------
     def add_object(self, target: PhysicalObject) -> None:
         """Add a physical object to the node's tables."""
         if self.cluster is not None:
             target.place = self.cluster.place
         self.objects[target.id] = target
-        charge_all(target.accounts, Resource.OBJECTS, 1)
+        self._count(target, 1)
         self.names.insert(target)
 
     def uncount(self, target: PhysicalObject) -> None:
         """Remove an object without references from its accounts; only the node still uses it."""
-        for account in target.accounts:
-            account.charge(Resource.OBJECTS, -1)
+        self._count(target, -1)
         target.disown()
+
+    @staticmethod
+    def _count(target: PhysicalObject, sign: int) -> None:
+        charge_all(target.accounts, Resource.OBJECTS, sign)
+        if target.descriptors:
+            charge_all(target.accounts, Resource.DESCRIPTORS, sign * target.descriptors)
 
     def forget_object(self, target: PhysicalObject) -> None:
         """Remove a destroyed object from every table of the node."""
         if self.objects.pop(target.id, None) is not None:
-            charge_all(target.accounts, Resource.OBJECTS, -1)
+            self._count(target, -1)
             target.version.supersede()
         self.names.remove(target)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
             # Its name space is gone with it: lookups find nothing there, and no task stays a member.
-            for task in self.tasks.values():
-                task.leave(target.name)
+            self._dismiss(target.name)
         if self.homes.get(target.owner) is target:
             # The store refused the home group: the next session of the principal makes another.
             del self.homes[target.owner]
-            for task in self.tasks.values():
-                task.leave(logs_group(target.name or Name(b"")))
+            self._dismiss(logs_group(target.name or Name(b"")))
             self.account_of(target.owner).rebind(self.defaults.principal)
+
+    # -- members --------------------------------------------------------------------------------
+    def enter_member(self, task: LocalHolder, group: Name) -> None:
+        """Make a task or session a member of a group."""
+        task.memberships[group] = None
+        self.members.setdefault(group, {})[task.id] = task
+
+    def forget_member(self, task: LocalHolder) -> None:
+        """Remove a task from the tables of members."""
+        for group in task.memberships:
+            inside = self.members.get(group)
+            if inside is not None:
+                inside.pop(task.id, None)
+                if not inside:
+                    del self.members[group]
+
+    def _dismiss(self, group: Name) -> None:
+        for task in self.members.pop(group, {}).values():
+            task.leave(group)
 
     def add_reference(
         self,
@@ -228,6 +296,8 @@ class State:
         )
         task.table.insert(reference)
         target.references[reference.id] = reference
+        if isinstance(target.state, StreamState):
+            target.state.count(permissions, 1)
         if task.home:
             target.watch(task.home, 1)
         charge_all((task.account, *target.sharing), Resource.REFERENCES, 1)
@@ -238,7 +308,10 @@ class State:
     def remove_reference(self, reference: Reference) -> None:
         """Remove a reference from its holder's table and from every account."""
         reference.task.table.remove(reference.id)
-        reference.object.references.pop(reference.id, None)
+        target = reference.object
+        target.references.pop(reference.id, None)
+        if isinstance(target.state, StreamState):
+            target.state.count(reference.permissions, -1)
         if reference.task.home:
             reference.object.watch(reference.task.home, -1)
         charge_all((reference.task.account, *reference.object.sharing), Resource.REFERENCES, -1)

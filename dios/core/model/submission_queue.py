@@ -6,14 +6,14 @@ The queue has no policy. Runs wait in it while a scheduler reads it, and each is
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
 
 from dios import limits
-from dios.core.model.pending import PendingTable
 from dios.core.model.records import ChildIdentity, Pending
-from dios.ids import TaskId
+from dios.ids import Principal, TaskId
 from dios.wire import messages
 
 _MS: Final = 1_000_000
@@ -40,14 +40,17 @@ class SubmissionQueue:
     """The waiting runs, the open requests to the scheduler, and a version that counts the changes.
 
     ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` is the same for
-    this node's own coordinator, which need not be the scheduler. ``shares`` are the latest shares that a
-    coordinator reported, and ``shares_since`` is the version of the queue before they arrived.
+    this node's own coordinator, the task ``coordinator``, which need not be the scheduler. ``shares`` are the
+    latest shares that a coordinator reported, and ``shares_since`` is the version of the queue before they
+    arrived.
     """
 
     __slots__ = (
         "answers",
         "attended_until",
         "by_call",
+        "by_principal",
+        "coordinator",
         "ended",
         "next_question",
         "next_report",
@@ -66,6 +69,7 @@ class SubmissionQueue:
         self.version = 1
         self.waiting: dict[TaskId, QueuedRun] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
+        self.by_principal: dict[Principal, dict[TaskId, None]] = {}
         self.ended: deque[messages.Occupant] = deque(maxlen=limits.QUEUE_ENDED_KEPT)
         self.questions: dict[int, SchedulerQuestion] = {}
         self.answers: dict[int, list[bytes]] = {}
@@ -75,6 +79,7 @@ class SubmissionQueue:
         self.next_report = 1
         self.attended_until = 0
         self.own_until = 0
+        self.coordinator = TaskId(0)
         self.shares_version = 0
         self.shares = b""
         self.shares_since = 0
@@ -83,13 +88,13 @@ class SubmissionQueue:
         """Return True if a scheduler reads this queue."""
         return now < self.attended_until
 
-    def renew(self, now: int, wait_ms: int, *, attend: bool, own: bool) -> None:
+    def renew(self, now: int, wait_ms: int, task: TaskId, *, attend: bool, own: bool) -> None:
         """Extend the lease of a scheduler that asked: until QUEUE_LEASE_MS after its answer is due."""
         until = now + (wait_ms + limits.QUEUE_LEASE_MS) * _MS
         if attend:
             self.attended_until = until
         if own:
-            self.own_until = until
+            self.own_until, self.coordinator = until, task
 
     def keep_shares(self, version: int, shares: bytes) -> bool:
         """Keep these shares if they are newer; return True if they are."""
@@ -102,23 +107,35 @@ class SubmissionQueue:
         """Add a run; a run that waits already keeps its place in the order."""
         self.waiting[run.chosen.task] = run
         self.by_call[run.row.key] = run.chosen.task
+        self.by_principal.setdefault(run.row.task.principal, {})[run.chosen.task] = None
 
     def take(self, run: QueuedRun) -> None:
         """Remove a run."""
         del self.waiting[run.chosen.task], self.by_call[run.row.key]
+        principal = run.row.task.principal
+        own = self.by_principal[principal]
+        del own[run.chosen.task]
+        if not own:
+            del self.by_principal[principal]
+
+    def waiting_of(self, principal: Principal) -> Iterable[QueuedRun]:
+        """Return the waiting runs of a principal."""
+        return (self.waiting[task] for task in self.by_principal.get(principal, ()))
 
     def of_call(self, row: Pending) -> QueuedRun | None:
         """Return the run that waits by this very call, or None."""
         run = self.waiting.get(self.by_call.get(row.key, TaskId(0)))
         return run if run is not None and run.row is row else None
 
-    def tidy(self, pending: PendingTable) -> None:
-        """Remove runs and requests without a waiting call: the caller ended, or cancelled it."""
-        for run in [run for run in self.waiting.values() if not pending.has(run.row)]:
+    def forget(self, row: Pending) -> None:
+        """Remove the run of a call that does not wait any more: it was answered, or its caller ended."""
+        run = self.of_call(row)
+        if run is not None:
             self.take(run)
-        for number in [
-            number for number, question in self.questions.items() if not pending.has(question.row)
-        ]:
+
+    def tidy(self, waits: Callable[[Pending], bool]) -> None:
+        """Remove requests whose call does not wait any more: the caller ended, or cancelled it."""
+        for number in [number for number, question in self.questions.items() if not waits(question.row)]:
             del self.questions[number]
             self.answers.pop(number, None)
-        self.waiters = {key: row for key, row in self.waiters.items() if pending.has(row)}
+        self.waiters = {key: row for key, row in self.waiters.items() if waits(row)}

@@ -10,18 +10,30 @@ from typing import Final, TypeAlias
 
 from dios.ids import TaskId
 from dios.wire.messages import Failure
-from dios.wire.types import Mode
+from dios.wire.types import Mode, Permission
+
+_RIGHTS: Final = ((Mode.READ, Permission.READ), (Mode.WRITE, Permission.WRITE))
 
 
 class StreamState:
-    """The two ends of a SHMEM_STREAM: the holder of each, and the ends that are gone for good."""
+    """The two ends of a SHMEM_STREAM: the holder of each, and the ends that are gone for good.
 
-    __slots__ = ("gone", "holder", "ring_bytes")
+    ``able`` is the number of references with the right to attach to each end.
+    """
+
+    __slots__ = ("able", "gone", "holder", "ring_bytes")
 
     def __init__(self, ring_bytes: int) -> None:
         self.ring_bytes: Final = ring_bytes
         self.holder: dict[Mode, tuple[TaskId, int]] = {}  # mode -> task and reference
         self.gone: set[Mode] = set()
+        self.able = {Mode.READ: 0, Mode.WRITE: 0}
+
+    def count(self, permissions: Permission, change: int) -> None:
+        """Count a reference with these permissions, or with a ``change`` of -1 no longer."""
+        for mode, right in _RIGHTS:
+            if permissions & right:
+                self.able[mode] += change
 
 
 class TimerState:

@@ -36,5 +36,5 @@ def undo_answers(state: State, first: Ticket, failure: messages.Failure) -> None
     for peer in state.cluster.peers.values():
         for number, cached in peer.answers.items():
             if cached is not None and cached.ticket >= first:
-                refused = effects.Send(peer.node, dcp.PeerReply(number, failure))
+                refused = effects.Send(peer.node, dcp.PeerReply(number, failure), epoch=peer.epoch)
                 peer.answers[number] = CachedReply(refused, (), cached.ticket)

@@ -9,21 +9,23 @@ from typing import Final
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.events import LoadMeasured, PeerDown, PeerUp, Received, UnderWay
+from dios.core.events import LoadMeasured, NodesRemoved, PeerDown, PeerUp, Received, UnderWay
 from dios.core.membership.swim import Change, Decision
-from dios.core.model.records import LocalHolder
-from dios.core.remote import notices, proxies, publication, reconciliation, requests, serving
+from dios.core.model.records import LocalHolder, RemoteTask
+from dios.core.model.work_items import LostPeer
+from dios.core.remote import notices, proxies, publication, reconciliation, removals, requests, serving
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.remote.resume import resume_all
 from dios.core.remote.watermark import Watermark
 from dios.core.step import Step
 from dios.errors import ProtocolError
-from dios.ids import NodeId, ObjectId, TaskId
+from dios.ids import BufferId, NodeId, ObjectId, TaskId
 from dios.wire import dcp, gossip, messages
 from dios.wire.types import NodeStatus
 
 _MS: Final = 1_000_000
+_COLLECTED_AT_ONCE: Final = 64
 _NOT_ALIVE: Final = frozenset({NodeStatus.DEAD, NodeStatus.LEFT})
 
 
@@ -35,10 +37,10 @@ def peer_up(step: Step, event: PeerUp) -> None:
         step.emit(effects.HangUp(event.node, "the connection is from an earlier start of this node"))
         return
     if cluster.membership.is_forgotten(event.node):
-        step.emit(effects.HangUp(event.node, "it was removed from the cluster", revoked=True))
+        step.emit(effects.HangUp(event.node, "it was removed from the cluster"))
         return
     if event.epoch > peer.epoch and peer.epoch:
-        _drop_earlier_start(step, cluster, peer)
+        _drop_earlier_start(step, peer)
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
@@ -50,17 +52,12 @@ def peer_up(step: Step, event: PeerUp) -> None:
     reconciliation.reconcile(step, cluster, peer)
 
 
-def _drop_earlier_start(step: Step, cluster: Cluster, peer: Peer) -> None:
+def _drop_earlier_start(step: Step, peer: Peer) -> None:
     """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
-    requests.fail_all(step, peer, "has restarted. The call may have been made.")
-    resume_all(step)  # first, because a run that was refused has no child to lose
+    _lose(step, peer, "has restarted")
     peer.answers.clear()
     peer.settled = Watermark()
-    for target in peer.proxies.values():
-        target.order = 0
-    reconciliation.end_remote_tasks(step, cluster, peer)
-    _lose_requests(step, peer)
-    _lose_children(step, peer)
+    reconciliation.end_remote_tasks(step, peer)
 
 
 def peer_down(step: Step, event: PeerDown) -> None:
@@ -112,7 +109,9 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     cluster = step.state.cluster
     if cluster is None:
         return
-    running = sum(1 for _ in step.state.living_tasks())
+    # The node starts its own coordinator again whenever it ends, so it is not one of the tasks of users.
+    coordinator = step.state.queue.coordinator
+    running = sum(1 for task in step.state.living_tasks() if task.id != coordinator)
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
 
@@ -128,9 +127,26 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         step.after += publication.publish_due(cluster)
     for node in [node for node, end in cluster.grace_ends.items() if end <= now]:
         del cluster.grace_ends[node]
-        reconciliation.end_remote_tasks(step, cluster, cluster.peer(node))
+        reconciliation.end_remote_tasks(step, cluster.peer(node))
+    if cluster.collect_at is not None and cluster.collect_at <= now:
+        _collect_unclaimed(step, cluster)
     if cluster.reconcile_at is not None and cluster.reconcile_at <= now:
         reconciliation.reconcile_all(step, cluster)
+
+
+def expect_references(step: Step, cluster: Cluster, target: ObjectId) -> None:
+    """Keep a reference-counted object from before a restart until other nodes had time to claim it."""
+    cluster.unclaimed.append(target)
+    cluster.collect_at = step.now + limits.REMOTE_TASK_GRACE_MS * _MS
+
+
+def _collect_unclaimed(step: Step, cluster: Cluster) -> None:
+    """Destroy some of the objects that nothing refers to, and schedule the next ones."""
+    for _ in range(min(len(cluster.unclaimed), _COLLECTED_AT_ONCE)):
+        target = step.state.objects.get(cluster.unclaimed.popleft())
+        if target is not None:
+            lifetimes.maybe_collect(step, target)
+    cluster.collect_at = step.now if cluster.unclaimed else None
 
 
 def follow_all(step: Step) -> None:
@@ -178,15 +194,7 @@ def _handle_death(step: Step, cluster: Cluster, peer: Peer) -> None:
     if peer.dead_since is not None:
         return
     peer.dead_since = step.now
-    requests.fail_all(step, peer)
-    resume_all(step)  # first, because a run that was refused has no child to lose
-    _lose_requests(step, peer)
-    _lose_children(step, peer)
-    for remote_task in peer.remote_tasks.values():
-        for row in list(remote_task.pending.values()):
-            step.state.pending.remove(row)
-        for buffer in list(remote_task.buffers.values()):
-            lifetimes.close_buffer(step, buffer)
+    _lose(step, peer, "does not answer", list(peer.remote_tasks.values()))
     if peer.remote_tasks:
         cluster.grace_ends[peer.node] = step.now + limits.REMOTE_TASK_GRACE_MS * _MS
 
@@ -197,25 +205,67 @@ def revive(cluster: Cluster, peer: Peer) -> None:
     cluster.grace_ends.pop(peer.node, None)
 
 
-def _lose_requests(step: Step, peer: Peer) -> None:
-    """Close the buffers of requests on the peer's objects."""
-    for task in step.state.tasks.values():
-        for buffer in [
-            open_buffer
-            for open_buffer in task.remote_buffers.values()
-            if open_buffer.reference.object.home == peer.node
-        ]:
-            lifetimes.close_remote_buffer(step, buffer)
+def _lose(step: Step, peer: Peer, event: str, remote_tasks: list[RemoteTask] | None = None) -> None:
+    """Fail all requests to a node, and lose buffers and children there, because of ``event``."""
+    tasks = [
+        (task, list(task.remote_buffers), list(task.remote_children))
+        for task in step.state.tasks.values()
+        if peer.node in task.remote_nodes
+    ]
+    before = (step.state.pending.next_number, step.state.next_buffer)
+    taken = requests.take_all(peer)
+    step.start(LostPeer(peer.node, event, taken, tasks, remote_tasks or [], before))
 
 
-def _lose_children(step: Step, peer: Peer) -> None:
-    """Notify the parents of tasks on the peer that these tasks are lost.
+def lose_some(step: Step, item: LostPeer) -> bool:
+    """Lose a part of what a node that is dead or has restarted takes with it; return True if none is left."""
+    peer = step.require_cluster().peer(item.node)
+    while item.requests:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        requests.fail(step, item.requests.pop(), item.event)
+        resume_all(step)  # first, because a run that was refused has no child to lose
+    while item.tasks:
+        if step.exhausted:
+            return False
+        task, buffers, children = item.tasks.pop()
+        step.spend(1 + len(buffers) // 4 + len(children))
+        _lose_of_task(step, peer, task, buffers, children)
+    while item.remote_tasks:
+        if step.exhausted:
+            return False
+        remote_task = item.remote_tasks.pop()
+        step.spend(1 + len(remote_task.pending) + len(remote_task.buffers))
+        _lose_of_remote_task(step, remote_task, *item.before)
+    return True
 
-    A task that is still alive is ended when the peer returns.
+
+def _lose_of_task(
+    step: Step, peer: Peer, task: LocalHolder, buffers: list[BufferId], children: list[TaskId]
+) -> None:
+    """Close a task's buffers of requests on the peer's objects, and notify it of its lost children there.
+
+    A child that is still alive is ended when the peer returns.
     """
-    for task in list(step.state.tasks.values()):
-        for child in [started for started, place in task.remote_children.items() if place[0] == peer.node]:
+    for number in buffers:
+        buffer = task.remote_buffers.get(number)
+        if buffer is not None and buffer.reference.object.home == peer.node:
+            lifetimes.close_remote_buffer(step, buffer)
+    for child in children:
+        place = task.remote_children.get(child)
+        if place is not None and place[0] == peer.node:
             _lose_child(step, peer, task, child)
+
+
+def _lose_of_remote_task(step: Step, remote_task: RemoteTask, number_before: int, buffer_before: int) -> None:
+    """Close the waiting calls and buffers of another node's task that are older than the loss of the node."""
+    for row in list(remote_task.pending.values()):
+        if row.number < number_before:
+            step.state.pending.remove(row)
+    for buffer in list(remote_task.buffers.values()):
+        if buffer.id < buffer_before:
+            lifetimes.close_buffer(step, buffer)
 
 
 def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> None:
@@ -230,21 +280,28 @@ def _lose_child(step: Step, peer: Peer, task: LocalHolder, child: TaskId) -> Non
         notices.notify(step, task, messages.ChildEnded(child, lost_row(fingerprint, peer.name, label, task)))
 
 
+def nodes_removed(step: Step, event: NodesRemoved) -> None:
+    """Drop the removed nodes, and continue the call that removed one."""
+    cluster = step.require_cluster()
+    follow(step, cluster, cluster.membership.remove(step.now, event.nodes))
+    removals.stored(step, event)
+
+
 def _handle_removal(step: Step, cluster: Cluster, node: NodeId) -> None:
-    """Drop everything of a node that was removed for good; if it is this node, stop."""
+    """Drop everything of a node that was removed. This node itself continues alone: others refuse it."""
     if node == cluster.here.node:
-        step.audit_node("node", "forgotten", cluster.here.name, "this node was removed and stops")
-        step.emit(effects.BeginShutdown())
+        step.audit_node("node", "forgotten", cluster.here.name, "a member removed this node")
         return
     peer = cluster.peers.get(node)
     step.audit_node("node", "forgotten", "" if peer is None else peer.name, f"{node:x}")
     if peer is not None:
         _handle_death(step, cluster, peer)
-        reconciliation.end_remote_tasks(step, cluster, peer)
+        removals.end_unconfined(step, node)
+        reconciliation.end_remote_tasks(step, peer)
         peer.connected = False
     cluster.grace_ends.pop(node, None)
     cluster.since.pop(node, None)
-    step.emit(effects.HangUp(node, "it was removed from the cluster", revoked=True))
+    step.emit(effects.HangUp(node, "it was removed from the cluster"))
 
 
 def leave(step: Step, cluster: Cluster) -> None:

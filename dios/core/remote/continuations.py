@@ -124,6 +124,14 @@ class HandedOver(Struct, frozen=True, tag=True):
     task: TaskId
     ref: RefId
     then: AnswerRequest | FitCopied
+    asker: NodeId
+
+
+class RemovalAnswer(Struct, frozen=True, tag=True):
+    """Store a node's confirmation that it has stored a removal; the last one answers the call."""
+
+    call: CallId
+    node: NodeId
 
 
 CallContinuation: TypeAlias = FitAnswer | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
@@ -138,6 +146,7 @@ Continuation: TypeAlias = (
     | ReconcileAnswer
     | AnswerRequest
     | HandedOver
+    | RemovalAnswer
 )
 
 
@@ -213,7 +222,7 @@ class StartProgress(Progress):
 
     ``node`` is the node that will run the child, or 0 for this node. ``scheduled`` is True if the scheduler
     chose it. ``held`` has a place for each reference in ``shared``; ``granted`` lists the references to
-    withdraw if the start fails.
+    withdraw if the start fails. ``ended`` is the child's end, if it is reported before the answer.
     """
 
     recipe: Recipe
@@ -227,3 +236,16 @@ class StartProgress(Progress):
     scheduled: bool
     missing: int = 0
     failure: messages.Failure | None = None
+    ended: messages.TaskRow | None = None
+
+
+class RemovalProgress(Progress):
+    """The progress of a call that removes a node from the cluster.
+
+    ``missing`` is the number of confirmations still to come; ``failed`` names the nodes without the removal.
+    """
+
+    node: NodeId
+    name: str
+    missing: int
+    failed: list[str]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
+from dios.core.calls import access
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import buffer_version, require_bytes
 from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
@@ -30,7 +31,7 @@ from dios.errors import (
 from dios.ids import BufferId, NodeId
 from dios.wire import dcp, messages
 from dios.wire.codec import encode_status
-from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Resource, TaskState
+from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Resource, TaskState
 
 _REF: Final = "ref"
 _TASK: Final = "task"
@@ -106,8 +107,8 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         lifetimes.drop_reference(step, task.table.get(call.ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
-    if target.lost and isinstance(call, messages.ReadOnce | messages.AcquireRead):
-        step.reply(_lost_status(step, task, seq, task.table.get(call.ref)))
+    if (target.lost or target.ended) and isinstance(call, messages.ReadOnce | messages.AcquireRead):
+        step.reply(_lost_status(step, task, seq, access.held(task, call.ref, Permission.READ)))
         return
     if target.zombie and not isinstance(call, _ALLOWED_ON_ZOMBIES):
         raise StaleError("the object was deleted. Drop the reference.", fingerprint=target.fingerprint)
@@ -130,7 +131,7 @@ def _forward_attach(step: Step, task: Holder, seq: int, call: messages.Attach, t
 
 def wait(step: Step, task: Holder, seq: int, call: messages.AnyCall, node: NodeId) -> Pending:
     """Add a pending call that waits for the answer of another node."""
-    row = Pending(task, seq, call, ())
+    row = Pending(task, seq, call, {})
     step.wait(row)
     task.remote_nodes.add(node)
     return row
@@ -201,7 +202,9 @@ def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCal
     buffer = remote_buffer(task, call.buffer)
     source = None
     releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
-    if releases or (isinstance(call, _COMMITS) and call.data is None):
+    commits = releases or (isinstance(call, _COMMITS) and call.data is None)
+    # The object's node refuses to commit a buffer that was acquired to read; this node has no bytes of it.
+    if commits and buffer.mode is Mode.WRITE:
         asked = call.size if isinstance(call, messages.CommitWrite | messages.CommitAcquireWrite) else 0
         length = asked or buffer.length
         if length > buffer.length:
@@ -244,7 +247,7 @@ def fit(
     field = _REFERENCE_FIELDS.get(type(call))
     reference = None if field is None else task.table.find(getattr(call, field))
     if reference is None:
-        raise BadReferenceError("the reference was retired or deleted while the call was in progress")
+        return effects.Answer(task.id, seq, _without_reference(call, answer))
     target = cast("Proxy", reference.object)
     match answer:
         case messages.Buffer():
@@ -264,6 +267,15 @@ def fit(
     return effects.Answer(task.id, seq, answer)
 
 
+def _without_reference(call: messages.PlainCall, answer: dcp.Answer) -> messages.AnyResult:
+    """Return the answer for a task that lost the reference during the call; the change stands."""
+    if isinstance(answer, messages.Buffer) and isinstance(call, messages.CommitAcquireWrite):
+        return messages.Committed(answer.v_r, answer.v_w)
+    if isinstance(answer, messages.Committed | messages.Done):
+        return answer
+    raise BadReferenceError("the reference was retired or deleted while the call was in progress")
+
+
 def _lost_child(
     step: Step, task: Holder, seq: int, call: messages.PlainCall, failure: messages.Failure
 ) -> Part | None:
@@ -279,8 +291,10 @@ def _lost_child(
 
 
 def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Part:
-    peer = step.require_cluster().peer(reference.object.home)
-    data = encode_status(lost_row(reference.object.fingerprint, peer.name, reference.label, task))
+    target = cast("Proxy", reference.object)
+    peer = step.require_cluster().peer(target.home)
+    row = target.ended or lost_row(target.fingerprint, peer.name, reference.label, task)
+    data = encode_status(row)
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 
 
@@ -299,7 +313,7 @@ def lost_row(fingerprint: str, node: str, label: str, parent: Holder) -> message
         cause=Cause.NODE_LOST,
         exit_code=0,
         signal=0,
-        detail=f"node {node}, which ran it, is dead or out of reach",
+        detail=f"node {node}, which ran it, is dead or out of reach; it may have succeeded before",
         parent=parent.object.fingerprint,
         node=node,
     )
@@ -340,7 +354,15 @@ def _fit_buffer(
     result = replace(answer, buffer=buffer.id)
     length = buffer.length
     return effects.AnswerReceived(
-        task.id, seq, result, step.payload, length, writable=writable, reuse=reuse, offset=offset
+        task.id,
+        seq,
+        result,
+        step.payload,
+        length,
+        writable=writable,
+        reuse=reuse,
+        offset=offset,
+        committed=isinstance(call, messages.CommitAcquireWrite),
     )
 
 

@@ -14,7 +14,7 @@ def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
         task.push_event(event)
         step.changed(task.object)
         return
-    body = dcp.DeliverEvent(task.id, event)
+    body = dcp.DeliverEvent(task.home_id, event)
     if isinstance(event, messages.ChildEnded):
         peer = step.require_cluster().peer(task.home)
         requests.notify_reliably(step, peer, event.object, body)

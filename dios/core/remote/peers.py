@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,7 +21,7 @@ from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.gossip import MemberRow
-from dios.wire.types import Mode, Persistence, Proximity
+from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
@@ -56,6 +57,7 @@ class PendingRequest:
         "peer",
         "repeat_at",
         "repeats",
+        "sent",
         "silent_since",
         "source",
         "then",
@@ -78,6 +80,7 @@ class PendingRequest:
         self.source: Final = source
         self.version = 0  # version of the object whose content is the source
         self.repeats = 0
+        self.sent = False  # False as long as the node cannot have received it
         self.silent_since = now
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
@@ -94,7 +97,7 @@ class CachedReply(NamedTuple):
 class Proxy(PhysicalObject):
     """The record of an object of another node. ``order`` is the number of the newest message about it."""
 
-    __slots__ = ("ends", "lost", "order", "stored")
+    __slots__ = ("ended", "ends", "epoch", "lost", "order", "stored")
 
     def __init__(self, peer: Peer, public: messages.Reference, proximity: Proximity) -> None:
         super().__init__(
@@ -111,9 +114,11 @@ class Proxy(PhysicalObject):
         self.home = peer.node
         self.place = (peer.name, peer.rack)
         self.order = 0
+        self.epoch = 0  # the start of the node in which it sent the message with this number
         self.ends: dict[RefId, Mode] = {}  # of a stream: the ends that references of this node have taken
         self.stored = public.persistence
         self.lost = False  # for tasks: treated as ended for good, even if the task's node returns
+        self.ended: messages.TaskRow | None = None  # for tasks: the end that the task's node has reported
         self.learn(public)
 
     @property
@@ -149,6 +154,8 @@ class Peer:
         "cut_off",
         "dead_since",
         "epoch",
+        "guesses",
+        "handing_over",
         "heard_ns",
         "lost",
         "met",
@@ -191,8 +198,15 @@ class Peer:
         self.settled = Watermark()
         self.order_out = 0
         self.remote_tasks: dict[TaskId, RemoteTask] = {}
+        self.guesses = 0  # the number of them that rest on other nodes' words
+        self.handing_over = 0  # references of its tasks that third nodes have not confirmed
         self.proxies: dict[ObjectId, Proxy] = {}
         self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
+
+    @property
+    def reachable(self) -> bool:
+        """Return True if a request would be sent to the node now."""
+        return self.connected and self.epoch > 0 and self.dead_since is None and not self.cut_off
 
     def numbers_to_name(self) -> tuple[int, ...]:
         """Return the numbers to name in a request to the node: all requests without an answer, or none.
@@ -215,6 +229,7 @@ class Cluster:
     __slots__ = (
         "_moments",
         "cache",
+        "collect_at",
         "disbanded",
         "due_at",
         "grace_ends",
@@ -226,10 +241,12 @@ class Cluster:
         "placement",
         "publish_at",
         "reconcile_at",
+        "resumed_ns",
         "seen_ns",
         "since",
         "to_publish",
         "to_release",
+        "unclaimed",
     )
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
@@ -243,13 +260,32 @@ class Cluster:
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
         self.cache: dict[bytes, tuple[NodeId, ...]] = {}
         self.disbanded: dict[Name, None] = {}  # destroyed groups, which no message may create again
+        self.unclaimed: deque[ObjectId] = deque()  # counted objects from before a restart of this node
+        self.collect_at: int | None = None  # when those without references are collected
         self.grace_ends: dict[NodeId, int] = {}  # when the remote tasks of a dead node end
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when a node's status last changed
         self.due_at: int | None = None  # the time of the next timer, as of the last step
         self.seen_ns = 0  # the time of the last event
+        self.resumed_ns = 0  # the end of the last stall of this node, from which silence of others counts
         self.reconcile_at: int | None = None
         self._moments: list[tuple[int, NodeId, int]] = []
+
+    def member_named(self, host: str) -> MemberRow | None:
+        """Return the row of the node with this id or name, or None.
+
+        Gossip alone does not prove a name: a node that was connected, and had a certificate, comes first.
+        """
+        rows = (self.membership.own, *self.membership.members.values())
+        for row in rows:
+            if host == f"{row.node:x}":
+                return row
+        named = [row for row in rows if row.name == host]
+        for row in named:
+            peer = self.peers.get(row.node)
+            if row.node == self.here.node or (peer is not None and peer.met):
+                return row
+        return named[0] if named else None
 
     def peer(self, node: NodeId) -> Peer:
         """Return the record of a node. Create it if there is none."""
@@ -278,11 +314,35 @@ class Cluster:
             if peer is not None:
                 yield peer
 
+    def any_dead(self) -> bool:
+        """Return True if a member is not known to live, so that answers of all nodes may be incomplete."""
+        return any(
+            peer.dead_since is not None and peer.node in self.membership.members
+            for peer in self.peers.values()
+        )
+
     def proximity_of(self, node: NodeId) -> Proximity:
         """Return RACK if both nodes report the same rack, else CLUSTER."""
         peer = self.peers.get(node)
         near = peer is not None and peer.rack and peer.rack == self.here.rack
         return Proximity.RACK if near else Proximity.CLUSTER
+
+    def row_of(self, member: MemberRow) -> messages.NodeRow:
+        """Return the row of a member for users."""
+        return messages.NodeRow(
+            member.node,
+            member.name,
+            member.rack,
+            member.address,
+            NodeStatus(member.status),
+            member.draining,
+            member.epoch,
+            self.since.get(member.node, 0),
+            member.load.tasks,
+            member.load.cpus,
+            member.load.memory_bytes,
+            member.node == self.here.node,
+        )
 
     # -- placement ----------------------------------------------------------------------------------
     def expected_load(self, member: MemberRow) -> MemberRow:
@@ -310,10 +370,10 @@ class Cluster:
                 self._moments = [entry for entry in self._moments if self._open_request(entry) is not None]
                 heapq.heapify(self._moments)
 
-    def due(self, now: int) -> list[PendingRequest]:
-        """Return the requests whose time has come. They remain open."""
+    def due(self, now: int, most: int) -> list[PendingRequest]:
+        """Return at most ``most`` requests whose time has come. They remain open."""
         found: list[PendingRequest] = []
-        while self._moments and self._moments[0][0] <= now:
+        while self._moments and self._moments[0][0] <= now and len(found) < most:
             request = self._open_request(heapq.heappop(self._moments))
             if request is not None:
                 found.append(request)
@@ -328,6 +388,8 @@ class Cluster:
             found.append(self._moments[0][0])
         if self.publish_at is not None:
             found.append(self.publish_at)
+        if self.collect_at is not None:
+            found.append(self.collect_at)
         if self.grace_ends:
             found.append(min(self.grace_ends.values()))
         if self.reconcile_at is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.model.records import Holder, Provenance, Reference
 from dios.core.remote import requests
@@ -21,7 +22,7 @@ from dios.wire.types import Permission
 
 def proxy_for(step: Step, peer: Peer, public: messages.Reference) -> Proxy:
     """Return the proxy for an object of another node. Create it on first use."""
-    if public.object in step.state.objects:
+    if step.state.chose_id(public.object):
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
     target = peer.proxies.get(ObjectId(public.object))
     if target is None:
@@ -36,7 +37,7 @@ def require_unknown(step: Step, peer: Peer, public: messages.Reference) -> None:
     held = peer.proxies.get(ObjectId(public.object))
     if not public.ref or (held is not None and public.ref in held.references):
         raise ProtocolError("cannot accept the reference: its id is 0 or already in use on this node")
-    if public.object in step.state.objects:
+    if step.state.chose_id(public.object):
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 
@@ -47,19 +48,28 @@ def adopt(
     public: messages.Reference,
     provenance: Provenance,
     label: str | None = None,
+    *,
+    hearsay: bool = False,
 ) -> Reference:
-    """Add a reference to an object of another node to a task's table. The caller has checked for room."""
+    """Add a reference to an object of another node to a task's table. The caller has checked for room.
+
+    With ``hearsay``, a third node described the object: that changes nothing for tasks that refer to it
+    already, and is replaced by what the object's node says.
+    """
     cluster = step.require_cluster()
     peer = cluster.peer(node)
     if public.ref in task.table:
         raise ProtocolError("cannot accept the reference: its id is already in use in the task's table")
     require_unknown(step, peer, public)
+    if not hearsay:
+        _drop_misdescribed(step, peer, public)
     target = proxy_for(step, peer, public)
-    if target.references:
+    if target.references and not hearsay:
         target.learn(public)
         step.changed(target)
     # Clocks differ between nodes, so the message has the remaining time.
-    expires_ns = step.now + public.expires_ns if public.expires_ns else 0
+    remaining_ns = min(public.expires_ns, limits.LIFETIME_NS_MAX)
+    expires_ns = step.now + remaining_ns if remaining_ns else 0
     reference = step.state.add_reference(
         task,
         target,
@@ -75,6 +85,16 @@ def adopt(
     return reference
 
 
+def _drop_misdescribed(step: Step, peer: Peer, public: messages.Reference) -> None:
+    """Drop the references to an object that a third node described as an object of another kind."""
+    held = peer.proxies.get(ObjectId(public.object))
+    described = (public.type, public.deletion, public.buffering)
+    if held is not None and (held.type, held.deletion, held.buffering) != described:
+        for reference in list(held.references.values()):
+            drop_lost(step, reference)
+        peer.proxies.pop(ObjectId(public.object), None)
+
+
 def public_part(step: Step, reference: Reference) -> messages.Reference:
     """Return the public part of a remote task's reference with the remaining time instead of its end."""
     public = reference.public()
@@ -84,9 +104,9 @@ def public_part(step: Step, reference: Reference) -> messages.Reference:
 def published(step: Step, peer: Peer, message: dcp.Published) -> None:
     """Update the counters of a proxy."""
     target = peer.proxies.get(message.object)
-    if target is None or target.zombie or message.order <= target.order:
+    if target is None or target.zombie or (peer.epoch, message.order) <= (target.epoch, target.order):
         return
-    target.order = message.order
+    target.epoch, target.order = peer.epoch, message.order
     target.size, target.v_r, target.v_w = message.size, message.v_r, message.v_w
     target.a_r, target.a_w, target.dirty = message.a_r, message.a_w, message.dirty
     target.zombie = message.zombie
@@ -97,7 +117,10 @@ def release(step: Step, cluster: Cluster) -> None:
     """Send the collected Release messages to the nodes of the objects."""
     dropped, cluster.to_release = cluster.to_release, {}
     for (node, task), refs in dropped.items():
-        requests.notify_node(step, node, dcp.Release(task, tuple(refs)))
+        try:
+            requests.notify_node(step, node, dcp.Release(task, tuple(refs)))
+        except Exception as error:  # noqa: BLE001 - it is reported, and a reconciliation releases them
+            step.note_defect(step.state.tasks.get(task), error)
 
 
 def drop_lost(step: Step, reference: Reference) -> None:

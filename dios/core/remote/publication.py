@@ -19,7 +19,7 @@ def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId
 
     ``informed`` is the node that learns of the change from this step's own answer, or 0.
     """
-    if informed and not target.zombie and list(target.watchers) == [informed]:
+    if informed and not target.zombie and len(target.watchers) == 1 and informed in target.watchers:
         return []
     if target.zombie:
         cluster.to_publish.pop(target.id, None)
@@ -31,10 +31,16 @@ def publish(cluster: Cluster, target: PhysicalObject, now: int, informed: NodeId
 
 
 def publish_due(cluster: Cluster) -> list[effects.Send]:
-    """Return the messages about all objects with scheduled changes."""
-    cluster.publish_at = None
-    waiting, cluster.to_publish = cluster.to_publish, {}
-    return [send for target in waiting.values() for send in messages_to_watchers(cluster, target)]
+    """Return the messages about objects with scheduled changes; those that are left come at once."""
+    sends: list[effects.Send] = []
+    for _ in range(limits.STEP_UNITS):
+        if not cluster.to_publish or len(sends) >= limits.STEP_UNITS:
+            break
+        _, target = cluster.to_publish.popitem()
+        sends += messages_to_watchers(cluster, target)
+    if not cluster.to_publish:
+        cluster.publish_at = None
+    return sends
 
 
 def messages_to_watchers(cluster: Cluster, target: PhysicalObject) -> list[effects.Send]:

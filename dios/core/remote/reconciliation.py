@@ -6,25 +6,31 @@ tasks, and the other node corrects the report. Drops in normal operation are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import lifecycle
-from dios.core.model.records import Holder, Provenance, Task
+from dios.core.model.records import LocalHolder, Provenance, RemoteTask, Task
+from dios.core.model.work_items import (
+    EndingRemoteTasks,
+    HoldingsReport,
+    LostReferences,
+    ReceivedReport,
+    ReleasedReferences,
+)
 from dios.core.remote import notices, proxies, publication, remote_tasks, requests
 from dios.core.remote.continuations import ReconcileAnswer
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
-from dios.ids import ObjectId, RefId
+from dios.errors import DiosError
+from dios.ids import ObjectId, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission
 
 _MS: Final = 1_000_000
 _LAST_ID: Final = 2**63 - 1
 
-_Entry: TypeAlias = tuple[RefId, ObjectId, int, bool]
 _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
 
 
@@ -32,25 +38,71 @@ def reconcile(step: Step, cluster: Cluster, peer: Peer) -> None:
     """Report the references that tasks of this node hold on the peer; its answers correct them."""
     if cluster.reconcile_at is None:
         cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
-    by_task: dict[Holder, list[_Entry]] = {}
-    for target in peer.proxies.values():
-        for reference in target.references.values():
-            own = reference.provenance in _OWN_AUTHORITY
-            entry = (reference.id, target.id, int(reference.permissions), own)
-            by_task.setdefault(reference.task, []).append(entry)
-    for task in step.state.tasks.values():
-        if peer.node in task.remote_nodes:
-            by_task.setdefault(task, [])  # it holds no reference there, but may have a remote task
-    epoch = peer.reconciled_epoch or peer.epoch
-    parts = list(_parts(by_task))
-    bodies = [dcp.ReconcileReferences(epoch, part) for part in parts[:-1]]
-    lost, peer.lost = tuple(peer.lost), []
-    tasks = tuple(task.id for task in by_task)
-    bodies.append(dcp.ReconcileReferences(epoch, parts[-1] if parts else (), lost, tasks))
     peer.reconcile_round += 1
-    peer.reconcile_missing = len(bodies)
-    for body in bodies:
-        requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, peer.reconcile_round))
+    peer.reconcile_missing = 1  # the last message of the round
+    step.start(HoldingsReport(peer.node, peer.reconcile_round))
+
+
+def report_some(step: Step, item: HoldingsReport) -> bool:
+    """Report the references of some tasks to a node; return True after the last message of the round."""
+    peer = step.require_cluster().peer(item.node)
+    if item.round != peer.reconcile_round:
+        return True
+    if item.tasks is None:
+        # Those without references there, too, because they may have a remote task.
+        item.tasks = [task for task in step.state.tasks.values() if peer.node in task.remote_nodes]
+        item.tasks.reverse()
+        step.spend(len(step.state.tasks) // 64)
+    while item.tasks:
+        if step.exhausted:
+            return False
+        task = item.tasks.pop()
+        step.spend(1 + len(task.table) // 32)
+        _report_task(step, peer, item, task)
+    most = limits.REMOTE_TASKS_PER_NODE_MAX
+    lost, peer.lost = tuple(peer.lost[:most]), peer.lost[most:]
+    tasks = tuple(task.id for task in step.state.tasks.values() if peer.node in task.remote_nodes)
+    _send_report(step, peer, item, lost, tasks)
+    return True
+
+
+def _report_task(step: Step, peer: Peer, item: HoldingsReport, task: LocalHolder) -> None:
+    """Add a task's references to the next messages; the pieces of a task cover all reference ids."""
+    rest = sorted(
+        (
+            reference.id,
+            reference.object.id,
+            int(reference.permissions),
+            reference.provenance in _OWN_AUTHORITY,
+        )
+        for reference in task.table
+        if reference.object.home == peer.node
+    )
+    first = 0
+    while rest or not first:
+        room = limits.RECONCILE_REFERENCES_MAX - item.references
+        piece, rest = rest[:room], rest[room:]
+        last = piece[-1][0] if rest else _LAST_ID
+        item.part.append(dcp.HeldReferences(task.caller(), first, last, tuple(piece)))
+        first = last + 1
+        item.references += len(piece)
+        is_full = item.references == limits.RECONCILE_REFERENCES_MAX
+        if is_full or len(item.part) == limits.RECONCILE_TASKS_MAX:
+            peer.reconcile_missing += 1
+            _send_report(step, peer, item)
+
+
+def _send_report(
+    step: Step,
+    peer: Peer,
+    item: HoldingsReport,
+    lost: tuple[TaskId, ...] = (),
+    tasks: tuple[TaskId, ...] | None = None,
+) -> None:
+    epoch = peer.reconciled_epoch or peer.epoch
+    body = dcp.ReconcileReferences(epoch, tuple(item.part), lost, tasks)
+    item.part, item.references = [], 0
+    requests.ask(step, peer.node, body, ReconcileAnswer(peer.node, item.round))
 
 
 def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) -> None:
@@ -65,26 +117,6 @@ def reconcile_answered(step: Step, then: ReconcileAnswer, answer: dcp.Answer) ->
     _correct(step, peer, answer)
 
 
-def _parts(by_task: dict[Holder, list[_Entry]]) -> Iterator[tuple[dcp.HeldReferences, ...]]:
-    """Split the reports into pieces that fit into a message; a task's pieces cover all reference ids."""
-    part: list[dcp.HeldReferences] = []
-    room = limits.RECONCILE_REFERENCES_MAX
-    for task, entries in by_task.items():
-        rest = sorted(entries)
-        first = 0
-        while rest or not first:
-            piece, rest = rest[:room], rest[room:]
-            last = piece[-1][0] if rest else _LAST_ID
-            part.append(dcp.HeldReferences(task.caller(), first, last, tuple(piece)))
-            first = last + 1
-            room -= len(piece)
-            if not room or len(part) == limits.RECONCILE_TASKS_MAX:
-                yield tuple(part)
-                part, room = [], limits.RECONCILE_REFERENCES_MAX
-    if part:
-        yield tuple(part)
-
-
 def reconcile_all(step: Step, cluster: Cluster) -> None:
     """Reconcile with every reachable node, and schedule the next time."""
     # Schedule it even without reachable nodes: a node that is treated as dead may live and stay connected.
@@ -95,66 +127,167 @@ def reconcile_all(step: Step, cluster: Cluster) -> None:
 
 
 def _correct(step: Step, peer: Peer, answer: dcp.UnknownReferences) -> None:
-    gone = set(answer.objects)
-    unknown = set(answer.refs)
-    for target in list(peer.proxies.values()):
-        if target.id in gone:
+    for object_id in answer.objects:
+        target = peer.proxies.get(object_id)
+        if target is not None:
             target.zombie = True
             target.lost = target.lost or target.type is ObjectType.TASK
             step.changed(target)
+    if answer.refs:
+        step.start(LostReferences(list(peer.proxies.values()), frozenset(answer.refs)))
+
+
+def release_some(step: Step, item: ReleasedReferences) -> bool:
+    """Drop references that a task of another node has dropped; return True if none is left."""
+    while item.refs:
+        if step.exhausted:
+            return False
+        reference = item.holder.table.find(item.refs.pop())
+        if reference is None:
+            step.spend(1)
+        else:
+            lifetimes.drop_reference(step, reference)
+    return True
+
+
+def correct_some(step: Step, item: LostReferences) -> bool:
+    """Drop references that another node does not have; return True if all are dropped."""
+    looked = 0
+    while item.proxies:
+        if step.exhausted:
+            return False
+        looked += 1
+        if not looked % 16:
+            step.spend(1)
+        target = item.proxies[-1]
+        gone = () if target.zombie else item.unknown & target.references.keys()
+        if not gone:
+            item.proxies.pop()
             continue
-        for reference in [each for each in target.references.values() if each.id in unknown]:
+        for ref in sorted(gone)[: limits.STEP_UNITS // 8]:
+            reference = target.references[ref]
             holder = reference.task
             proxies.drop_lost(step, reference)
             event = messages.Retired(reference.id, target.id, target.fingerprint, reference.label, False)
             notices.notify(step, holder, event)
+    return True
 
 
 def reconcile_requested(step: Step, peer: Peer, number: int, body: dcp.ReconcileReferences) -> None:
     """Compare another node's report with the references that its tasks hold here, and answer it."""
-    cluster = step.require_cluster()
-    refs: list[RefId] = []
-    objects: dict[ObjectId, None] = {}
     granted_before = step.now - limits.RECONCILE_YOUNG_MS * _MS
     restarted = _accepts_earlier_references(step, peer, body.epoch)
-    for holding in body.holdings:
-        remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
-        named = {entry[0] for entry in holding.references}
-        for reference in remote_task.table:
-            is_covered = holding.first <= reference.id <= holding.last
-            if is_covered and reference.id not in named and reference.granted_ns <= granted_before:
+    step.start(ReceivedReport(peer.node, peer.epoch, number, body, granted_before, restarted=restarted))
+
+
+def compare_some(step: Step, item: ReceivedReport) -> bool:
+    """Compare a part of another node's report; return True after the answer."""
+    peer = step.require_cluster().peer(item.node)
+    if peer.epoch != item.epoch:
+        return True  # the node has restarted since
+    try:
+        done = _compare_some(step, peer, item)
+    except DiosError as error:
+        failure = messages.Failure(int(error.code), error.message, error.fingerprint)
+        requests.reply(step, peer, item.number, failure)
+        return True
+    if done:
+        requests.reply(step, peer, item.number, dcp.UnknownReferences(tuple(item.refs), tuple(item.objects)))
+    return done
+
+
+def _compare_some(step: Step, peer: Peer, item: ReceivedReport) -> bool:
+    while not step.exhausted:
+        if item.drops:
+            reference = item.drops.pop()
+            if not reference.dropped:
                 lifetimes.drop_reference(step, reference)
-        for ref, object_id, permissions, own in holding.references:
-            if ref in remote_task.table:
-                continue
-            target = step.state.objects.get(object_id)
-            if target is None:
-                objects[object_id] = None
-                refs.append(ref)
-            elif restarted and own and remote_tasks.can_restore(remote_task, target, ref):
-                rights = Permission(permissions) & Permission.ALL
-                remote_tasks.restore(step, remote_task, target, ref, rights)
-            else:
-                refs.append(ref)
-    if body.tasks is not None:
-        peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
-        known = set(body.tasks)
-        for remote_task in [each for each in peer.remote_tasks.values() if each.id not in known]:
-            for reference in remote_task.table:
-                if reference.granted_ns <= granted_before:
-                    lifetimes.drop_reference(step, reference)
-            busy = len(remote_task.table) or remote_task.pending or remote_task.buffers
-            if not busy and remote_task.started_ns <= granted_before:
-                remote_tasks.end(step, peer, remote_task)
+        elif item.claims:
+            step.spend(1)
+            _compare_claim(step, item, *item.claims.pop())
+        elif item.holdings:
+            _compare_holding(step, peer, item, item.holdings.pop())
+        elif item.body.tasks is None:
+            _end_lost(step, peer, item.body)
+            return True
+        elif item.absent is None:
+            peer.reconciled_ns = step.now if peer.reconciled_ns is None else peer.reconciled_ns
+            known = set(item.body.tasks)
+            item.absent = [each for each in peer.remote_tasks.values() if each.home_id not in known]
+            step.spend(len(peer.remote_tasks) // 64)
+        elif item.absent:
+            _compare_absent(step, peer, item, item.absent)
+        elif item.shown is None:
+            _end_lost(step, peer, item.body)
+            item.shown = list(peer.remote_tasks.values())
+        elif item.shown:
+            _show(step, item.shown.pop())
+        else:
+            return True
+    return False
+
+
+def _compare_holding(step: Step, peer: Peer, item: ReceivedReport, holding: dcp.HeldReferences) -> None:
+    remote_task = remote_tasks.remote_task_for(step, peer, holding.caller)
+    step.spend(1 + (len(remote_task.table) + len(holding.references)) // 32)
+    named = {entry[0] for entry in holding.references}
+    item.drops = [
+        reference
+        for reference in remote_task.table
+        if holding.first <= reference.id <= holding.last
+        and reference.id not in named
+        and reference.granted_ns <= item.granted_before
+    ]
+    item.claims = [
+        (remote_task, entry) for entry in reversed(holding.references) if entry[0] not in remote_task.table
+    ]
+
+
+def _compare_claim(
+    step: Step, item: ReceivedReport, remote_task: RemoteTask, entry: tuple[RefId, ObjectId, int, bool]
+) -> None:
+    ref, object_id, permissions, own = entry
+    if ref in remote_task.table:
+        return
+    target = step.state.objects.get(object_id)
+    if target is None:
+        item.objects[object_id] = None
+        item.refs.append(ref)
+    elif item.restarted and own and remote_tasks.can_restore(remote_task, target, ref):
+        rights = Permission(permissions) & Permission.ALL
+        remote_tasks.restore(step, remote_task, target, ref, rights)
+    else:
+        item.refs.append(ref)
+
+
+def _compare_absent(step: Step, peer: Peer, item: ReceivedReport, absent: list[RemoteTask]) -> None:
+    """Drop the old references of a task that the report does not list; then end it if it has nothing."""
+    remote_task = absent[-1]
+    step.spend(1 + len(remote_task.table) // 32)
+    item.drops = [each for each in remote_task.table if each.granted_ns <= item.granted_before]
+    if item.drops:
+        return
+    absent.pop()
+    busy = len(remote_task.table) or remote_task.pending or remote_task.buffers
+    if not busy and remote_task.started_ns <= item.granted_before:
+        remote_tasks.end(step, peer, remote_task)
+
+
+def _end_lost(step: Step, peer: Peer, body: dcp.ReconcileReferences) -> None:
+    step.spend(len(body.lost) // 32)
     for child in body.lost:
         victim = step.state.tasks.get(child)
         if isinstance(victim, Task) and victim.alive and victim.parent.home == peer.node:
             lifecycle.end_task_by(step, victim, victim.parent, "its parent was notified that it is lost")
-    for remote_task in peer.remote_tasks.values():
-        for reference in remote_task.table:
-            if not reference.object.zombie:
-                step.after += publication.publish(cluster, reference.object, step.now, step.informed)
-    requests.reply(step, peer, number, dcp.UnknownReferences(tuple(refs), tuple(objects)))
+
+
+def _show(step: Step, remote_task: RemoteTask) -> None:
+    """Publish the counters of the objects that a task of another node refers to."""
+    cluster = step.require_cluster()
+    step.spend(1 + len(remote_task.table) // 16)
+    for reference in remote_task.table:
+        if not reference.object.zombie:
+            step.after += publication.publish(cluster, reference.object, step.now, step.informed)
 
 
 def _accepts_earlier_references(step: Step, peer: Peer, epoch: int) -> bool:
@@ -169,8 +302,18 @@ def _accepts_earlier_references(step: Step, peer: Peer, epoch: int) -> bool:
     return 0 < epoch < step.require_cluster().here.epoch and not is_late
 
 
-def end_remote_tasks(step: Step, cluster: Cluster, peer: Peer) -> None:
+def end_remote_tasks(step: Step, peer: Peer) -> None:
     """End all remote tasks of a node."""
-    del cluster
-    for remote_task in list(peer.remote_tasks.values()):
-        remote_tasks.end(step, peer, remote_task)
+    if peer.remote_tasks:
+        step.start(EndingRemoteTasks(peer.node, list(reversed(peer.remote_tasks.values()))))
+
+
+def end_some(step: Step, item: EndingRemoteTasks) -> bool:
+    """End some remote tasks; return True if none is left."""
+    peer = step.require_cluster().peer(item.node)
+    while item.tasks:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        remote_tasks.end(step, peer, item.tasks.pop())
+    return True

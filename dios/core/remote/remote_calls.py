@@ -47,16 +47,18 @@ def peer_named(step: Step, host: str) -> Peer | None:
         return None
     peer = cluster.peer(node)
     if peer.dead_since is not None:
-        raise requests.unreachable_error(peer, "is dead. `dios node ls` lists the nodes.")
+        raise requests.unreachable_error(
+            peer, "is dead, so that nothing was changed. `dios node ls` lists the nodes."
+        )
     return peer
 
 
 def member_named(cluster: Cluster, host: str) -> NodeId:
     """Return the id of the node with this name or id; raise UnreachableError if there is none."""
-    for member in (cluster.membership.own, *cluster.membership.members.values()):
-        if host in {member.name, f"{member.node:x}"}:
-            return member.node
-    raise UnreachableError(f"there is no node {host!r} here. `dios node ls` lists the nodes.")
+    found = cluster.member_named(host)
+    if found is None:
+        raise UnreachableError(f"there is no node {host!r} here. `dios node ls` lists the nodes.")
+    return found.node
 
 
 # -- several nodes at once --------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
         tuple(place for place, target in enumerate(places) if target is None),
         refused,
     )
-    gather(step, Pending(task, seq, call, ()), plan, asked)
+    gather(step, Pending(task, seq, call, {}), plan, asked)
 
 
 def remote_parts(
@@ -355,7 +357,7 @@ def finish_copy(step: Step, task: Holder, seq: int, answer: dcp.ReplicaCreated) 
             raise ProtocolError("cannot accept the copy: the task has no reference to it")
         step.answer(task, seq, messages.References((found.public(),)))
         return
-    public = proxies.adopt(step, task, held.node, held.reference, Provenance.DELEGATED).public()
+    public = proxies.adopt(step, task, held.node, held.reference, Provenance.DELEGATED, hearsay=True).public()
     step.answer(task, seq, messages.References((public,)))
 
 
@@ -367,16 +369,16 @@ def list_tasks(
     cluster = step.require_cluster()
     asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
-        step.answer(task, seq, messages.Tasks(own, _any_dead(cluster)))
+        step.answer(task, seq, messages.Tasks(own, cluster.any_dead()))
         return
 
-    gather(step, Pending(task, seq, call, ()), TaskListPlan(own), asked)
+    gather(step, Pending(task, seq, call, {}), TaskListPlan(own), asked)
 
 
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
     """Answer a list call with the tasks of every node that answered."""
     rows = list(plan.own)
-    missing = _any_dead(step.require_cluster())
+    missing = step.require_cluster().any_dead()
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
             rows += gathered.answer.tasks
@@ -384,7 +386,3 @@ def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[Gath
             missing = True
     rows.sort(key=attrgetter("started_ns"))
     step.answer(row.task, row.seq, messages.Tasks(tuple(rows), missing))
-
-
-def _any_dead(cluster: Cluster) -> bool:
-    return any(peer.dead_since is not None for peer in cluster.peers.values())

@@ -34,7 +34,7 @@ def search(
 ) -> None:
     """Search the nodes that had these names before, or else all living nodes."""
     cluster = step.require_cluster()
-    row = Pending(task, seq, call, ())
+    row = Pending(task, seq, call, {})
     step.wait(row)
     progress = SearchProgress(names, tuple(target.id for target in here), [], {})
     row.progress = progress
@@ -49,7 +49,7 @@ def search(
 def _ask_all(step: Step, cluster: Cluster, row: Pending, progress: SearchProgress) -> None:
     peers = list(cluster.living())
     progress.cached = False
-    progress.incomplete = any(peer.dead_since is not None for peer in cluster.peers.values())
+    progress.incomplete = cluster.any_dead()
     if not peers:
         _complete(step, row, progress)
     else:
@@ -59,7 +59,7 @@ def _ask_all(step: Step, cluster: Cluster, row: Pending, progress: SearchProgres
 def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]) -> None:
     task, limit = row.task, cast("messages.Lookup", row.call).limit
     progress.waiting = dict.fromkeys(nodes)
-    body = dcp.Resolve(task.caller(), progress.names, limit)
+    body = dcp.Resolve(task.caller(), progress.names[: dcp.RESOLVED_NAMES_MAX], limit)
     for node in nodes:
         task.remote_nodes.add(node)
         requests.ask_for_call(step, row, node, body, SearchAnswer(row.id, node))

@@ -25,6 +25,7 @@ from dios.core.model.records import (
     ChildIdentity,
     HandedReference,
     Holder,
+    LocalHolder,
     Pending,
     PhysicalObject,
     Provenance,
@@ -35,7 +36,7 @@ from dios.core.model.records import (
 from dios.core.model.type_rules import RULES
 from dios.core.remote import proxies, remote_tasks, requests
 from dios.core.remote.continuations import OfferAnswer, StartAnswer, StartProgress
-from dios.core.remote.peers import Cluster, Peer
+from dios.core.remote.peers import Cluster, Peer, Proxy
 from dios.core.step import Step
 from dios.errors import (
     BadReferenceError,
@@ -43,6 +44,7 @@ from dios.errors import (
     DiosError,
     InvalidError,
     NotExecutableError,
+    NotPermittedError,
     ProtocolError,
     WouldBlockError,
 )
@@ -53,6 +55,10 @@ from dios.wire.types import Flag, Permission, Resource
 
 _PROGRAM_RIGHTS: Final = int(Permission.READ | Permission.EXECUTE)
 _PROGRAM: Final = "executable"
+_NO_OFFER: Final = (
+    "has an object of the run and does not answer. No task was started."
+    " Try again later, or use another replica."
+)
 
 
 def run_offered(
@@ -92,7 +98,7 @@ def run_offered(
         [],
         scheduled,
     )
-    row = Pending(task, seq, call, ())
+    row = Pending(task, seq, call, {})
     row.progress = start
     step.wait(row)
     try:
@@ -200,6 +206,8 @@ def store_offers(step: Step, then: OfferAnswer, answer: dcp.Answer) -> None:
             start.granted.append((then.node, RefId(public.ref)))
     elif start.failure is None:
         start.failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(None)
+        if start.failure.code == Code.EHOSTUNREACH:
+            start.failure = requests.unreachable(step.require_cluster().peer(then.node), _NO_OFFER)
     if start.missing:
         return
     if start.failure is None:
@@ -260,6 +268,7 @@ def _start_locally(step: Step, row: Pending, start: StartProgress) -> None:
     submissions.require_fit(step, start.recipe.work)
     budget = admission.admit(step, task, order)
     child = starting.begin(step, task, order, budget, start.identity)
+    child.ends_with_session = bool(cast("messages.Run", row.call).flags & Flag.WITH_SESSION)
     granted: list[messages.Reference] = []
     for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
         if held is not None:
@@ -275,7 +284,7 @@ def _start_locally(step: Step, row: Pending, start: StartProgress) -> None:
     if call.flags & Flag.NON_BLOCKING:
         step.answer(task, row.seq, messages.Created(child.name, reference.public()))
     else:
-        step.wait(Pending(task, row.seq, call, (child.object,)))
+        step.wait(Pending(task, row.seq, call, {child.object: ()}))
 
 
 def _grant(step: Step, receiver: Holder, origin: Reference, sharing: dcp.SharedReference) -> Reference:
@@ -302,8 +311,9 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
         label=start.label,
         brand=recipe.brand,
         limits=recipe.limits,
-        flags=cast("messages.Run", row.call).flags & int(Flag.NON_BLOCKING),
+        flags=cast("messages.Run", row.call).flags & int(Flag.NON_BLOCKING | Flag.WITH_SESSION),
         work=recipe.work,
+        template=recipe.template,
     )
     body = dcp.Start(
         task.caller(),
@@ -328,14 +338,17 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
     requests.ask_for_call(step, row, start.node, body, StartAnswer(row.id, child.task))
 
 
-def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
-    """Answer a run call after the request to start its child on another node."""
+def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending | None:
+    """Answer a run call after the request to start its child on another node.
+
+    Return the call if it must be placed again: nothing was started, and the caller did not choose the node.
+    """
     row = step.state.pending.find(then.call)
     if row is None or not isinstance(row.progress, StartProgress):
         parent = step.state.tasks.get(then.call[0])
         if parent is not None:
             parent.remote_children.pop(then.child, None)
-        return
+        return None
     task, start = access.local(row.task), row.progress
     step.state.pending.remove(row)
     if isinstance(answer, messages.Created):
@@ -344,23 +357,42 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> None:
         except DiosError as error:
             step.refuse(task, row.seq, error)
         else:
+            cast("Proxy", reference.object).ended = start.ended
             step.answer(task, row.seq, messages.Created(answer.name, reference.public()))
-        return
+        return None
     task.remote_children.pop(then.child, None)
     _withdraw(step, start)
-    if start.scheduled and isinstance(answer, messages.Failure) and answer.code == Code.EAGAIN:
-        _requeue(step, row, start)
-        return
     peer = step.require_cluster().peer(start.node)
-    step.answer(task, row.seq, answer if isinstance(answer, messages.Failure) else requests.unreachable(peer))
+    failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(peer)
+    never_sent = step.unsent and failure.code == Code.EHOSTUNREACH
+    if start.scheduled and (never_sent or failure.code == Code.EAGAIN):
+        _requeue(step, row, start)
+    elif never_sent and not cast("messages.Run", row.call).host:
+        return row
+    else:
+        step.answer(task, row.seq, failure)
+    return None
+
+
+def note_ended(peer: Peer, parent: LocalHolder, event: messages.ChildEnded) -> None:
+    """Keep the reported end of a child, so that it is still known when the child's node fails."""
+    target = peer.proxies.get(ObjectId(event.object))
+    if target is not None:
+        target.ended = event.status
+    for row in parent.pending.values():
+        if isinstance(row.progress, StartProgress) and row.progress.child.task == event.object:
+            row.progress.ended = event.status
 
 
 # -- on the other node --------------------------------------------------------------------------------
 def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task on behalf of another node's task, with exactly the references that were offered to it."""
     cluster = step.require_cluster()
-    if ObjectId(body.child) in step.state.objects or body.child in step.state.remote_tasks:
+    if step.state.chose_id(body.child):
         raise ProtocolError("cannot start the task: its id is already in use")
+    if ObjectId(body.child) in step.state.objects:
+        # Another node has chosen it, which may have learned it from an offer: the sender is not to blame.
+        raise NotPermittedError("cannot start the task: another node uses its id here. Start it again.")
     parent = remote_tasks.remote_task_for(step, peer, body.caller)
     all_held = (body.program, *body.inputs, *body.outputs)
     origins = [
@@ -394,6 +426,7 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
         brand,
         body.call.limits,
         body.call.work,
+        run_orders.checked_template(body.call, brand),
     )
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:
@@ -405,8 +438,9 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
             lifetimes.maybe_collect(step, target)
         raise
     child = starting.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
+    child.ends_with_session = bool(body.call.flags & Flag.WITH_SESSION)
     granted = [
-        _grant_handed(step, child, held, origin) for held, origin in zip(all_held, origins, strict=True)
+        _grant_handed(step, peer, child, held, origin) for held, origin in zip(all_held, origins, strict=True)
     ]
     starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
     reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
@@ -414,7 +448,7 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
     if body.call.flags & Flag.NON_BLOCKING:
         step.answer(parent, number, messages.Created(child.name, proxies.public_part(step, reference)))
     else:
-        step.wait(Pending(parent, number, body.call, (child.object,)))
+        step.wait(Pending(parent, number, body.call, {child.object: ()}))
 
 
 def _targets(
@@ -446,11 +480,12 @@ def _targets(
 
 
 def _grant_handed(
-    step: Step, child: Holder, held: dcp.HeldReference, origin: Reference | None
+    step: Step, peer: Peer, child: Holder, held: dcp.HeldReference, origin: Reference | None
 ) -> messages.Reference:
     public = held.reference
     if origin is None:
-        return proxies.adopt(step, child, held.node, public, Provenance.DELEGATED).public()
+        hearsay = held.node != peer.node
+        return proxies.adopt(step, child, held.node, public, Provenance.DELEGATED, hearsay=hearsay).public()
     return lifetimes.grant(
         step,
         child,

@@ -6,18 +6,24 @@ limits and retirement work as for local tasks.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dios import limits
 from dios.core import effects
 from dios.core.calls import lifecycle
 from dios.core.model.accounts import Account, charge_all, require_all
-from dios.core.model.records import PhysicalObject, Provenance, Reference, RemoteTask
+from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, RemoteTask
 from dios.core.model.state import State
+from dios.core.model.work_items import EndingHolder
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
-from dios.errors import DiosError, LimitError, ProtocolError, UnreachableError
+from dios.errors import DiosError, LimitError, UnreachableError
 from dios.ids import NodeId, ObjectId, Principal, RefId
 from dios.wire import dcp
 from dios.wire.types import Brand, Deletion, ObjectType, Permission, Persistence, Resource, Scope, TaskState
+
+GUESSES_MAX: Final = limits.REMOTE_TASKS_PER_NODE_MAX // 4
+"""The records of one node's tasks that rest on the word of other nodes: the others are for its own word."""
 
 
 def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool = False) -> RemoteTask:
@@ -26,19 +32,17 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
     With ``guessed``, the caller's principal is not known yet; the task's own node will report it.
     """
     state = step.state
-    found = state.remote_tasks.get(caller.task)
+    found = peer.remote_tasks.get(caller.task)
     if found is not None:
-        if found.home != peer.node:
-            raise ProtocolError("cannot accept the task: another node has a task with this id")
         if found.guessed and not guessed:
             _set_principal(step, found, caller)
+        if state.expiries.due(step.now) is not None:
+            found.table.now = step.now  # its own references may be among those that wait for a step
         return found
-    if caller.task in state.tasks:
-        raise ProtocolError("cannot accept the task: its id belongs to a task of this node")
     principal = Principal(caller.principal)
-    _require_room(state, peer, principal)
+    _require_room(state, peer, principal, guessed=guessed)
     task_object = PhysicalObject(
-        ObjectId(caller.task),
+        ObjectId(state.holder_id(peer.node, caller.task)),
         ObjectType.TASK,
         None,
         (),
@@ -53,17 +57,33 @@ def remote_task_for(step: Step, peer: Peer, caller: dcp.Caller, *, guessed: bool
         caller.brand,
         account,
         home=peer.node,
+        home_id=caller.task,
         guessed=guessed,
         label=caller.label,
         now=step.now,
     )
     state.remote_tasks[remote_task.id] = remote_task
-    peer.remote_tasks[remote_task.id] = remote_task
+    peer.remote_tasks[remote_task.home_id] = remote_task
+    peer.guesses += guessed
     if peer.dead_since is not None and state.cluster is not None:
         # If the node never returns, this record ends with the node's other remote tasks.
         state.cluster.grace_ends.setdefault(peer.node, step.now + limits.REMOTE_TASK_GRACE_MS * 1_000_000)
-    step.emit(effects.OpenRemoteTask(remote_task.id, peer.node, principal))
+    step.emit(effects.OpenRemoteTask(remote_task.id, peer.node, principal, caller.task))
     return remote_task
+
+
+def remote_task_named(
+    step: Step, peer: Peer, receiver: dcp.Caller, *, asker: NodeId, giver: Holder
+) -> RemoteTask:
+    """Return the record of a task of ``peer`` that node ``asker`` names as the receiver of a reference.
+
+    Principal, brand and label of a task are believed of its own node only. Until that node reports them, the
+    task counts as a pure task of the giver's principal.
+    """
+    if asker == peer.node and receiver.principal:
+        return remote_task_for(step, peer, receiver)
+    named = dcp.Caller(receiver.task, giver.principal, receiver.fingerprint, Brand.PURE)
+    return remote_task_for(step, peer, named, guessed=True)
 
 
 def _set_principal(step: Step, remote_task: RemoteTask, caller: dcp.Caller) -> None:
@@ -77,10 +97,16 @@ def _set_principal(step: Step, remote_task: RemoteTask, caller: dcp.Caller) -> N
     remote_task.account, remote_task.principal = account, principal
     remote_task.brand, remote_task.label = caller.brand, caller.label
     remote_task.guessed = False
-    step.emit(effects.OpenRemoteTask(remote_task.id, remote_task.home, principal))
+    step.require_cluster().peer(remote_task.home).guesses -= 1
+    step.emit(effects.OpenRemoteTask(remote_task.id, remote_task.home, principal, remote_task.home_id))
 
 
-def _require_room(state: State, peer: Peer, principal: Principal) -> None:
+def _require_room(state: State, peer: Peer, principal: Principal, *, guessed: bool) -> None:
+    if guessed and peer.guesses >= GUESSES_MAX:
+        raise LimitError(
+            f"{peer.guesses} tasks of node {peer.name} were named by others and have made no call, the "
+            "maximum. Try again later."
+        )
     if len(peer.remote_tasks) >= limits.REMOTE_TASKS_PER_NODE_MAX:
         raise LimitError(
             f"{len(peer.remote_tasks)} tasks of node {peer.name} hold references here, the maximum. End some."
@@ -111,16 +137,24 @@ def can_restore(remote_task: RemoteTask, target: PhysicalObject, ref: RefId) -> 
 
 
 def end(step: Step, peer: Peer, remote_task: RemoteTask) -> None:
-    """End a remote task: drop its references, and end its children that no other task refers to."""
-    remote_task.state = TaskState.ENDED
+    """End a remote task: drop its references, and end its children that no other task refers to.
+
+    The record leaves the tables at once, so that a later message of the task begins another one.
+    """
+    if remote_task.ended_ns:
+        return
     remote_task.ended_ns = step.now
-    lifecycle.release_everything(step, remote_task)
-    if remote_task.brand is not Brand.LEGACY:
-        # The children of a legacy process outlive it, on every node.
-        lifecycle.end_orphans(step, remote_task)
-    peer.remote_tasks.pop(remote_task.id, None)
+    step.start(EndingHolder(remote_task, ends=True))
+    if peer.remote_tasks.pop(remote_task.home_id, None) is not None:
+        peer.guesses -= remote_task.guessed
     step.state.remote_tasks.pop(remote_task.id, None)
     step.emit(effects.CloseRemoteTask(remote_task.id))
+
+
+def finish(step: Step, remote_task: RemoteTask) -> None:
+    """Note that a remote task has ended and holds nothing any more."""
+    remote_task.state = TaskState.ENDED
+    lifecycle.end_orphans(step, remote_task)
 
 
 def restore(

@@ -6,6 +6,9 @@ caller. Copies on the same node are in ``dios.core.calls.delegation``.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access, groups
 from dios.core.effects import WriteSource
@@ -16,10 +19,10 @@ from dios.core.remote import proxies, remote_tasks, requests
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
-from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError
+from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError, ProtocolError, TooLargeError
 from dios.ids import NodeId, ObjectId, PayloadId, Principal
 from dios.wire import dcp, messages
-from dios.wire.types import Buffering, ObjectType, Permission, Persistence, Proximity, Resource
+from dios.wire.types import Brand, Buffering, ObjectType, Permission, Persistence, Proximity, Resource
 
 
 def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId, then: Continuation) -> None:
@@ -57,6 +60,8 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
     """Make the object here, and grant a reference to the caller, a local or a remote task."""
     if body.size != step.payload_size:
         raise ProtocolError(f"cannot make the copy: {step.payload_size} bytes arrived, not {body.size}")
+    if max(body.v_r, body.v_w) > limits.COUNTER_MAX // 2:
+        raise TooLargeError("cannot make the copy: no object can have this many versions. Create a new one.")
     rules = RULES[body.kind]
     if not rules.bytes_in_host:
         raise ProtocolError("cannot make the copy: objects of this type have no bytes")
@@ -69,7 +74,9 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         raise NotPermittedError("cannot make the copy: the task that it is for did not ask for it")
     if task is None:
         home = remote_tasks.peer_named(cluster, body.home or peer.node)
-        task = remote_tasks.remote_task_for(step, home, body.caller)
+        guessed = home is not peer
+        caller = replace(body.caller, brand=Brand.PURE, label="") if guessed else body.caller
+        task = remote_tasks.remote_task_for(step, home, caller, guessed=guessed)
     names = groups.names_for(step, body.groups)
     accounts = (task.account, *step.state.accounts_of_groups(names))
     task.table.require_room()

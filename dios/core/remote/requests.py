@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
-from dios.core.model.records import Pending, RequestId
+from dios.core.model.io_requests import abort
+from dios.core.model.records import Buffer, Pending, RequestId
 from dios.core.model.state import State
+from dios.core.model.work_items import RepeatedNotices
 from dios.core.remote import validation
 from dios.core.remote.cached_replies import READS
 from dios.core.remote.continuations import AnswerRequest, ConfirmNotice, Continuation, GatherProgress
@@ -24,9 +26,28 @@ from dios.wire import dcp, messages
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
+_TRY_AGAIN: Final = "Try again later, or look for another replica."
+MAYBE: Final = "The call may have been made. Read the present state before you repeat it."
 _STALE: Final = messages.Failure(
     int(Code.ECANCELED), "the answer was lost, and what it read has changed since. Make the call again."
 )
+_READING: Final = (
+    messages.AcquireRead,
+    messages.CommitRead,
+    messages.ReleaseRead,
+    messages.CommitAcquireRead,
+    messages.ReadOnce,
+    messages.AcquireWrite,
+    messages.Lookup,
+    messages.ListTasks,
+    messages.Select,
+    messages.Stat,
+    messages.Describe,
+    messages.NodeInfo,
+    messages.ReadQueue,
+    messages.Cancel,
+)
+"""The calls that change nothing that outlives their task's connection to the object."""
 
 
 # -- requests to other nodes ------------------------------------------------------------------------
@@ -46,7 +67,7 @@ def ask(
     cluster = step.require_cluster()
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
-        _continue(step, then, unreachable(peer))
+        _continue(step, then, unreachable(peer), unsent=True)
         return None
     if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
         _continue(
@@ -55,6 +76,7 @@ def ask(
             _failure(
                 Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait, the maximum. Try again."
             ),
+            unsent=True,
         )
         return None
     number = peer.next_number
@@ -66,9 +88,9 @@ def ask(
     return request
 
 
-def _continue(step: Step, then: Continuation | None, answer: dcp.Answer) -> None:
+def _continue(step: Step, then: Continuation | None, answer: dcp.Answer, *, unsent: bool = False) -> None:
     if then is not None:
-        step.continue_with(then, answer)
+        step.continue_with(then, answer, unsent=unsent)
 
 
 def ask_for_call(
@@ -104,8 +126,22 @@ def notify_reliably(step: Step, peer: Peer, key: bytes | int, body: dcp.RequestB
 
 def repeat_notices(step: Step, peer: Peer) -> None:
     """Send the unconfirmed notices again to a node that has returned."""
-    for key, body in list(peer.notices.items()):
-        ask(step, peer.node, body, ConfirmNotice(peer.node, key))
+    if peer.notices:
+        step.start(RepeatedNotices(peer.node, list(reversed(peer.notices))))
+
+
+def repeat_some_notices(step: Step, item: RepeatedNotices) -> bool:
+    """Send some unconfirmed notices; return True if none is left."""
+    peer = step.require_cluster().peer(item.node)
+    while item.keys:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        key = item.keys.pop()
+        body = peer.notices.get(key)
+        if body is not None:
+            ask(step, peer.node, body, ConfirmNotice(peer.node, key))
+    return True
 
 
 def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
@@ -121,7 +157,8 @@ def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
         if source is not None:
             step.depend_on(source)  # its content may not be on disk yet
         message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
-        step.emit(effects.Send(peer.node, message, request.source))
+        step.emit(effects.Send(peer.node, message, request.source, peer.epoch))
+        request.sent = True
     bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
     pause = min(limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
     cluster.repeat_later(request, step.now + pause * _MS)
@@ -139,7 +176,7 @@ def _repeat(step: Step, cluster: Cluster, request: PendingRequest) -> None:
     """Repeat a request, but only with the same bytes as before."""
     if _version_of(step.state, request.source) != request.version:
         reason = "the object was written before its bytes could be sent again. The copy may have been made."
-        _finish(step, request, _failure(Code.ECANCELED, reason))
+        _finish(step, request, _failure(Code.EHOSTUNREACH, reason))
     elif not _is_buffer_open(step.state, request):
         reason = "the buffer was closed before its bytes could be sent again. They may have been written."
         _finish(step, request, _failure(Code.EHOSTUNREACH, reason))
@@ -174,13 +211,14 @@ def _abandon(step: Step, request_id: RequestId) -> PendingRequest | None:
 def repeat_due(step: Step) -> None:
     """Repeat the requests that are due, and fail those that have timed out."""
     cluster = step.require_cluster()
-    for request in cluster.due(step.now):
+    for request in cluster.due(step.now, limits.STEP_UNITS // 4):
         peer = request.peer
-        silent_ms = (step.now - max(request.silent_since, request.moving_since)) // _MS
+        quiet_since = max(request.silent_since, request.moving_since, cluster.resumed_ns)
+        silent_ms = (step.now - quiet_since) // _MS
         if _is_cut_off(step, request):
             peer.cut_off = True
         if peer.cut_off or silent_ms >= _timeout_ms(request):
-            _finish(step, request, unreachable(peer))
+            fail(step, request)
             continue
         request.repeats += 1
         _repeat(step, cluster, request)
@@ -192,7 +230,8 @@ def _is_cut_off(step: Step, request: PendingRequest) -> bool:
     Other nodes may still reach it.
     """
     bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
-    quiet_since = max(request.silent_since, request.peer.heard_ns)
+    resumed_ns = step.require_cluster().resumed_ns
+    quiet_since = max(request.silent_since, request.peer.heard_ns, resumed_ns)
     return step.now - quiet_since >= (limits.DCP_SILENCE_TIMEOUT_MS + bulk_ms) * _MS
 
 
@@ -206,10 +245,7 @@ def note_heard(step: Step, peer: Peer) -> None:
 
 def reset_silence(step: Step, cluster: Cluster) -> None:
     """Restart all silence timers, because this node itself was stalled."""
-    for peer in cluster.peers.values():
-        peer.heard_ns = step.now
-        for request in peer.asked.values():
-            request.silent_since = step.now
+    cluster.resumed_ns = step.now
 
 
 def _timeout_ms(request: PendingRequest) -> int:
@@ -240,25 +276,52 @@ def _finish(step: Step, request: PendingRequest, answer: dcp.Answer) -> None:
     _continue(step, request.then, answer)
 
 
-def fail_all(step: Step, peer: Peer, why: str = "") -> None:
-    """Fail all requests to a node."""
-    failed, peer.asked = list(peer.asked.values()), {}
-    for request in failed:
-        _continue(step, request.then, unreachable(peer, why))
+def take_all(peer: Peer) -> list[PendingRequest]:
+    """Remove and return all requests to a node, which the caller fails, the first one last."""
+    taken, peer.asked = list(reversed(peer.asked.values())), {}
+    return taken
+
+
+def fail(step: Step, request: PendingRequest, event: str = "does not answer") -> None:
+    """Fail a request without an answer. Only a request that was never sent has certainly changed nothing."""
+    peer = request.peer
+    peer.asked.pop(request.number, None)
+    if not request.sent:
+        _continue(step, request.then, unreachable(peer), unsent=True)
+    elif changes_nothing(request.body):
+        _continue(step, request.then, unreachable(peer, f"{event}. {_TRY_AGAIN}"))
+    else:
+        _continue(step, request.then, unreachable(peer, f"{event}. {MAYBE}"))
+
+
+def changes_nothing(body: dcp.RequestBody) -> bool:
+    """Return True if it does not matter to the asking task whether a request was carried out."""
+    if not isinstance(body, dcp.Forward):
+        return isinstance(body, dcp.Resolve | dcp.Rows)
+    return is_reading(body.call)
+
+
+def is_reading(call: messages.AnyCall) -> bool:
+    """Return True if a call changes nothing that matters to a task that does not get its answer."""
+    calls = call.calls if isinstance(call, messages.Vector) else (call,)
+    return all(isinstance(each, _READING) for each in calls)
 
 
 def repeat_all(step: Step, peer: Peer) -> None:
     """Repeat all requests on a new connection, because the old one may have lost some."""
     cluster = step.require_cluster()
-    for request in list(peer.asked.values()):
+    for place, request in enumerate(list(peer.asked.values())):
         request.silent_since = step.now
-        _repeat(step, cluster, request)
+        if place < limits.STEP_UNITS:
+            _repeat(step, cluster, request)
+        else:
+            cluster.repeat_later(request, step.now)
 
 
 def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
     """Return the failure for a node that does not answer (§4.6)."""
     name = "that has it" if peer is None or not peer.name else peer.name
-    reason = why or "does not answer. Try again later, or look for another replica."
+    reason = why or f"cannot be reached, and nothing was changed there. {_TRY_AGAIN}"
     return _failure(Code.EHOSTUNREACH, f"node {name} {reason}")
 
 
@@ -286,7 +349,7 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
         return True
     cached = peer.answers[message.number]
     if cached is None:
-        step.emit(effects.Send(peer.node, dcp.PeerReply(message.number, dcp.Working())))
+        _send_reply(step, peer, message.number, dcp.Working())
     else:
         _answer_again(step, peer, message.number, cached)
     return False
@@ -307,17 +370,19 @@ def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> N
         if (read := step.state.objects.get(target)) is None or read.v_w != version
     }
     if isinstance(effect, effects.AnswerVector):
-        # Only the stale parts fail: the other calls of the vector were made.
+        # Only the stale parts are replaced: the other calls of the vector were made.
         parts = tuple(
-            effects.Answer(effect.task, effect.seq, _STALE) if _is_stale(step, part, changed) else part
+            effects.Answer(effect.task, effect.seq, _replaced(step, part))
+            if _is_stale(step, part, changed)
+            else part
             for part in effect.parts
         )
         step.emit(effects.AnswerVector(effect.task, effect.seq, parts))
     elif _is_stale(step, effect, changed):
-        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _STALE)))
+        _send_reply(step, peer, number, _replaced(step, effect))
     elif isinstance(effect, effects.AnswerAttach):
         reason = "the answer was lost, and the end of the stream is closed. Create a new stream."
-        step.emit(effects.Send(peer.node, dcp.PeerReply(number, _failure(Code.EPIPE, reason))))
+        _send_reply(step, peer, number, _failure(Code.EPIPE, reason))
     else:
         step.emit(effect)
 
@@ -326,15 +391,38 @@ def _is_stale(step: Step, part: effects.Effect, changed: set[ObjectId]) -> bool:
     """Return True if the bytes of a cached reply have changed, or if its buffer was closed."""
     if isinstance(part, READS) and part.object in changed:
         return True
-    if not isinstance(part, _OPENS) or not part.result.buffer:
-        return False
+    return isinstance(part, _OPENS) and bool(part.result.buffer) and _buffer_of(step, part) is None
+
+
+def _buffer_of(step: Step, part: effects.AnswerRead | effects.AnswerWrite) -> Buffer | None:
     remote_task = step.state.remote_tasks.get(part.task)
-    return remote_task is None or BufferId(part.result.buffer) not in remote_task.buffers
+    return None if remote_task is None else remote_task.buffers.get(BufferId(part.result.buffer))
+
+
+def _replaced(step: Step, part: effects.Effect) -> messages.Committed | messages.Failure:
+    """Return the answer in place of a stale one, and end the request that the stale one began.
+
+    A call that has also made a commit keeps the outcome of the commit.
+    """
+    if not isinstance(part, _OPENS):
+        return _STALE
+    buffer = _buffer_of(step, part)
+    if buffer is not None:
+        if part.reuse:
+            abort(buffer)
+            step.changed(buffer.object)
+        else:
+            lifetimes.close_buffer(step, buffer)
+    return messages.Committed(part.result.v_r, part.result.v_w) if part.committed else _STALE
+
+
+def _send_reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
+    step.emit(effects.Send(peer.node, dcp.PeerReply(number, result), epoch=peer.epoch))
 
 
 def reply(step: Step, peer: Peer, number: int, result: dcp.Answer) -> None:
     """Answer a request that is not a task's call."""
-    effect = effects.Send(peer.node, dcp.PeerReply(number, result))
+    effect = effects.Send(peer.node, dcp.PeerReply(number, result), epoch=peer.epoch)
     if number in peer.answers:
         peer.answers[number] = CachedReply(effect, (), Ticket(step.state.next_ticket))
     step.emit(effect)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
-from dios.core.calls import delegation, dispatch
+from dios.core.calls import delegation, dispatch, run_calls
 from dios.core.model.records import Pending
 from dios.core.remote import continuations as types
 from dios.core.remote import (
@@ -17,11 +17,13 @@ from dios.core.remote import (
     remote_calls,
     remote_lookup,
     remote_run,
+    removals,
     requests,
 )
 from dios.core.remote.continuations import CallContinuation, Continuation
-from dios.core.step import Step
+from dios.core.step import Party, Step
 from dios.errors import DiosError
+from dios.ids import NodeId
 from dios.wire import dcp
 
 CallHandler: TypeAlias = Callable[[Step, Pending, Never, dcp.Answer], None]
@@ -42,11 +44,12 @@ _HANDLERS: Final[dict[type, Handler]] = {
     types.SelectAnswer: remote_calls.answer_selected,
     types.SearchAnswer: remote_lookup.store_search_answer,
     types.OfferAnswer: remote_run.store_offers,
-    types.StartAnswer: remote_run.answer_started,
+    types.StartAnswer: run_calls.answer_started,
     types.ConfirmNotice: requests.confirm,
     types.ReconcileAnswer: reconciliation.reconcile_answered,
     types.AnswerRequest: requests.answer_request,
     types.HandedOver: delegation.handed_over,
+    types.RemovalAnswer: removals.store_confirmation,
 }
 
 
@@ -56,7 +59,21 @@ def resume_all(step: Step) -> None:
         answers, step.answers = step.answers, ()
         for received in answers:
             step.payload, step.payload_size = received.payload, received.payload_size
-            resume(step, received.then, received.answer)
+            step.unsent = received.unsent
+            try:
+                resume(step, received.then, received.answer)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is reported and ends the party
+                step.note_defect(_party_of(step, received.then), error)
+
+
+def _party_of(step: Step, continuation: Continuation) -> Party:
+    """Return the task whose call continues, or the node that the continuation is about."""
+    call = getattr(continuation, "call", None)
+    row = None if call is None else step.state.pending.find(call)
+    if row is not None:
+        return row.task
+    task = None if call is None else step.state.tasks.get(call[0]) or step.state.remote_tasks.get(call[0])
+    return task or step.require_cluster().peers.get(getattr(continuation, "node", NodeId(0)))
 
 
 def resume(step: Step, continuation: Continuation, answer: dcp.Answer) -> None:

@@ -10,16 +10,19 @@ from collections.abc import Callable
 from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
-from dios.core import lifetimes
+from dios.core import containment, lifetimes
 from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
-from dios.core.model.records import Provenance, Task
+from dios.core.model.names import logs_group
+from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask
+from dios.core.model.work_items import EndingRemoteTasks, ReleasedReferences
 from dios.core.remote import (
     notices,
     proxies,
     reconciliation,
     remote_run,
     remote_tasks,
+    removals,
     replication,
     requests,
     validation,
@@ -27,8 +30,8 @@ from dios.core.remote import (
 from dios.core.remote.continuations import AnswerRequest
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
-from dios.errors import DiosError, NoSuchTaskError, ProtocolError, StaleError
-from dios.ids import ObjectId, Principal, TaskId
+from dios.errors import DiosError, NoSuchTaskError, NotPermittedError, ProtocolError, StaleError
+from dios.ids import ObjectId, Principal, RefId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission, Resource
 
@@ -41,12 +44,14 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     validation.require_request(step.state, step.require_cluster(), peer, body)
     settled = peer.settled.has(message.number)  # a settled request may still be pending here
     if isinstance(body, dcp.Forward) and message.number not in peer.answers and not settled:
-        known = step.state.remote_tasks.get(body.caller.task)
+        known = peer.remote_tasks.get(body.caller.task)
         if known is not None and message.number in known.pending:
             raise ProtocolError(f"cannot accept request {message.number}: a request with this number waits")
     if not requests.is_new(step, peer, message):
         return
     try:
+        if step.state.defects.total:
+            containment.require_few(step, peer, body)
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
         if isinstance(error, ProtocolError) and not (step.after or step.persist):
@@ -78,9 +83,14 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
-    candidates = {target.id: target for name in body.names for target in step.state.names.find(name)}
-    found = [target for target in candidates.values() if target.type is not ObjectType.PRIVMEM_BLOB]
-    found = found[: min(body.limit, limits.LOOKUP_REFERENCES_MAX)]
+    most = min(body.limit, limits.LOOKUP_REFERENCES_MAX)
+    candidates: dict[ObjectId, PhysicalObject] = {}
+    for target in step.state.names.find_all(body.names):
+        if target.type is not ObjectType.PRIVMEM_BLOB:
+            candidates[target.id] = target
+            if len(candidates) >= most:
+                break
+    found = list(candidates.values())
     remote_task.table.require_room(len(found))
     remote_task.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
@@ -101,7 +111,10 @@ def _offer(step: Step, peer: Peer, number: int, body: dcp.Offer) -> None:
     giver = remote_tasks.remote_task_for(step, peer, body.caller)
     references = [access.delegable(giver, sharing.ref) for sharing in body.shared]
     home = remote_tasks.peer_named(step.require_cluster(), body.node)
-    receiver = remote_tasks.remote_task_for(step, home, body.receiver)
+    known = home.remote_tasks.get(body.receiver.task)
+    if home is not peer and known is not None and not known.guessed:
+        raise NotPermittedError("cannot offer references: the task was started before")
+    receiver = remote_tasks.remote_task_named(step, home, body.receiver, asker=peer.node, giver=giver)
     receiver.table.require_room(len(references))
     offered = [
         remote_run.offer(step, receiver, reference, sharing)
@@ -122,29 +135,46 @@ def _accept_reference(step: Step, peer: Peer, number: int, body: dcp.ReferenceGi
         raise NoSuchTaskError("cannot delegate: the receiver has ended")
     if body.held.node != peer.node:
         raise ProtocolError("cannot accept the reference: its object is on a third node")
+    proxies.require_unknown(step, peer, body.held.reference)
+    if not _may_give(step, peer, task, body):
+        raise NotPermittedError("cannot delegate: the giver may not write to the receiving task")
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
-    reference = proxies.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED)
+    reference = proxies.adopt(step, task, peer.node, body.held.reference, Provenance.DELEGATED, label="")
     notices.notify(step, task, messages.Delegated(reference.public(), body.giver))
     requests.reply(step, peer, number, messages.Done(1))
 
 
+def _may_give(step: Step, peer: Peer, task: Holder, body: dcp.ReferenceGiven) -> bool:
+    """Return True if the giving task holds a reference here with which it may give to the receiver."""
+    home = step.require_cluster().peers.get(body.home or peer.node)
+    giver = None if home is None else home.remote_tasks.get(body.by)
+    return giver is not None and any(
+        held.permissions & Permission.WRITE for held in task.object.held_by(giver)
+    )
+
+
 def _release(step: Step, peer: Peer, number: int, body: dcp.Release) -> None:
     """Drop references. The sender is the task's node, or a node that withdraws an offer to the task."""
-    remote_task = step.state.remote_tasks.get(body.task)
-    if remote_task is not None:
-        for ref in body.refs:
-            reference = remote_task.table.find(ref)
-            if reference is not None:
-                lifetimes.drop_reference(step, reference)
+    for home in step.require_cluster().peers.values():
+        remote_task = home.remote_tasks.get(body.task)
+        if remote_task is not None:
+            refs = [ref for ref in reversed(body.refs) if _may_release(peer, remote_task, ref)]
+            step.start(ReleasedReferences(remote_task, refs))
     requests.reply(step, peer, number, messages.Done(1))
 
 
+def _may_release(peer: Peer, remote_task: RemoteTask, ref: RefId) -> bool:
+    """Return True if the peer is the node of the task, or of the task that gave it the reference."""
+    if remote_task.home == peer.node:
+        return True
+    held = remote_task.table.find(ref)
+    return held is not None and held.origin is not None and held.origin.task.home == peer.node
+
+
 def _tasks_ended(step: Step, peer: Peer, number: int, body: dcp.TasksEnded) -> None:
-    for task in body.tasks:
-        remote_task = peer.remote_tasks.get(task)
-        if remote_task is not None:
-            remote_tasks.end(step, peer, remote_task)
+    found = (peer.remote_tasks.get(task) for task in reversed(body.tasks))
+    step.start(EndingRemoteTasks(peer.node, [task for task in found if task is not None]))
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -167,6 +197,7 @@ def _deliver_event(step: Step, peer: Peer, number: int, body: dcp.DeliverEvent) 
             if place is not None and place[0] == peer.node:
                 del task.remote_children[TaskId(event.object)]
                 is_valid = True
+                remote_run.note_ended(peer, task, event)
         if task.alive and is_valid:
             notices.notify(step, task, event)
     requests.reply(step, peer, number, messages.Done(1))
@@ -178,19 +209,19 @@ def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
 
 
 def _list_tasks(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
-    rows = tuple(
-        task.row(step.state.place)
-        for task in step.state.tasks.values()
-        if task.principal == body.caller.principal and isinstance(task, Task)
-    )
-    rows += submissions.waiting_rows(step.state, Principal(body.caller.principal))
+    rows = submissions.task_rows(step, Principal(body.caller.principal))
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 
 def _keep_output(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> None:
     if body.size != step.payload_size or body.size > limits.LOG_BYTES_MAX:
         raise ProtocolError("cannot store the log: its size is wrong or above the limit")
-    logs.make(step, Principal(body.principal), body.name, body.group, step.payload, body.size)
+    principal = Principal(body.principal)
+    home = step.state.homes.get(principal)
+    if home is None or home.name is None or body.group != logs_group(home.name):
+        # The parent of the task is, or was, at home here, and all its logs are in one group.
+        raise NotPermittedError("cannot store the log: its principal has no such group for logs here")
+    logs.make(step, principal, logs.UNKNOWN_JOB, body.name, body.group, step.payload, body.size)
     requests.reply(step, peer, number, messages.Done(1))
 
 
@@ -209,4 +240,5 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Disband: _disband,
     dcp.Rows: _list_tasks,
     dcp.KeepOutput: _keep_output,
+    dcp.ConfirmRemoval: removals.confirm,
 }

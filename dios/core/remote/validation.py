@@ -36,7 +36,8 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.ReadOnce: _READ,
     messages.WriteOnce: _COMMITTED,
     messages.CommitAcquireRead: _BUFFER,
-    messages.CommitAcquireWrite: _BUFFER,
+    # Committed if the next request was not admitted.
+    messages.CommitAcquireWrite: (messages.Buffer, messages.Committed),
     messages.Attach: (messages.Attached,),
     messages.Retire: _DONE,
     messages.Stat: (messages.References,),
@@ -67,6 +68,7 @@ _ANSWERS: Final[dict[type, Kinds]] = {
     dcp.Disband: _DONE,
     dcp.Rows: (messages.Tasks,),
     dcp.KeepOutput: _DONE,
+    dcp.ConfirmRemoval: _DONE,
 }
 
 
@@ -98,8 +100,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
 
 def _require_task_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> None:
     """Raise ProtocolError unless the task can be on that other node."""
-    known = state.remote_tasks.get(task)
-    if node == here or task in state.tasks or (known is not None and known.home != node):
+    if node == here or state.chose_id(task):
         raise ProtocolError("cannot accept the request: its task is not on the node that it names")
 
 
@@ -127,7 +128,7 @@ def require_answer(state: State, cluster: Cluster, request: PendingRequest, answ
             return  # the node of the original had this node make the copy, and the task has its reference
         if answer.held.node not in cluster.peers:
             raise ProtocolError("cannot accept the copy: it is on a node that is not known here")
-    if any(reference.object in state.objects for reference in _references(answer)):
+    if any(state.chose_id(reference.object) for reference in _references(answer)):
         raise ProtocolError("cannot accept the reference: its object's id belongs to an object of this node")
 
 

@@ -14,7 +14,7 @@ import binascii
 import math
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -28,14 +28,15 @@ from dios.firmament.policies.packing import AdmittedJob, AdmittedJobs, RunningMe
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX
 from dios.packer import Edge
+from dios.wire.fields import Identifier, Text
 from dios.wire.messages import Asked, Guarantee
 from dios.wire.types import Traffic
 
 
 class _JobQuestion(msgspec.Struct):
-    do: str
-    job: str = ""
-    number: int = 0
+    do: Text
+    job: Annotated[str, msgspec.Meta(max_length=PACKED_TEXT_BYTES_MAX)] = ""
+    number: Identifier = 0
 
 
 class EdgeGuarantee(NamedTuple):

@@ -25,8 +25,8 @@ from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
+    from dios.client.aio.node import AsyncNode
     from dios.client.ops.cluster import Member
-    from dios.client.trio.node import AsyncNode
     from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
     from dios.firmament.coordinator.kernel_compilation import KernelCompiler
     from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
@@ -438,5 +438,5 @@ class Coordinator:
 def _decode_report(data: bytes) -> MeasurementReport | None:
     try:
         return msgspec.msgpack.decode(data, type=MeasurementReport)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None

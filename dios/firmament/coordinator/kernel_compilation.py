@@ -21,6 +21,8 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from dios.trusted_files import weakness
+
 _PACKAGE: Final = Path(__file__).parents[2]
 _FOLDERS: Final = ("fairness", "packer", "firmament")
 """The packages with kernels that a coordinator uses."""
@@ -88,9 +90,10 @@ class BackgroundCompiler:
             return
         # A task finds its packages by its own path, which the environment does not have.
         environment = {**os.environ, "PYTHONPATH": str(_PACKAGE.parent)}
+        # The process ends when its input closes, so that a coordinator that is killed leaves none behind.
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-c", _PROGRAM],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
         )
@@ -130,7 +133,7 @@ def is_complete() -> bool:
     wanted = _fingerprint()
     for folder in _cache_folders():
         with suppress(OSError):
-            if (folder / _MARK).read_text(encoding="utf-8") == wanted:
+            if not weakness(folder) and (folder / _MARK).read_text(encoding="utf-8") == wanted:
                 return True
     return False
 
@@ -159,7 +162,7 @@ def _cache_folders() -> list[Path]:
 def _is_writable(folder: Path) -> bool:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        return os.access(folder, os.W_OK)
+        return os.access(folder, os.W_OK) and not weakness(folder)
     return False
 
 

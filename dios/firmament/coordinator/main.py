@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from dios import limits
-from dios.client.trio.node import open_node
+from dios.client.aio.node import open_node
 from dios.errors import DiosError
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.coordinator import Coordinator
@@ -21,7 +21,7 @@ from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
-    from dios.client.trio.node import AsyncNode
+    from dios.client.aio.node import AsyncNode
 
 
 def main() -> None:

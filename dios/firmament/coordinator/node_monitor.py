@@ -18,7 +18,7 @@ from dios.firmament.coordinator.task_tracer import TaskTracer
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 
 if TYPE_CHECKING:
-    from dios.client.trio.node import AsyncNode
+    from dios.client.aio.node import AsyncNode
     from dios.wire.messages import QueueRows
 
 KNOWLEDGE: Final = "knowledge"

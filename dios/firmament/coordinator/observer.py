@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -29,6 +29,7 @@ from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_tree import MachineTopology
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
 from dios.firmament.monitor.topology import read_topology
+from dios.wire.fields import Inline, Label
 from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState
 
@@ -41,9 +42,9 @@ _BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
 class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
     """The measurements that a node's coordinator sends to the scheduler."""
 
-    node: str
-    machine_type: str
-    batch: bytes = b""
+    node: Label
+    machine_type: Annotated[str, msgspec.Meta(max_length=limits.PROFILE_TEXT_BYTES_MAX)]
+    batch: Inline = b""
 
 
 class _ObservedTask:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
+from dios.wire.fields import Text
 from dios.wire.messages import Asked, Rate
 
 _ROUNDS_SHOWN: Final = 50
@@ -28,12 +29,16 @@ _DELTAS_SHOWN: Final = 20
 """Deltas listed for each round. The numbers of each kind are complete."""
 
 
+_Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+"""`set_terms` refuses what is below 0, and names the resource."""
+
+
 class _QuotaTerms(msgspec.Struct):
     """The fields of `dios quota set`."""
 
-    principal: str
-    weight: float | None = None
-    quota: dict[str, float | None] = {}
+    principal: Text
+    weight: _Amount | None = None
+    quota: Annotated[dict[Text, _Amount | None], msgspec.Meta(max_length=64)] = {}
 
 
 class QueryHandler(ClusterQueries):

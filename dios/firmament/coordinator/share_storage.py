@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import trio
 
 from dios.errors import DiosError
+from dios.limits import SHARES_BYTES_MAX
+from dios.wire.fields import U63
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dios.client.trio.node import AsyncNode, AsyncReference
+    from dios.client.aio.node import AsyncNode, AsyncReference
     from dios.wire.messages import Guarantee, Metered, Rate
 
 SHARES: Final = "shares"
@@ -27,8 +29,8 @@ SHARES: Final = "shares"
 
 
 class _StoredVersion(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-    shares: bytes
+    version: U63
+    shares: Annotated[bytes, msgspec.Meta(max_length=SHARES_BYTES_MAX)]
 
 
 class ShareStorage:
@@ -50,7 +52,7 @@ class ShareStorage:
         if data:
             try:
                 found = msgspec.msgpack.decode(data, type=_StoredVersion)
-            except msgspec.DecodeError as error:
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
                 sys.stderr.write(f"coordinator: the stored shares cannot be read and are ignored: {error}\n")
             else:
                 self.version, self.shares, self._stored = found.version, found.shares, found.version

@@ -30,7 +30,7 @@ from dios.wire.messages import Meter, Occupant, QueueRows
 from dios.wire.types import TaskState, Traffic
 
 if TYPE_CHECKING:
-    from dios.client.trio.node import AsyncNode
+    from dios.client.aio.node import AsyncNode
 
 _LOOK_S: Final = 1.0
 _MS: Final = 1_000_000

@@ -20,6 +20,7 @@ from dios.firmament.coordinator.task_tracer import known_as
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.usage_profile import UsageChannel
 from dios.firmament.knowledge.usage_profiles import ProfiledTask
+from dios.wire.fields import Count, Text
 from dios.wire.messages import Asked
 
 _NAMED: Final = 20
@@ -31,9 +32,9 @@ _ROOM: Final = limits.ADVICE_BYTES_MAX - limits.KIB
 class _Wanted(msgspec.Struct):
     """The fields of the question."""
 
-    job: str
-    principal: str = ""
-    begin: int = 0
+    job: Text
+    principal: Text = ""
+    begin: Count = 0
 
 
 def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, object]) -> dict[str, object]:

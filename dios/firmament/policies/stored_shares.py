@@ -7,51 +7,57 @@ This module needs no NumPy. The live form of the same facts is in ``policies.pri
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Resources
-from dios.limits import SHARES_BYTES_MAX
+from dios.limits import PACKED_JOBS_MAX, PACKED_MEMBERS_MAX, SHARES_BYTES_MAX, SHARES_PRINCIPALS_MAX
+from dios.wire.fields import Identifier, Label, Text
 
 RESOURCES: Final = ("tasks", *Resources._fields)
 """What is shared: slots for tasks, and the dimensions of machines."""
 
 
+_Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+_Quota: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+_FIELDS: Final = msgspec.Meta(max_length=64)
+
+
 class StoredAccount(msgspec.Struct, frozen=True, array_like=True):
     """One principal."""
 
-    principal: str
-    weight: float
-    quota: tuple[float, ...]
+    principal: Text
+    weight: _Amount
+    quota: Annotated[tuple[_Quota, ...], _FIELDS]
     """The most that it may hold at once, for each of ``RESOURCES``; infinity for no limit."""
-    set_at: float
+    set_at: _Amount
     """When weight or quota were set, in seconds since 1970; the later setting is the valid one."""
-    seen_at: float
+    seen_at: _Amount
     """When it last had tasks, in seconds since 1970."""
-    commitments: tuple[float, ...]
+    commitments: Annotated[tuple[_Amount, ...], _FIELDS]
 
 
 class StoredJob(msgspec.Struct, frozen=True, array_like=True):
     """A job over time that was admitted (``policies.packing``)."""
 
-    number: int
-    principal: str
-    packed: bytes
+    number: Identifier
+    principal: Text
+    packed: Annotated[bytes, msgspec.Meta(max_length=SHARES_BYTES_MAX)]
     """Its description in TOML, compressed."""
-    began: float
+    began: _Amount
     """In seconds since 1970."""
-    places: tuple[tuple[str, str], ...]
+    places: Annotated[tuple[tuple[Text, Label], ...], msgspec.Meta(max_length=PACKED_MEMBERS_MAX)]
     """Members and nodes."""
 
 
 class StoredShares(msgspec.Struct, frozen=True, array_like=True):
     """All accounts and admitted jobs; ``at`` is the time of the snapshot in seconds since 1970."""
 
-    at: float
-    accounts: tuple[StoredAccount, ...] = ()
-    jobs: tuple[StoredJob, ...] = ()
+    at: _Amount
+    accounts: Annotated[tuple[StoredAccount, ...], msgspec.Meta(max_length=SHARES_PRINCIPALS_MAX)] = ()
+    jobs: Annotated[tuple[StoredJob, ...], msgspec.Meta(max_length=PACKED_JOBS_MAX)] = ()
 
 
 def encode(shares: StoredShares) -> bytes:
@@ -71,7 +77,7 @@ def decode(data: bytes) -> StoredShares:
     """
     try:
         shares = msgspec.msgpack.decode(data, type=StoredShares)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidError(f"stored shares are invalid: {error}") from None
     numbers = [shares.at]
     for row in shares.accounts:

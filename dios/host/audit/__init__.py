@@ -4,5 +4,6 @@ Read in this order:
 
 - ``log``: the format and the writer.
 - ``reader``: reading, following and verifying a log.
+- ``journal``: merges equal refusals on their way to the log; ``charges`` charges principals for records.
 - ``admission``: refuses calls while the log cannot be written.
 """

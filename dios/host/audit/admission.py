@@ -16,10 +16,17 @@ from dios.wire.types import Flag, ObjectType
 class Journal(Protocol):
     """The writer of audit records."""
 
-    pressure: BacklogLevel
-    trouble: str
+    @property
+    def pressure(self) -> BacklogLevel:
+        """The amount of records that could not be written yet."""
+        ...
 
-    def append(self, record: Audit) -> None:
+    @property
+    def trouble(self) -> str:
+        """The reason why the log could not be written."""
+        ...
+
+    def append(self, record: Audit) -> object:
         """Add a record and keep it until it can be written."""
         ...
 

@@ -13,24 +13,32 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import itertools
 import os
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from blake3 import blake3
+from msgspec import Meta
 
 from dios import limits
 from dios.core.effects import Audit
 from dios.errors import DamagedError, DiosError, NoSpaceError
+from dios.wire.fields import Nanoseconds
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+READ_VERSIONS: Final = frozenset({1, 2})
+"""Version 1 had no records with a count, and a log that was never cut."""
 MAGIC: Final = b"DIOSAUD\0"
 DIGEST_BYTES: Final = 32
+REMOVAL: Final = ("audit", "removed")
+"""Action and outcome of a record about removed segments; its subject and detail are in the format's page."""
 GENESIS: Final = blake3(b"dios audit log 1").digest()
 """The digest that the first record of a log is chained to."""
 
@@ -39,17 +47,38 @@ LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = LENGTH.pack
 _encode: Final = msgspec.msgpack.Encoder().encode
 
+_Text: TypeAlias = Annotated[str, Meta(max_length=limits.AUDIT_RECORD_BYTES_MAX)]
+_Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
 
 class AuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One stored record. ``now`` is in nanoseconds; names appear only as fingerprints."""
+    """One stored record. ``now`` is in nanoseconds; names appear only as fingerprints.
 
-    now: int
-    action: str
-    outcome: str
-    principal: str
-    task: str
-    subject: str
-    detail: str
+    A record of several equal refusals has their number in ``count``, and the time of the first in ``first``.
+    """
+
+    now: Nanoseconds
+    action: _Text
+    outcome: _Text
+    principal: _Text
+    task: _Text
+    subject: _Text
+    detail: _Text
+    count: _Count = 1
+    first: Nanoseconds = 0
+
+
+_decode: Final = msgspec.msgpack.Decoder(AuditRecord).decode
+
+
+class ClosedSegment(NamedTuple):
+    """A segment that is complete. ``end`` is the index after its last record, ``digest`` that record's."""
+
+    number: int
+    end: int
+    digest: bytes
+    size: int
+    closed_ns: int
 
 
 class BacklogLevel(enum.IntEnum):
@@ -81,14 +110,16 @@ def chained(previous: bytes, body: bytes) -> bytes:
     return blake3(previous + body).digest()
 
 
-def unpack_header(data: bytes) -> tuple[int, int, bytes]:
-    """Return a segment's number, its first record's index and previous digest. Raise FormatError."""
+def unpack_header(data: bytes) -> tuple[int, int, int, bytes]:
+    """Return a segment's version, number, its first record's index and previous digest. Raise FormatError."""
     magic, version, number, first, previous = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise FormatError("this is not an audit segment (wrong magic bytes)")
-    if version != FORMAT_VERSION:
-        raise FormatError(f"its format version is {version}; this program reads version {FORMAT_VERSION}")
-    return number, first, previous
+    if version not in READ_VERSIONS:
+        raise FormatError(
+            f"its format version is {version}; this program reads versions up to {FORMAT_VERSION}"
+        )
+    return version, number, first, previous
 
 
 def raw_records(data: bytes, start: int) -> Iterator[tuple[int, bytes, bytes]]:
@@ -107,14 +138,26 @@ def raw_records(data: bytes, start: int) -> Iterator[tuple[int, bytes, bytes]]:
 class AuditLog:
     """The writer of an audit log. Only ``sync`` may run in another thread, concurrently with the rest."""
 
-    def __init__(self, folder: Path, *, segment_bytes: int = limits.AUDIT_SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = limits.AUDIT_SEGMENT_BYTES,
+        bytes_max: int = 0,
+        age_ms_max: int = 0,
+    ) -> None:
         """Open or create the log in ``folder``; cut off a record torn by a crash and keep it in a file.
 
+        ``plan_removal`` keeps the log within ``bytes_max`` and ``age_ms_max``; 0 for no bound.
         ``recovered`` then describes the cut, and so does a record in the log itself. Raise DamagedError if
         the last segment is not an audit segment.
         """
         self._folder: Final = folder
         self._segment_bytes: Final = segment_bytes
+        self._bytes_max: Final = bytes_max
+        self._age_ns_max: Final = age_ms_max * 1_000_000
+        self._closed: deque[ClosedSegment] = deque()
+        self._began_ns = 0
         self._buffer = bytearray()
         self._digest = GENESIS
         self._count = 0
@@ -140,13 +183,20 @@ class AuditLog:
         return self._count
 
     @property
+    def size(self) -> int:
+        """The bytes of all segments."""
+        return sum(segment.size for segment in self._closed) + self._size + len(self._buffer)
+
+    @property
     def head(self) -> str:
         """The digest of the newest record in hex; keep it in another place as an anchor."""
         return self._digest.hex()
 
-    def append(self, record: Audit) -> None:
+    def append(self, record: Audit, count: int = 1, first_ns: int = 0) -> int:
         """Append a record to the chain and keep it in memory until ``flush``; no record is lost here.
 
+        ``count`` is the number of equal actions that it stands for, and ``first_ns`` the time of the first of
+        them. Return the number of bytes by which the log grows.
         ``pressure`` rises when the disk has been full for so long that the buffer is full too; the caller
         must then refuse calls.
         """
@@ -154,6 +204,7 @@ class AuditLog:
         if len(buffer) >= limits.AUDIT_BUFFER_BYTES_MAX:
             with contextlib.suppress(DiosError):
                 self.flush()
+        more = (count, first_ns) if count > 1 else ()
         body = _encode(
             (
                 record.now,
@@ -163,16 +214,20 @@ class AuditLog:
                 record.task,
                 record.subject,
                 record.detail,
+                *more,
             )
         )
         if len(body) > limits.AUDIT_RECORD_BYTES_MAX:
-            body = self._cut(record)
+            body = self._shortened(record, more)
+        if not self._began_ns:
+            self._began_ns = record.now
         digest = blake3(self._digest + body).digest()
         buffer += _pack_length(len(body))
         buffer += body
         buffer += digest
         self._digest = digest
         self._count += 1
+        return LENGTH.size + len(body) + DIGEST_BYTES
 
     def flush(self) -> None:
         """Write the appended records to the file; start a new segment when the present segment is full.
@@ -208,6 +263,44 @@ class AuditLog:
             except OSError as error:
                 raise self._translated(error) from error
 
+    def plan_removal(self, now: int) -> list[Path]:
+        """Return the oldest segments that exceed the log's size or age, after a record that says so.
+
+        The record has the index after the last removed record and its digest, which the rest of the chain
+        continues. Sync the log, then pass the segments to ``remove``. Raise NoSpaceError or DamagedError if
+        the record cannot be written: nothing may be removed then.
+        """
+        if self._age_ns_max and self._began_ns and now - self._began_ns > self._age_ns_max:
+            self.flush()
+            if self._size > HEADER.size:
+                self._begin_segment()
+        over = self.size + self._segment_bytes - self._bytes_max if self._bytes_max else 0
+        removed: list[ClosedSegment] = []
+        for segment in self._closed:
+            old = self._age_ns_max and now - segment.closed_ns > self._age_ns_max
+            if over <= 0 and not old:
+                break
+            removed.append(segment)
+            over -= segment.size
+        if not removed:
+            return []
+        first, last = removed[0], removed[-1]
+        detail = (
+            f"{last.digest.hex()} is the last digest; "
+            f"segments {first.number} to {last.number} with {sum(each.size for each in removed)} bytes"
+        )
+        self.append(Audit(now, *REMOVAL, "node", "", str(last.end), detail))
+        self.flush()
+        for _ in removed:
+            self._closed.popleft()
+        return [segment_path(self._folder, each.number) for each in removed]
+
+    def remove(self, planned: list[Path]) -> None:
+        """Remove segments, the oldest first, after the record about them is durable; for a worker thread."""
+        for path in planned:
+            path.unlink(missing_ok=True)
+        self._sync_folder()
+
     def close(self) -> None:
         """Flush, sync and close the files."""
         if self._fd < 0:
@@ -231,9 +324,9 @@ class AuditLog:
         else:
             self.pressure = BacklogLevel.NONE
 
-    def _cut(self, record: Audit) -> bytes:
+    def _shortened(self, record: Audit, more: tuple[int, ...]) -> bytes:
         texts = (record.action, record.outcome, record.principal, record.task, record.subject, record.detail)
-        return _encode((record.now, *(text[:1024] for text in texts)))
+        return _encode((record.now, *(text[:1024] for text in texts), *more))
 
     def _translated(self, error: OSError) -> DiosError:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -261,7 +354,9 @@ class AuditLog:
             raise self._translated(error) from error
         if self._fd >= 0:
             self._retired.append(self._fd)
-        self._fd, self._number, self._size = fd, number, len(header)
+            closed = ClosedSegment(self._number, self._count, self._digest, self._size, time.time_ns())
+            self._closed.append(closed)
+        self._fd, self._number, self._size, self._began_ns = fd, number, len(header), 0
 
     def _write_whole(self, fd: int, data: bytes) -> None:
         if os.write(fd, data) != len(data):
@@ -287,7 +382,7 @@ class AuditLog:
             self._resume(found[:-1])
             return
         try:
-            number, count, digest = unpack_header(data)
+            version, number, count, digest = unpack_header(data)
         except FormatError as damage:
             raise DamagedError(f"{last}: {damage}. Move this file away to begin a new log.") from None
         end = HEADER.size
@@ -297,10 +392,16 @@ class AuditLog:
             if stop == len(data) and chained(digest, body) != stored:
                 break
             end, count, digest = stop, count + 1, stored
+            self._began_ns = self._began_ns or _time_of(body)
         self._number, self._count, self._digest, self._size = number, count, digest, end
         self._fd = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if end < len(data):
             self._set_aside(last, data[end:])
+        self._closed = _closed_segments(found, last)
+        if version != FORMAT_VERSION:
+            # A program that reads that version only must not meet records that it cannot read.
+            self.flush()
+            self._begin_segment()
 
     def _set_aside(self, segment: Path, torn: bytes) -> None:
         """Cut ``torn`` off the segment, save it in a file next to the log, and record that in the log."""
@@ -319,3 +420,22 @@ class AuditLog:
         with contextlib.suppress(NoSpaceError):
             self.flush()
             self.sync()
+
+
+def _closed_segments(found: list[Path], last: Path) -> deque[ClosedSegment]:
+    """Return the segments before ``last``, each with the index and digest that the next one continues."""
+    closed: deque[ClosedSegment] = deque()
+    for path, following in itertools.pairwise([*found[: found.index(last)], last]):
+        info = path.stat()
+        with following.open("rb") as file, contextlib.suppress(FormatError, struct.error):
+            _, _, end, digest = unpack_header(file.read(HEADER.size))
+            closed.append(ClosedSegment(int(path.stem), end, digest, info.st_size, info.st_mtime_ns))
+    return closed
+
+
+def _time_of(body: bytes) -> int:
+    """Return the time of a record; 0 if it cannot be decoded."""
+    try:
+        return _decode(body).now
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0

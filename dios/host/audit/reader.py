@@ -19,6 +19,7 @@ from dios.host.audit.log import (
     GENESIS,
     HEADER,
     LENGTH,
+    REMOVAL,
     AuditRecord,
     FormatError,
     chained,
@@ -45,7 +46,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The result of ``verify``. ``index``, ``segment`` and ``offset`` are those of the first bad record.
 
     ``head`` is the digest of the last good record before it. ``torn_bytes`` at the end belong to a record
-    that is being written or whose writing a crash interrupted; they alone are no damage.
+    that is being written or whose writing a crash interrupted; they alone are no damage. ``first`` is the
+    index of the oldest record that is kept: the node removed those before it, and a record says so.
     """
 
     ok: bool
@@ -56,6 +58,7 @@ class Verdict(msgspec.Struct, frozen=True):
     segment: str = ""
     offset: int = -1
     torn_bytes: int = 0
+    first: int = 0
 
 
 class AuditReader:
@@ -80,8 +83,18 @@ class AuditReader:
             has_next = segment_path(self._folder, self._number + 1).exists()
             yield from self._read(path)
             if not has_next:
+                # A segment that was removed meanwhile is skipped, with those after it.
+                if not path.exists() and self._skip_removed():
+                    continue
                 return
             self._number, self._offset = self._number + 1, 0
+
+    def _skip_removed(self) -> bool:
+        """Continue with the oldest segment that still exists; return False if there is none."""
+        found = [path for path in segments(self._folder) if int(path.stem) > self._number]
+        if found:
+            self._number, self._offset = int(found[0].stem), 0
+        return bool(found)
 
     def _read(self, path: Path) -> Iterator[AuditEntry]:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -90,7 +103,7 @@ class AuditReader:
                 if len(header) < HEADER.size:
                     return
                 try:
-                    _, self._index, _ = unpack_header(header)
+                    _, _, self._index, _ = unpack_header(header)
                 except FormatError as damage:
                     raise DamagedError(f"{path}: {damage}") from None
                 self._offset = HEADER.size
@@ -115,8 +128,14 @@ def read(folder: Path, *, since: int = 0) -> Iterator[AuditEntry]:
 
 
 _LOST: Final = (
-    "the record with the given digest is not in this log: records were cut off, or it is another log"
+    "no record of this log has the given digest: the end of the log was cut off, or this is another log"
 )
+_LOST_OR_REMOVED: Final = (
+    "no record of this log has the given digest: the record was removed (all before record {first} were), "
+    "the end of the log was cut off, or this is another log"
+)
+_UNSTATED: Final = "the records before this one were removed, and no record of the node says so"
+_REMOVAL_MARK: Final = b"".join(msgspec.msgpack.encode(word) for word in REMOVAL)
 
 
 class _Chain:
@@ -124,28 +143,63 @@ class _Chain:
 
     def __init__(self, anchor: str) -> None:
         self.anchor: Final = anchor
+        self.first = 0
         self.index = 0
         self.digest = GENESIS
         self.seen = not anchor or anchor == GENESIS.hex()
         self.offset = 0
+        self._ends: Final[dict[int, str]] = {}
+        self._stated: Final[dict[int, str]] = {}
 
     def verdict(self, torn_bytes: int = 0) -> Verdict:
         """Return the verdict on a chain without a bad record."""
         problem = "" if self.seen else _LOST
-        return Verdict(self.seen, self.index, self.digest.hex(), problem, torn_bytes=torn_bytes)
+        if not self.seen and self.first:
+            problem = _LOST_OR_REMOVED.format(first=self.first)
+        return Verdict(
+            self.seen, self.index, self.digest.hex(), problem, torn_bytes=torn_bytes, first=self.first
+        )
+
+    def begin(self, data: bytes) -> None:
+        """Begin with the oldest segment, whose header says what it continues. Raise FormatError."""
+        if len(data) >= HEADER.size:
+            _, number, first, previous = unpack_header(data)
+            if number > 1:
+                self.first, self.index, self.digest = first, first, previous
 
     def follow(self, data: bytes, number: int) -> None:
         """Verify one segment. Raise FormatError with ``offset`` at the first bad place."""
         self.offset = 0
         _check_header(data, number, self.index, self.digest)
+        self._ends[self.index] = self.digest.hex()
         self.offset = HEADER.size
         for offset, body, stored in raw_records(data, HEADER.size):
             self.offset = offset
             if chained(self.digest, body) != stored:
                 raise FormatError("its digest does not match its bytes and the record before it")
+            if _REMOVAL_MARK in body:
+                self._note_removal(body)
             self.offset = offset + LENGTH.size + len(body) + DIGEST_BYTES
             self.index, self.digest = self.index + 1, stored
             self.seen = self.seen or stored.hex() == self.anchor
+
+    def _note_removal(self, body: bytes) -> None:
+        """Note the end of the removed records, as a record of the node states it."""
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            record = _decoder.decode(body)
+            if (record.action, record.outcome) == REMOVAL and record.subject.isdigit():
+                digest = record.detail[: 2 * DIGEST_BYTES]
+                self._stated[int(record.subject)] = digest
+                self.seen = self.seen or digest == self.anchor
+
+    def is_beginning_stated(self) -> bool:
+        """Return True if nothing is missing before the oldest segment but what the node says it removed.
+
+        The removal may have been interrupted, so that fewer segments are missing than the record states.
+        """
+        return not self.first or any(
+            end >= self.first and self._ends.get(end) == digest for end, digest in self._stated.items()
+        )
 
     def finish(self, data: bytes, *, last: bool) -> int:
         """Return the number of torn bytes at the end. Raise FormatError if they cannot be a torn record."""
@@ -163,17 +217,25 @@ def verify(folder: Path, *, anchor: str = "") -> Verdict:
     """
     chain, torn = _Chain(anchor), 0
     found = segments(folder)
-    for number, path in enumerate(found, 1):
+    oldest = int(found[0].stem) if found else 1
+    for number, path in enumerate(found, oldest):
         data = path.read_bytes()
-        last = number == len(found)
+        last = path == found[-1]
         if last and len(data) < HEADER.size:
-            return chain.verdict(len(data))
+            torn = len(data)
+            break
         try:
+            if number == oldest:
+                chain.begin(data)
             chain.follow(data, number)
             torn = chain.finish(data, last=last)
         except FormatError as damage:
             place = (chain.index, path.name, chain.offset)
             return Verdict(False, chain.index, chain.digest.hex(), str(damage), *place)
+    if not chain.is_beginning_stated():
+        return Verdict(
+            False, chain.index, chain.digest.hex(), _UNSTATED, chain.first, found[0].name, HEADER.size
+        )
     return chain.verdict(torn)
 
 
@@ -181,7 +243,7 @@ def _check_header(data: bytes, number: int, first: int, previous: bytes) -> None
     """Raise FormatError unless the segment continues exactly the segment before it."""
     if len(data) < HEADER.size:
         raise FormatError("the segment ends within its header")
-    stored_number, stored_first, stored_previous = unpack_header(data)
+    _, stored_number, stored_first, stored_previous = unpack_header(data)
     if stored_number != number:
         raise FormatError(f"segment {number} is missing: this is segment {stored_number}")
     if (stored_first, stored_previous) != (first, previous):

@@ -28,7 +28,7 @@ from dios.host.content.contents import (
     size_of,
 )
 from dios.host.content.memories import ContentMemory
-from dios.ids import BufferId, ObjectId
+from dios.ids import BufferId, ObjectId, TaskId
 from dios.wire.messages import Buffer, Mapping, PlainResult
 
 
@@ -72,8 +72,10 @@ class OpenBuffer:
 class Buffers:
     """All open buffers of this node."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, contests: Callable[[TaskId], bool] = lambda _: False) -> None:
         self._contents: Final = contents
+        self.contests: Final = contests
+        """Return True for the program of another user, outside the sandbox (``ContentMemory.contested``)."""
         self._open: Final[dict[BufferId, OpenBuffer]] = {}
 
     def __len__(self) -> int:
@@ -120,7 +122,7 @@ class Buffers:
             return self._read_slowly(effect, room)
         content = self._contents.current(target)
         offset, length, result = effect.offset, effect.length, effect.result
-        if offset + length > size_of(content) and not (isinstance(content, ContentMemory) and content.raw):
+        if offset + length > size_of(content):
             raise DamagedError(
                 f"cannot read {length} bytes at {offset}: the object's content has {size_of(content)} bytes"
             )
@@ -137,13 +139,77 @@ class Buffers:
             return CompletedReply(
                 Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.NONE, 0, length, data)
             )
-        memory = self._as_memory(target, content, offset + length)
+        if isinstance(content, bytes) and size_of(content) <= limits.INLINE_BYTES_MAX:
+            return self._read_small_by_mapping(effect, content)
+        memory = self._as_memory(target, content)
+        if memory.stored and self.contests(effect.task):
+            return self._read_copy(effect, memory)
         fd = memory.reader_fd()
         if buffer:
             self.put(buffer, OpenBuffer(memory.retain(), offset, length, shadow=False, mapped=True))
         return CompletedReply(
             Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, memory.size),
             (fd,),
+        )
+
+    def _read_copy(self, effect: AnswerRead, content: ContentMemory) -> CompletedReply | BackgroundWork:
+        """Give another user's program a copy of a file of the store.
+
+        A reader of the file itself could hold its lock with a direct read (see ``ContentMemory.contested``),
+        and the store would wait for ever when it deletes the file.
+        """
+        offset, length, result = effect.offset, effect.length, effect.result
+        held = content.retain()
+        try:
+            made = ContentMemory.version(length, self._contents.pool)
+        except BaseException:
+            held.release()
+            raise
+
+        def failed() -> None:
+            made.release()
+            held.release()
+
+        def done() -> CompletedReply:
+            try:
+                fd, size = made.reader_fd(), made.size
+                if result.buffer:
+                    opened = OpenBuffer(held.retain(), offset, length, shadow=False, mapped=True)
+                    self.put(BufferId(result.buffer), opened)
+            finally:
+                failed()
+            return CompletedReply(
+                Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, 0, size), (fd,)
+            )
+
+        def run() -> None:
+            made.fill(0, held, offset, length)
+
+        if length > limits.LOOP_COPY_BYTES_MAX:
+            return BackgroundWork(effect.object, run, done, failed)
+        try:
+            run()
+        except BaseException:
+            failed()
+            raise
+        return done()
+
+    def _read_small_by_mapping(self, effect: AnswerRead, content: bytes) -> CompletedReply:
+        """Give bytes for which the message has no room. Only the reader has their memory, not the object.
+
+        Otherwise reads of small objects would take a descriptor of the node for each.
+        """
+        offset, length, result = effect.offset, effect.length, effect.result
+        memory = ContentMemory.version(size_of(content), self._contents.pool).filled(content)
+        try:
+            fd, size = memory.reader_fd(), memory.size
+        finally:
+            memory.release()
+        if result.buffer:
+            opened = OpenBuffer(content, offset, length, shadow=False, mapped=True)
+            self.put(BufferId(result.buffer), opened)
+        return CompletedReply(
+            Buffer(result.buffer, length, result.v_r, result.v_w, Mapping.READ_ONLY, offset, size), (fd,)
         )
 
     def _read_slowly(self, effect: AnswerRead, room: int) -> BackgroundWork:
@@ -174,13 +240,11 @@ class Buffers:
         # Bytes copied into a message are outdated when a raw memory changes; a mapping never is.
         return not (inline and isinstance(content, ContentMemory) and content.raw)
 
-    def _as_memory(self, target: ObjectId, content: Content, size: int) -> ContentMemory:
+    def _as_memory(self, target: ObjectId, content: Content) -> ContentMemory:
         """Return a memory for a reader to map; create it if the content is bytes that exceed a message."""
         if isinstance(content, bytes):
             content = ContentMemory.version(size_of(content), self._contents.pool).filled(content)
             self._contents.set(target, content)
-        elif content.raw:
-            content.grow(size)
         return content
 
     def get(self, buffer: BufferId) -> OpenBuffer | None:
@@ -208,30 +272,23 @@ class Buffers:
     def _write_raw(self, effect: AnswerWrite) -> CompletedReply | BackgroundWork:
         buffer, result = BufferId(effect.result.buffer), effect.result
         content = self._contents.peek(effect.object)
+        end = effect.offset + effect.length
         if (
             isinstance(content, ContentMemory)
-            and not content.raw
+            and not (content.raw and end <= content.size)
             and content.size > limits.LOOP_COPY_BYTES_MAX
         ):
             return self._make_raw(effect, content)
-        before = content.size if isinstance(content, ContentMemory) and content.raw else -1
-        memory = self._contents.raw(effect.object, effect.offset + effect.length)
+        memory = self._contents.raw(effect.object, end)
         opened = self._open.get(buffer)
-        same = (
-            effect.reuse
-            and opened is not None
-            and opened.content is memory
-            and opened.start == effect.offset
-            and memory.size == before
-        )
-        if same:
+        if effect.reuse and opened is not None and opened.content is memory and opened.start == effect.offset:
             return CompletedReply(result)
-        fd = memory.writer_fd()
+        fd = memory.writer_fd(contested=self.contests(effect.task))
         self.put(buffer, OpenBuffer(memory.retain(), effect.offset, effect.length, shadow=False, mapped=True))
         return CompletedReply(with_mapping(result, Mapping.WRITABLE, effect.offset, memory.size), (fd,))
 
     def _make_raw(self, effect: AnswerWrite, content: ContentMemory) -> BackgroundWork:
-        """Give a large object that shares another's content a memory of its own, for its first writer."""
+        """Give a large object a memory of its own, or a larger one."""
         size, kept = content.size, content.retain()
         made = ContentMemory.own(max(size, effect.offset + effect.length))
 
@@ -285,7 +342,8 @@ class Buffers:
 
         def answer() -> CompletedReply:
             # Create the descriptor last, so that none is created for a reply that is never sent.
-            return CompletedReply(with_mapping(result, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+            fd = memory.writer_fd(contested=self.contests(effect.task))
+            return CompletedReply(with_mapping(result, Mapping.WRITABLE, 0, length), (fd,))
 
         return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
 
@@ -340,10 +398,13 @@ class Buffers:
         source = self.source(order, payload)
         base = self._contents.current(target)
         if isinstance(base, ContentMemory) and base.raw:
-            base.grow(order.offset + source.length)
-            if not effect.raw:
-                return self._copied(target, base, None, order.offset, source)
-            return None
+            end = order.offset + source.length
+            if end > base.size:
+                return self._copied(target, ContentMemory.own(end), base, order.offset, source)
+            if source.content is base and source.start == order.offset:
+                return None  # the bytes are in place
+            # They came with the message, or are in the memory that was the object's own before it grew.
+            return self._copied(target, base, None, order.offset, source)
         total = new_size(size_of(base), order.offset, source.length, replace=order.replace)
         if total <= limits.INLINE_BYTES_MAX:
             old = read_from(base, 0, min(size_of(base), total)) if size_of(base) else b""

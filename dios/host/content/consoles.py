@@ -5,13 +5,16 @@ The core decides who may read a console and records how far each reader has read
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 import trio
 
 from dios import limits
-from dios.ids import TaskId
+from dios.core.model.history import History
+from dios.ids import Principal, TaskId
+
+_BYTES_MIN: Final = limits.CONSOLE_ENDED_BYTES_MAX // limits.ENDED_TASKS_KEPT_MAX
+"""The least size at which a console is counted, so that the number of consoles is bounded, too."""
 
 
 class TaskConsole:
@@ -79,12 +82,15 @@ class TaskConsole:
 
 
 class Consoles:
-    """One console per task. Consoles of ended tasks are kept within a bound of bytes; the oldest go first."""
+    """One console per task. Consoles of ended tasks are kept within a bound of bytes.
+
+    The principal whose consoles take most loses the oldest of its job with most consoles first.
+    """
 
     def __init__(self) -> None:
         self._consoles: Final[dict[TaskId, TaskConsole]] = {}
-        self._ended: Final[OrderedDict[TaskId, int]] = OrderedDict()
-        self._ended_bytes = 0
+        self._ended: Final = History[TaskId]()
+        self._ended_tasks: Final[set[TaskId]] = set()
 
     def of(self, task: TaskId) -> TaskConsole:
         """Return the console of a task; create it on first use."""
@@ -98,19 +104,17 @@ class Consoles:
         console = self._consoles.get(task)
         return b"" if console is None else console.read(position, length)
 
-    def ended(self, task: TaskId) -> None:
+    def ended(self, task: TaskId, principal: Principal, job: TaskId) -> None:
         """Mark a task as ended. Its last bytes stay readable until newer consoles need the space."""
         console = self._consoles.get(task)
-        if console is None or task in self._ended:
+        if console is None or task in self._ended_tasks:
             return
-        self._ended[task] = len(console)
-        self._ended_bytes += len(console)
-        while (
-            self._ended_bytes > limits.CONSOLE_ENDED_BYTES_MAX or len(self._ended) > limits.ENDED_TASKS_KEPT
-        ):
-            oldest, size = self._ended.popitem(last=False)
-            self._ended_bytes -= size
-            del self._consoles[oldest]
+        self._ended_tasks.add(task)
+        self._ended.keep(principal, job, task, max(len(console), _BYTES_MIN))
+        most = limits.CONSOLE_ENDED_BYTES_MAX
+        for other in self._ended.excess(principal, most, most):
+            self._ended_tasks.discard(other)
+            del self._consoles[other]
 
     def drop(self, task: TaskId) -> None:
         """Drop the console of a session, which nobody can read any more."""

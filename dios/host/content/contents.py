@@ -126,7 +126,7 @@ class Contents:
             return b""
         if isinstance(found, InlineContent):
             return found.data
-        opened = ContentMemory(found.fd, found.size, frozen=True)
+        opened = ContentMemory(found.fd, found.size, frozen=True, stored=True)
         if found.size > limits.INLINE_BYTES_MAX:
             return opened
         try:
@@ -168,14 +168,20 @@ class Contents:
             self._cache(target, content)
 
     def raw(self, target: ObjectId, size: int) -> ContentMemory:
-        """Return the object's own memory of at least ``size`` bytes, which its writers change in place."""
+        """Return the object's own memory of at least ``size`` bytes, which its writers change in place.
+
+        A larger memory replaces one that is too small. Its holders keep the former one.
+        """
         content = self.current(target)
-        if isinstance(content, ContentMemory) and content.raw:
-            content.grow(size)
+        if isinstance(content, ContentMemory) and content.raw and size <= content.size:
             return content
         before = size_of(content)
         made = ContentMemory.own(max(size, before, 1))
-        made.fill(0, content, 0, before)
+        try:
+            made.fill(0, content, 0, before)
+        except BaseException:
+            made.release()
+            raise
         self.set(target, made)
         return made
 

@@ -5,34 +5,54 @@ The system calls are in ``dios.transport.memory.memfd``, the pool in ``dios.tran
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
+import mmap
 import os
-from typing import Final
+from collections.abc import Iterator
 
 from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, OutOfMemoryError
 from dios.transport.memory import memfd
 from dios.transport.memory.pool import MemoryPool, PooledMemory
 
-_OWNER_READS: Final = 0o400
-
 
 class ContentMemory:
     """A descriptor of ``size`` bytes and a count of its users, kept by the node's event loop only.
 
     ``frozen`` means that only the node could change the bytes, and it does not. ``raw`` marks an object's
-    own memory, which its writers change in place.
+    own memory, which its writers change in place, ``stored`` a file of the store.
+
+    ``contested`` means that another user's program has a descriptor for writing. Such a program can hold the
+    memory's lock for ever: it writes from a mapped file of a file system that it runs itself (FUSE). Then
+    everything that needs this lock waits, and not even SIGKILL ends it: writing, seals, looking for holes.
+    Reading and mapped memory do not need it.
     """
 
-    __slots__ = ("_pool", "_pooled", "_users", "fd", "frozen", "raw", "size")
+    __slots__ = (
+        "_pool",
+        "_pooled",
+        "_users",
+        "_writers",
+        "contested",
+        "fd",
+        "frozen",
+        "raw",
+        "size",
+        "stored",
+    )
 
-    def __init__(self, fd: int, size: int, *, frozen: bool = False, raw: bool = False) -> None:
+    def __init__(
+        self, fd: int, size: int, *, frozen: bool = False, raw: bool = False, stored: bool = False
+    ) -> None:
         self.fd = fd
         self.size = size
         self.frozen = frozen
         self.raw = raw
+        self.stored = stored
+        self.contested = False
         self._users = 1
+        self._writers = -1
         self._pool: MemoryPool | None = None
         self._pooled: PooledMemory | None = None
 
@@ -43,19 +63,8 @@ class ContentMemory:
 
     @classmethod
     def own(cls, size: int) -> ContentMemory:
-        """Create a zeroed raw memory, which can grow but never shrink. Raise OutOfMemoryError."""
-        try:
-            fd = os.memfd_create("dios raw blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            raise translate_os_error(error) from error
-        try:
-            os.ftruncate(fd, size)
-            os.fchmod(fd, _OWNER_READS)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        except OSError as error:
-            os.close(fd)
-            raise translate_os_error(error) from error
-        return cls(fd, size, raw=True)
+        """Create a zeroed raw memory, whose size nobody can change. Raise OutOfMemoryError."""
+        return cls(memfd.create_memory(size, "raw blob", sealable=False), size, raw=True)
 
     @classmethod
     def version(cls, size: int, pool: MemoryPool) -> ContentMemory:
@@ -79,7 +88,9 @@ class ContentMemory:
             self._pool.give_back(self._pooled)
         else:
             os.close(self.fd)
-        self.fd = -1
+        if self._writers >= 0:
+            os.close(self._writers)
+        self.fd = self._writers = -1
 
     def reader_fd(self) -> int:
         """Open the memory for one reader, which cannot write through the descriptor; the caller closes it.
@@ -88,13 +99,27 @@ class ContentMemory:
         """
         return memfd.reopen_read_only(self.fd) if self._pooled is None else self._pooled.hand_out()
 
-    def writer_fd(self) -> int:
-        """Open the memory for one writer; the caller closes it. Raise OSError without descriptors."""
-        return memfd.reopen_for_writing(self.fd)
+    def writer_fd(self, *, contested: bool = False) -> int:
+        """Return an open file of the memory for a writer; the caller closes it. Raise OSError without any.
+
+        It is not the node's own. The writers of raw memory share one: they can communicate anyway.
+        """
+        if self._writers >= 0:
+            fd = os.dup(self._writers)
+        else:
+            fd = memfd.reopen_for_writing(self.fd)
+            if self.raw:
+                try:
+                    self._writers = os.dup(fd)
+                except OSError:
+                    os.close(fd)
+                    raise
+        self.contested = self.contested or contested
+        return fd
 
     def adopt(self, length: int) -> bool:
         """Freeze a shadow of exactly ``length`` bytes. Return False while its task maps it for writing."""
-        if not self.frozen and not self.raw and length == self.size:
+        if not self.frozen and not self.raw and not self.contested and length == self.size:
             self.frozen = memfd.seal_forever(self.fd)
         return self.frozen and length == self.size
 
@@ -112,19 +137,39 @@ class ContentMemory:
         """Copy bytes into the memory. May run in another thread. Raise NoSpaceError or OSError."""
         if not length:
             return
-        if self._pooled is not None:
-            view = self._pooled.view[offset : offset + length]
-            if isinstance(source, bytes):
-                view[:] = memoryview(source)[start : start + length]
-            elif self._pooled.fresh and length >= limits.SPARSE_COPY_BYTES_MIN:
-                for place, count in memfd.data_ranges(source.fd, start, length):
-                    memfd.read_into(source.fd, place, view[place - start : place - start + count])
-            else:
-                memfd.read_into(source.fd, start, view)
+        contested = self.contested or (isinstance(source, ContentMemory) and source.contested)
+        if self._pooled is not None or contested:
+            with self._writable(offset, length) as view:
+                if isinstance(source, bytes):
+                    view[:] = memoryview(source)[start : start + length]
+                elif (
+                    self._pooled is not None
+                    and self._pooled.fresh
+                    and length >= limits.SPARSE_COPY_BYTES_MIN
+                    and not contested
+                ):
+                    for place, count in memfd.data_ranges(source.fd, start, length):
+                        memfd.read_into(source.fd, place, view[place - start : place - start + count])
+                else:
+                    memfd.read_into(source.fd, start, view)
         elif isinstance(source, bytes):
             memfd.write_all(self.fd, memoryview(source)[start : start + length], offset)
         else:
             memfd.copy_bytes(source.fd, start, self.fd, offset, length)
+
+    @contextlib.contextmanager
+    def _writable(self, offset: int, length: int) -> Iterator[memoryview]:
+        """Map some bytes for writing, unless the pool has. Raise OutOfMemoryError."""
+        if self._pooled is not None:
+            yield self._pooled.view[offset : offset + length]
+            return
+        skip = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapped = mmap.mmap(self.fd, skip + length, offset=offset - skip)
+        except OSError as error:
+            raise translate_os_error(error) from error
+        with mapped, memoryview(mapped) as whole, whole[skip:] as view:
+            yield view
 
     def filled(self, data: bytes) -> ContentMemory:
         """Write ``data`` at the beginning and return the memory."""
@@ -136,20 +181,11 @@ class ContentMemory:
         length = self.size - offset
         if length <= 0:
             return
-        if self._pooled is not None:
-            if not self._pooled.fresh:
-                _wipe_view(self._pooled.view[offset : offset + length])
-        else:
+        if self._pooled is None and not self.contested:
             memfd.punch_hole(self.fd, offset, length)
-
-    def grow(self, size: int) -> None:
-        """Grow the memory to ``size`` bytes; new bytes are zero."""
-        if size > self.size:
-            try:
-                os.ftruncate(self.fd, size)
-            except OSError as error:
-                raise translate_os_error(error) from error
-            self.size = size
+        elif self._pooled is None or not self._pooled.fresh:
+            with self._writable(offset, length) as view:
+                _wipe_view(view)
 
 
 def _wipe_view(view: memoryview) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections import OrderedDict, deque
 from typing import Final
+
+import trio
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
@@ -16,6 +19,9 @@ from dios.errors import DiosError
 from dios.ids import ObjectId, TaskId
 from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
 from dios.wire.page import PageWriter
+
+_SLOTS_AT_ONCE: Final = 256
+"""The slots of one object that are written in one step. The others follow in turns of ``PublicPages.run``."""
 
 
 class _Page:
@@ -44,27 +50,48 @@ class _Page:
 
 
 class _ShownObject:
-    """The slots that show one object's counters, and the counters shown last."""
+    """The slots that show one object's counters, and the counters published last.
 
-    __slots__ = ("counters", "places", "step")
+    The first ``outdated`` slots still show earlier counters.
+    """
+
+    __slots__ = ("counters", "outdated", "places", "step")
 
     def __init__(self) -> None:
-        self.places: Final[dict[tuple[TaskId, int], PageWriter]] = {}
+        self.places: Final[OrderedDict[tuple[TaskId, int], PageWriter]] = OrderedDict()
         self.counters: PublishCounters | None = None
+        self.outdated = 0
         self.step = 0
+
+    def show(self, counters: PublishCounters) -> None:
+        """Write the counters to all slots if they are few, else to some of those that are outdated."""
+        places = self.places
+        if len(places) <= _SLOTS_AT_ONCE:
+            for (_, slot), writer in places.items():
+                _write(writer, slot, counters)
+            self.outdated = 0
+            return
+        for _ in range(min(self.outdated, _SLOTS_AT_ONCE)):
+            place, writer = next(iter(places.items()))
+            places.move_to_end(place)
+            _write(writer, place[1], counters)
+        self.outdated = max(self.outdated - _SLOTS_AT_ONCE, 0)
 
 
 class PublicPages:
     """Every task's page, and the slots of every object in them.
 
     Effects that waited for the disk may run after those of later steps. So each publishing method takes the
-    number of its step, and older values never replace newer ones.
+    number of its step, and older values never replace newer ones. Thousands of slots can show one
+    object; then each publication writes some of them, and the others follow.
     """
 
     def __init__(self) -> None:
         self._pages: Final[dict[TaskId, _Page]] = {}
         self._spare: _Page | None = None
         self._objects: Final[dict[ObjectId, _ShownObject]] = {}
+        self._outdated: Final[deque[ObjectId]] = deque()
+        self._has_outdated = trio.Event()
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -126,7 +153,7 @@ class PublicPages:
         )
         shown.places[effect.task, slot] = page.writer
         if counters is not None and shown.step > step:
-            _show(page.writer, slot, counters)
+            _write(page.writer, slot, counters)
 
     def unbind(self, effect: UnbindSlot) -> None:
         """Clear a slot."""
@@ -139,14 +166,38 @@ class PublicPages:
             self._forget(effect.task, effect.slot, bound)
 
     def publish(self, effect: PublishCounters, step: int) -> None:
-        """Update an object's counters in every slot that shows them."""
+        """Update an object's counters in the slots that show them; if there are many, ``run`` goes on."""
         shown = self._objects.get(effect.object)
         if shown is None or step < shown.step:
             return
         shown.step = step
         shown.counters = effect
-        for (_, slot), writer in shown.places.items():
-            _show(writer, slot, effect)
+        is_queued = shown.outdated > 0
+        shown.outdated = len(shown.places)
+        shown.show(effect)
+        if shown.outdated and not is_queued:
+            self._outdated.append(effect.object)
+            self._has_outdated.set()
+
+    async def run(self) -> None:
+        """Write outdated slots until cancelled, a part of one object's in each turn."""
+        while True:
+            await self._has_outdated.wait()
+            self._has_outdated = trio.Event()
+            while self.show_more():
+                await trio.lowlevel.checkpoint()
+
+    def show_more(self) -> bool:
+        """Write some outdated slots of one object; return False if there are none."""
+        if not self._outdated:
+            return False
+        target = self._outdated.popleft()
+        shown = self._objects.get(target)
+        if shown is not None and shown.counters is not None:
+            shown.show(shown.counters)
+            if shown.outdated:
+                self._outdated.append(target)
+        return True
 
     def _forget(self, task: TaskId, slot: int, bound: ObjectId) -> None:
         shown = self._objects.get(bound)
@@ -156,7 +207,7 @@ class PublicPages:
                 del self._objects[bound]
 
 
-def _show(writer: PageWriter, slot: int, counters: PublishCounters) -> None:
+def _write(writer: PageWriter, slot: int, counters: PublishCounters) -> None:
     writer.publish(
         slot,
         counters.size,

@@ -81,7 +81,8 @@ def _write(buffers: Buffers, effect: AnswerReceived, came: Source) -> CompletedR
         memory.fill(0, content, came.start, came.length)
     buffers.put(buffer, OpenBuffer(memory, 0, length, shadow=True, mapped=True))
     ready = Buffer(result.buffer, result.size, result.v_r, result.v_w)
-    return CompletedReply(with_mapping(ready, Mapping.WRITABLE, 0, length), (memory.writer_fd(),))
+    fd = memory.writer_fd(contested=buffers.contests(effect.task))
+    return CompletedReply(with_mapping(ready, Mapping.WRITABLE, 0, length), (fd,))
 
 
 def _inline(result: Buffer, size: int, data: bytes | None) -> Buffer:

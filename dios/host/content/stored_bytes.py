@@ -6,7 +6,6 @@ its rate allows waits before its next storing call is accepted, at its own conne
 
 from __future__ import annotations
 
-import select
 from collections import deque
 from typing import Final
 
@@ -16,7 +15,7 @@ from dios.host.bandwidth.meters import TrafficFlow
 from dios.host.bandwidth.rates import Rates
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import TaskId, Ticket
-from dios.transport.unix.server import TaskChannel
+from dios.transport.unix.server import TaskChannel, hung_up
 from dios.wire import dcp, messages
 from dios.wire.messages import AnyCall
 from dios.wire.types import Traffic
@@ -81,9 +80,9 @@ class StoredBytes:
             principal = self._owners.of(task)
             # First the debt for bytes inside messages: those were sent before they could be counted.
             await self._rates.wait_for_inline_credit(
-                self._rates.account(task, principal), lambda: _hung_up(channel)
+                self._rates.account(task, principal), lambda: hung_up(channel.fileno())
             )
-            await self._rates.wait_for_credit(principal, Traffic.STORE, lambda: _hung_up(channel))
+            await self._rates.wait_for_credit(principal, Traffic.STORE, lambda: hung_up(channel.fileno()))
 
 
 def may_store(call: AnyCall) -> bool:
@@ -99,11 +98,3 @@ def _size(operation: StoreOperation) -> int:
     if isinstance(operation, PutObject) and operation.source is not None:
         return operation.record.size  # a content is written as a whole, even if little of it changes
     return 0
-
-
-def _hung_up(channel: TaskChannel) -> bool:
-    if channel.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))

@@ -45,7 +45,7 @@ class Streams:
     def attach(
         self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False
     ) -> tuple[Attached, tuple[int, ...]]:
-        """Attach to one end. Return the reply and four descriptors, which the caller closes.
+        """Attach to one end. Return the reply and three descriptors, which the caller closes.
 
         With ``duplex``, each direction has a ring of its own. Raise OutOfMemoryError or OSError.
         """

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from dios import limits
 from dios.core.calls.dispatch import carried_bytes
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
-from dios.errors import DiosError, ProtocolError
+from dios.errors import DiosError, InvariantError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
 from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
 from dios.host.content.stored_bytes import StoredBytes
@@ -46,6 +48,14 @@ class Stepper(Protocol):
         """Process one event."""
         ...
 
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """Return True if a request of another node was handled before."""
+        ...
+
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """Return the id here of a task of another node; 0 if no such task has a record here."""
+        ...
+
 
 class _DeferredEffects(NamedTuple):
     """The effects of a step, deferred until ``ticket`` is durable."""
@@ -54,6 +64,24 @@ class _DeferredEffects(NamedTuple):
     effects: list[Effect]
     payloads: Payloads
     step: int
+
+
+class _StepGuard:
+    """A block in which a step runs. An exception that leaves the block has interrupted the step."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter: Callable[[], None], leave: Callable[[BaseException | None], None]) -> None:
+        self._enter: Final = enter
+        self._leave: Final = leave
+
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(error)
 
 
 class Driver:
@@ -80,6 +108,8 @@ class Driver:
         self._durable = Ticket(0)
         self._issued = Ticket(0)
         self._steps = 0
+        self.units = 0
+        """The work of all steps so far, by which connections take turns."""
         self._next_payload = 1
         self._held: deque[_DeferredEffects] = deque()
         # Until this ticket is durable, later effects that touch contents or buffers are deferred too:
@@ -87,8 +117,11 @@ class Driver:
         self._volatile_barrier = Ticket(0)
         self._posted: Final[deque[Event]] = deque()
         self._stepping = False
+        self._step_guard: Final = _StepGuard(self._enter_step, self._leave_step)
         self.sound = True
         """False after a step was interrupted by an exception. The node's state may be wrong: it must end."""
+        self._error: BaseException | None = None
+        self._broken: Final = trio.Event()
         self._quiet = trio.Event()
         self._effector: Effector
         self._staging: Staging
@@ -113,16 +146,48 @@ class Driver:
         """Return True while deferred effects will still change volatile contents or open buffers."""
         return self._volatile_barrier > self._durable
 
+    def _enter_step(self) -> None:
+        self._stepping = True
+
+    def _leave_step(self, error: BaseException | None) -> None:
+        self._stepping = False
+        if error is not None:
+            self.sound = False
+            self._error = self._error or error
+            self._broken.set()
+
+    async def watch(self) -> None:
+        """Wait until an exception has interrupted a step, and raise it, whoever else has caught it."""
+        await self._broken.wait()
+        raise InvariantError("an exception interrupted a step; the node ends") from self._error
+
     async def wait_idle(self) -> None:
-        """Wait until every effect of every step has been carried out."""
+        """Let the core finish its work, and wait until every effect of every step has been carried out."""
+        while self._deadline is not None and self._deadline <= self._now():
+            self.feed(TimerFired(self._now()))
+            await trio.lowlevel.checkpoint()
         while not self.settled:
             self._quiet = trio.Event()
             await self._quiet.wait()
+
+    async def let_others_work(self, begun: int) -> int:
+        """Give others a turn for each turn's worth of work since ``begun``. Return the present count."""
+        for _ in range((self.units - begun) // limits.TURN_UNITS_MAX):
+            await trio.lowlevel.checkpoint()
+        return self.units
 
     def refusal_of(self, hello: messages.Hello) -> DiosError | None:
         """Return the reason why no session may begin now, or None if one may."""
         journal = self._effector.journal
         return refusal(journal, hello) if journal.pressure else None
+
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """Return True if a request of another node was handled before, so that its repeat gets the answer."""
+        return self._core.has_request(node, number)
+
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """Return the id here of a task of another node; 0 if no such task has a record here."""
+        return self._core.holder_id(node, task)
 
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
@@ -130,11 +195,7 @@ class Driver:
         if self._effector.journal.pressure and self._effector.refuse_unrecorded(task, seq, call):
             return
         kind = type(call)
-        if (
-            kind in _COMMITS
-            and not self.settled
-            and self._effector.refuse_early_commit(task, seq, call, (held.effects for held in self._held))
-        ):
+        if kind in _COMMITS and self._effector.refuse_early_commit(task, seq, call):
             return
         payloads: Payloads = NO_PAYLOADS
         first = _NO_PAYLOAD
@@ -168,29 +229,24 @@ class Driver:
             # Fire due timers first, so that a message that the core refuses cannot undo their effects.
             self.feed(TimerFired(now))
         event = Received(now, node, epoch, message, first, 0 if attached is None else size_of(attached))
-        if isinstance(message, dcp.Ask):
+        # The core answers a repeat, because a refusal would deny what the first request has changed.
+        if isinstance(message, dcp.Ask) and not self.has_request(node, message.number):
             journal = self._effector.journal
             refused = refusal_of_request(journal, message.body) if journal.pressure else None
             if refused is not None:
                 return Failure(int(refused.code), refused.message)
-            if attached is None and not self.settled and self._commits_too_early(message):
+            if attached is None and self._commits_too_early(message):
                 return None
-        self._stepping = True
-        try:
+        rejection: ProtocolError | None = None
+        with self._step_guard:
             try:
                 outcome = self._take(event)
-            except ProtocolError:
-                raise
-            except BaseException:
-                self.sound = False
-                raise
-            try:
+            except ProtocolError as error:
+                rejection = error
+            else:
                 self._follow(event, outcome, payloads)
-            except BaseException:
-                self.sound = False
-                raise
-        finally:
-            self._stepping = False
+        if rejection is not None:
+            raise rejection
         if self._posted:
             self._process_posted()
         return None
@@ -199,8 +255,7 @@ class Driver:
         body = asked.body
         if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
             return False
-        held = (held.effects for held in self._held)
-        return self._effector.refuse_early_commit(body.caller.task, asked.number, body.call, held)
+        return self._effector.refuse_early_commit(body.caller.task, asked.number, body.call)
 
     def _attached_payloads(
         self, message: dcp.Message, attached: Content | None
@@ -231,42 +286,24 @@ class Driver:
 
     def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
         """Process one event now, carry out its effects, then process the events that these posted."""
-        self._stepping = True
-        try:
+        with self._step_guard:
             self._step(event, payloads)
-        except BaseException:
-            self.sound = False
-            raise
-        finally:
-            self._stepping = False
         if self._posted:
             self._process_posted()
 
     def resume_step(self, continue_with: Callable[[], None]) -> None:
         """Continue a step whose slow part has finished in a thread."""
-        self._stepping = True
-        try:
+        with self._step_guard:
             continue_with()
-        except BaseException:
-            self.sound = False
-            raise
-        finally:
-            self._stepping = False
         self._staging.pump()
         self._process_posted()
         if self.settled:
             self._quiet.set()
 
     def _process_posted(self) -> None:
-        self._stepping = True
-        try:
+        with self._step_guard:
             while self._posted:
                 self._step(self._posted.popleft(), NO_PAYLOADS)
-        except BaseException:
-            self.sound = False
-            raise
-        finally:
-            self._stepping = False
 
     # -- through ------------------------------------------------------------------------------------
     def _step(self, event: Event, payloads: Payloads) -> None:
@@ -274,6 +311,7 @@ class Driver:
 
     def _follow(self, event: Event, outcome: Outcome, payloads: Payloads) -> None:
         self._steps += 1
+        self.units += 1 + outcome.units
         self._owners.note(event, outcome)
         if outcome.deadline != self._deadline:
             self._deadline = outcome.deadline
@@ -287,6 +325,7 @@ class Driver:
             self._stored.staged(event, outcome)
         if wait > self._durable:
             self._held.append(_DeferredEffects(wait, outcome.after, payloads, self._steps))
+            self._effector.note_deferred(outcome.after)
             if wait > outcome.wait_for or defers_volatile_changes(outcome.after):
                 self._volatile_barrier = max(self._volatile_barrier, wait)
         elif outcome.after:
@@ -320,12 +359,9 @@ class Driver:
 
     def _carry_out(self, ready: list[_DeferredEffects]) -> None:
         self._effector.record(held.effects for held in ready)
-        self._stepping = True
-        try:
+        with self._step_guard:
             for held in ready:
                 self._effector.run(held.effects, held.payloads, held.step)
-        finally:
-            self._stepping = False
 
     def _fail(self, first: Ticket, error: DiosError) -> None:
         """Fail every ticket since ``first``: the later ones build on changes that did not take place."""
@@ -336,14 +372,10 @@ class Driver:
         self.feed(PersistFailed(self._now(), first, last, int(error.code), error.message))
         failure = Failure(int(error.code), error.message, error.fingerprint)
         self._effector.record(held.effects for held in ready if held.ticket < first)
-        self._stepping = True
-        try:
+        with self._step_guard:
             for held in ready:
                 if held.ticket < first:
                     self._effector.run(held.effects, held.payloads, held.step)
                 else:
-                    self._effector.run_failed(
-                        RemainingEffects(held.effects, 0, held.payloads, held.step), failure
-                    )
-        finally:
-            self._stepping = False
+                    rest = RemainingEffects(held.effects, 0, held.payloads, held.step)
+                    self._effector.run_failed(rest, failure)

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dios.core import effects as fx
-from dios.ids import ObjectId, TaskId
+from dios.ids import NodeId, ObjectId, TaskId
+from dios.wire import dcp
 
 ANSWER_EFFECTS: Final = (
     fx.Answer,
@@ -51,8 +52,13 @@ RUN_DESPITE_FAILURE: Final = (
     fx.CloseRemoteTask,
     fx.Contact,
     fx.HangUp,
+    fx.RemoveNode,
     fx.SetRates,
+    fx.EndConnection,
+    fx.LogDefect,
 )
+ESSENTIAL: Final = (fx.Audit, fx.BeginShutdown)
+"""Effects without which the node may not go on."""
 
 
 def touches_contents(effects: list[fx.Effect]) -> bool:
@@ -80,17 +86,11 @@ def defers_volatile_changes(effects: list[fx.Effect]) -> bool:
     return False
 
 
-def opened_buffers(effects: Iterable[fx.Effect], task: TaskId) -> set[int]:
-    """Return the buffers that the effects will open for a task and not close again."""
-    made: set[int] = set()
-    closed: set[int] = set()
-    for effect in effects:
-        if isinstance(effect, fx.CloseBuffer):
-            closed.add(effect.buffer)
-        for part in effect.parts if isinstance(effect, fx.AnswerVector) else (effect,):
-            if isinstance(part, fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived) and part.task == task:
-                made.add(part.result.buffer)
-    return made - closed
+def opening(effect: fx.Effect) -> Iterator[fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived]:
+    """Yield the parts of an effect that open a buffer for a task."""
+    for part in effect.parts if isinstance(effect, fx.AnswerVector) else (effect,):
+        if isinstance(part, fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived) and part.result.buffer:
+            yield part
 
 
 def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
@@ -109,6 +109,15 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
     if isinstance(effect, fx.AnswerVector):
         return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
     return ()
+
+
+def parties_of(effect: fx.Effect, effects: Iterable[fx.Effect]) -> tuple[TaskId, NodeId, ObjectId]:
+    """Return the task, the node and the object that an effect of a step is about; 0 for none."""
+    task = getattr(effect, "task", None) or task_answered(effects)
+    if isinstance(effect, fx.Send) and isinstance(effect.message, dcp.Ask):
+        caller = getattr(effect.message.body, "caller", None)
+        task = task if caller is None else caller.task
+    return task, getattr(effect, "node", NodeId(0)), getattr(effect, "object", ObjectId(0))
 
 
 def task_answered(effects: Iterable[fx.Effect]) -> TaskId:

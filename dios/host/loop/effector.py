@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from dios.core import effects as fx
-from dios.core.events import ConsoleArrived, EffectFailed, Event, TaskEnded
+from dios.core.events import ConsoleArrived, DefectFound, EffectFailed, Event, TaskEnded
 from dios.errors import Code, DiosError
 from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
@@ -27,7 +27,7 @@ from dios.host.loop import effect_kinds
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.staging import Staging
-from dios.host.loop.vectors import VectorReplies, failure_of, run_now, with_data
+from dios.host.loop.vectors import VectorReplies, failure_of, is_expected, run_now, with_data, without_buffer
 from dios.host.network.sockets import Sockets
 from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
@@ -40,7 +40,7 @@ Handler: TypeAlias = Callable[[fx.Effect], BackgroundWork | None]
 
 _TOO_EARLY: Final = Failure(
     int(Code.EBADF),
-    "cannot commit: the buffer is not open yet. Wait for the reply that carries it, then commit.",
+    "cannot commit: the buffer is not open. Wait for the reply that carries it, then commit.",
 )
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
@@ -129,7 +129,10 @@ class Effector:
             parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
         )
         self._steps_by_busy_object: Final[dict[ObjectId, deque[RemainingEffects]]] = {}
+        self._oldest_steps: Final[dict[ObjectId, int]] = {}  # of those that wait for a busy object
         self._deferred_closes: Final[deque[tuple[int, BufferId]]] = deque()
+        self._unopened: Final[dict[int, TaskId]] = {}
+        """The tasks of the buffers that deferred effects open. Buffers stay here until they are closed."""
         self._handlers: Final = self._table()
 
     def _table(self) -> dict[type, Handler]:
@@ -164,6 +167,7 @@ class Effector:
             fx.DropPayload: self._drop_payload,
             fx.Audit: self._audit,
             fx.SetRates: self._parts.rates.set,
+            fx.LogDefect: self._log_defect,
         }
         elsewhere = self._parts.remote
         if elsewhere is not None:
@@ -178,7 +182,7 @@ class Effector:
 
     def done_before(self, step: int) -> bool:
         """Return True if no step before ``step`` is working in a thread or waiting for such work."""
-        return all(rest.step >= step for waiting in self._steps_by_busy_object.values() for rest in waiting)
+        return all(oldest >= step for oldest in self._oldest_steps.values())
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:
@@ -207,29 +211,29 @@ class Effector:
             self._reply(task, seq, Failure(int(refused.code), refused.message))
         return refused is not None
 
-    def refuse_early_commit(
-        self, task: TaskId, seq: int, call: AnyCall, held: Iterable[list[fx.Effect]]
-    ) -> bool:
-        """Refuse a commit of a buffer that was not handed out yet. Return True if it was refused.
+    def note_deferred(self, effects: Iterable[fx.Effect]) -> None:
+        """Note the buffers that these effects will open when they are carried out later."""
+        for effect in effects:
+            if isinstance(effect, fx.CloseBuffer):
+                self._unopened.pop(effect.buffer, None)
+            for part in effect_kinds.opening(effect):
+                self._unopened[part.result.buffer] = part.task
+
+    def refuse_early_commit(self, task: TaskId, seq: int, call: AnyCall) -> bool:
+        """Refuse a commit of a buffer that was not handed out. Return True if it was refused.
 
         A task that guesses a buffer's number would commit bytes that may never exist. The core would accept
         the commit, and without the bytes the store would fail all later changes, of every task (ADR 0007).
-        ``held`` are the effects that wait for the disk.
         """
-        if not isinstance(call, CommitWrite | CommitAcquireWrite) or call.data is not None:
+        if (
+            not self._unopened
+            or not isinstance(call, CommitWrite | CommitAcquireWrite)
+            or call.data is not None
+        ):
             return False
         buffer = BufferId(call.buffer)
-        if self._parts.buffers.has(buffer, 0) or any(buffer == each for _, each in self._deferred_closes):
-            return False
-        gated = (
-            # In the first step of a queue, the effect before ``place`` is running in the thread.
-            rest.effects[rest.place - (number == 0) :]
-            for waiting in self._steps_by_busy_object.values()
-            for number, rest in enumerate(waiting)
-        )
-        later = (each for effects in (*held, *gated) for each in effects)
-        if buffer not in effect_kinds.opened_buffers(later, task):
-            return False  # no buffer of this task: the core answers
+        if self._unopened.get(buffer) != task or self._parts.buffers.has(buffer, 0):
+            return False  # it is open, or no buffer of this task: the core answers
         self._reply(task, seq, _TOO_EARLY)
         return True
 
@@ -242,16 +246,21 @@ class Effector:
             effect = effects[index]
             index += 1
             if gates and self._must_pause(effect, RemainingEffects(effects, index - 1, payloads, step)):
+                self.note_deferred(effects[index - 1 :])
                 return
             try:
                 work = handlers[type(effect)](effect)
-            except (DiosError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - what is not expected is contained
+                if not is_expected(error):
+                    self._contain(effect, effects, error)
+                    continue
                 failure = failure_of(error)
                 if self._refused(effect, failure):
                     continue
                 self.run_failed(RemainingEffects(effects, index, payloads, step), failure, content_lost=False)
                 return
             if work is not None:
+                self.note_deferred(effects[index - 1 :])
                 self._begin(work, effect, RemainingEffects(effects, index, payloads, step))
                 return
 
@@ -262,19 +271,27 @@ class Effector:
         """
         self._payloads, self._step = rest.payloads, rest.step
         for effect in rest.effects[rest.place :]:
-            if isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
-                self._handlers[type(effect)](effect)
-            elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
-                if effect.seq:
-                    self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
+            try:
+                self._run_one_failed(effect, failure, content_lost=content_lost)
+            except Exception as error:
+                if is_expected(error):
+                    raise
+                self._contain(effect, rest.effects, error)
+
+    def _run_one_failed(self, effect: fx.Effect, failure: Failure, *, content_lost: bool) -> None:
+        if isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
+            self._handlers[type(effect)](effect)
+        elif isinstance(effect, fx.Answer) and isinstance(effect.result, Welcome):
+            if effect.seq:
                 self._reply(effect.task, effect.seq, failure)
-            elif isinstance(effect, fx.Send) and self._parts.remote is not None:
-                self._parts.remote.send_failed(effect, failure)
-            elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
-                self._content_in_failure(effect, content_lost=content_lost)
-            elif isinstance(effect, fx.Spawn):
-                self._report_not_started(effect.task, failure.message)
+        elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
+            self._reply(effect.task, effect.seq, failure)
+        elif isinstance(effect, fx.Send) and self._parts.remote is not None:
+            self._parts.remote.send_failed(effect, failure)
+        elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent):
+            self._content_in_failure(effect, content_lost=content_lost)
+        elif isinstance(effect, fx.Spawn):
+            self._report_not_started(effect.task, failure.message)
 
     def _content_in_failure(
         self, effect: fx.ApplyWrite | fx.DuplicateContent | fx.DiscardContent, *, content_lost: bool
@@ -298,10 +315,10 @@ class Effector:
     def _refused(self, effect: fx.Effect, failure: Failure) -> bool:
         """Report a failed effect to the waiting task. Return False if the step's other answers must fail."""
         if isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
-            self._reply(effect.task, effect.seq, failure)
+            self._reply(effect.task, effect.seq, without_buffer(effect, failure))
             self._effect_failed(effect, failure)
         elif isinstance(effect, effect_kinds.ANSWER_EFFECTS):
-            self._reply(effect.task, effect.seq, failure)
+            self._reply(effect.task, effect.seq, without_buffer(effect, failure))
         elif isinstance(effect, fx.Spawn):
             self._report_not_started(effect.task, failure.message)
         elif isinstance(effect, fx.ApplyWrite | fx.DuplicateContent):
@@ -323,6 +340,28 @@ class Effector:
             )
         )
 
+    def _contain(self, effect: fx.Effect, effects: list[fx.Effect], error: Exception) -> None:
+        """Report a defect in carrying out an effect, so that the core ends the task or the connection.
+
+        A call that the effect was to answer has no answer: what it asked for may have been done.
+        Raise the error of an effect on which the node's promises depend: then the node ends.
+        """
+        if isinstance(effect, effect_kinds.ESSENTIAL) or (
+            isinstance(effect, fx.ApplyWrite) and effect.durable
+        ):
+            raise error
+        name = type(effect).__name__
+        _log.error("an internal error was contained", extra={"effect": name}, exc_info=error)
+        task, node, target = effect_kinds.parties_of(effect, effects)
+        changes = isinstance(effect, fx.ApplyWrite | fx.DuplicateContent)
+        what = f"{name}: {type(error).__name__}"
+        self._post(DefectFound(self._parts.clock.now(), task, node, target, what, ends_object=changes))
+
+    def _log_defect(self, effect: fx.LogDefect) -> None:
+        _log.error(
+            "an internal error was contained", extra={"subject": effect.subject, "trace": effect.trace}
+        )
+
     def _report_not_started(self, task: TaskId, why: str) -> None:
         self._post(TaskEnded(self._parts.clock.now(), task, Cause.SPAWN, detail=why))
 
@@ -330,6 +369,7 @@ class Effector:
     def _begin(self, work: BackgroundWork, effect: fx.Effect, rest: RemainingEffects) -> None:
         # The first entry is the step that does the work; the others wait for the object.
         self._steps_by_busy_object[work.target] = deque((rest,))
+        self._oldest_steps[work.target] = rest.step
 
         def finish(error: Exception | None) -> None:
             self._finish(work, effect, rest, error)
@@ -342,6 +382,7 @@ class Effector:
     ) -> None:
         """Answer after a thread has finished, run the rest of its step, then the steps that wait."""
         waiting = self._steps_by_busy_object.pop(work.target)
+        del self._oldest_steps[work.target]
         waiting.popleft()
         self._payloads, self._step = rest.payloads, rest.step
         if error is None:
@@ -349,10 +390,13 @@ class Effector:
                 answered = work.done()
                 if answered is not None and isinstance(effect, fx.AnswerRead | fx.AnswerWrite):
                     self._hand_over(effect.task, effect.seq, answered.result, answered.fds)
-            except (DiosError, OSError) as late:
+            except Exception as late:  # noqa: BLE001 - it is contained below
                 error = late
         else:
             work.failed()
+        if error is not None and not is_expected(error):
+            self._contain(effect, rest.effects, error)
+            error = None
         if error is None:
             self.run(rest.effects, rest.payloads, rest.step, rest.place)
         else:
@@ -366,6 +410,7 @@ class Effector:
             again = self._steps_by_busy_object.get(work.target)
             if again is not None:
                 again.append(paused)
+                self._oldest_steps[work.target] = min(self._oldest_steps[work.target], paused.step)
             else:
                 self.run(paused.effects, paused.payloads, paused.step, paused.place)
         while self._deferred_closes and self.done_before(self._deferred_closes[0][0]):
@@ -378,6 +423,7 @@ class Effector:
             waiting = self._steps_by_busy_object.get(target)
             if waiting is not None:
                 waiting.append(rest)
+                self._oldest_steps[target] = min(self._oldest_steps[target], rest.step)
                 return True
         return False
 
@@ -436,6 +482,7 @@ class Effector:
 
     # -- contents and buffers -----------------------------------------------------------------------
     def _close_buffer(self, effect: fx.CloseBuffer) -> None:
+        self._unopened.pop(effect.buffer, None)
         if not self.done_before(self._step):
             # Work in a thread may be about to open this buffer.
             self._deferred_closes.append((self._step, effect.buffer))

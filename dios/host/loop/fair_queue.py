@@ -1,4 +1,4 @@
-"""A fair queue for large copies: few run at a time, and principals take turns.
+"""A fair queue for large copies and for starts of processes: few run at a time, and principals take turns.
 
 The duration of a copy grows with its size, and a task with many large copies must not delay the copies of
 all others. Therefore a task has one turn at a time; turns alternate among principals, and among the tasks
@@ -17,10 +17,9 @@ from typing import Final, Protocol, TypeAlias
 
 from dios import limits
 from dios.core.effects import Outcome, Spawn
-from dios.core.events import Called, Disconnected, Event, SessionOpened, TaskEnded
+from dios.core.events import Disconnected, Event, SessionOpened, TaskEnded
 from dios.host.bandwidth.accounts import Account
 from dios.ids import Principal, TaskId
-from dios.wire import messages
 
 TurnCallback: TypeAlias = Callable[[], None]
 AccountPredicate: TypeAlias = Callable[[Account], bool]
@@ -35,7 +34,7 @@ class AccountLookup(Protocol):
 
 
 _NOBODY: Final = Principal("")
-_STARTS: Final[frozenset[type]] = frozenset({messages.Run, messages.Vector})
+NO_ID: Final = TaskId(0)
 
 
 class TaskPrincipals:
@@ -43,6 +42,7 @@ class TaskPrincipals:
 
     def __init__(self) -> None:
         self._principals: Final[dict[TaskId, Principal]] = {}
+        self._home_ids: Final[dict[TaskId, TaskId]] = {}
 
     def __len__(self) -> int:
         return len(self._principals)
@@ -51,29 +51,33 @@ class TaskPrincipals:
         """Return the principal of a task, or an empty one if it is unknown."""
         return self._principals.get(task, _NOBODY)
 
-    def add(self, task: TaskId, principal: str) -> None:
+    def home_id(self, task: TaskId) -> TaskId:
+        """Return the id of a task on its own node, by which guarantees name it."""
+        return self._home_ids.get(task, task)
+
+    def add(self, task: TaskId, principal: str, home_id: TaskId = NO_ID) -> None:
         """Register a task of another node, for which this node works from now on."""
         self._principals[task] = Principal(principal)
+        if home_id:
+            self._home_ids[task] = home_id
 
     def remove(self, task: TaskId) -> None:
         """Forget a task of another node."""
         self._principals.pop(task, None)
+        self._home_ids.pop(task, None)
 
     def note(self, event: Event, outcome: Outcome) -> None:
-        """Learn from a step which tasks began or ended. Every call passes here, and most do neither."""
-        if isinstance(event, Called):
-            if type(event.call) in _STARTS:
-                self._note_children(event, outcome)
-        elif isinstance(event, SessionOpened):
+        """Learn from a step which tasks began or ended. Every call passes here, and most do neither.
+
+        Any event may begin a task: a run waits until there is room for it, or until a scheduler places it.
+        """
+        for effect in outcome.after:
+            if type(effect) is Spawn:
+                self._principals[effect.task] = effect.principal
+        if isinstance(event, SessionOpened):
             self._principals[event.task] = event.principal
         elif isinstance(event, Disconnected | TaskEnded):
             self._principals.pop(event.task, None)
-
-    def _note_children(self, event: Called, outcome: Outcome) -> None:
-        for effect in outcome.after:
-            if type(effect) is Spawn:
-                # A task acts on behalf of the principal that started it.
-                self._principals[effect.task] = self.of(event.task)
 
 
 class FairQueue:

@@ -21,7 +21,7 @@ from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
 from dios.core.recording import Recorded, RecordingHeader
 from dios.core.remote.peers import Here
-from dios.ids import NodeId, Principal
+from dios.ids import NodeId, Principal, TaskId
 
 _LENGTH: Final = struct.Struct("<I")
 _VERSION: Final = 2
@@ -70,6 +70,14 @@ class Recorder:
         state = b"" if self._steps % self._digest_every else snapshot.digest(self._core.state)
         self._write(msgpack.encode(Recorded(event, bytes(self._drawn), digest, state)))
         return outcome
+
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """Return True if a request of another node was handled before."""
+        return self._core.has_request(node, number)
+
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """Return the id here of a task of another node; 0 if no such task has a record here."""
+        return self._core.holder_id(node, task)
 
     def close(self) -> None:
         """Flush the recording and close its file."""

@@ -18,11 +18,31 @@ from dios.host.content.memories import translate_os_error
 from dios.host.content.received import answer_received
 from dios.ids import PayloadId
 from dios.transport.memory.memfd import close_all
-from dios.wire.messages import Buffer, Failure, Info, PlainResult, Results, Welcome
+from dios.wire.codec import encode_reply
+from dios.wire.messages import (
+    Attached,
+    Buffer,
+    Committed,
+    Created,
+    Done,
+    Failure,
+    Info,
+    PlainResult,
+    Results,
+    Selected,
+    Welcome,
+)
 
 VectorPart: TypeAlias = (
     fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole | fx.AnswerReceived
 )
+
+_FRAME_BYTES: Final = 64
+"""Reserved for the frame around the results."""
+_CUT_CHARS: Final = 40
+"""Characters, of at most four bytes each, of a failure that has no room for more."""
+_SHORT: Final = frozenset({Attached, Committed, Done, Selected})
+"""Results of a few numbers."""
 
 
 class VectorReplies:
@@ -60,7 +80,13 @@ class VectorReplies:
 
     def _results(self, effect: fx.AnswerVector, fds: list[int]) -> list[PlainResult]:
         results: list[PlainResult] = []
-        room = limits.REPLY_BYTES_MAX - len(effect.parts) * limits.RESULT_BYTES_TYPICAL
+        room = limits.REPLY_BYTES_MAX - _FRAME_BYTES - len(effect.parts) * limits.RESULT_BYTES_TYPICAL
+        # An answer with a new object's reference always arrives: nothing else may name the object.
+        room -= sum(
+            _bytes_beyond_typical(part.result)
+            for part in effect.parts
+            if isinstance(part, fx.Answer) and isinstance(part.result, Created)
+        )
         for part in effect.parts:
             try:
                 answered = self._part(part, room)
@@ -70,8 +96,14 @@ class VectorReplies:
                 close_all(answered.fds)
                 answered = CompletedReply(self._refused(part, _too_many()))
             result = answered.result
-            if isinstance(result, Buffer) and result.data is not None:
-                room -= len(result.data)
+            if not isinstance(result, Created):
+                size = _bytes_beyond_typical(result)
+                if size > room:
+                    close_all(answered.fds)
+                    cut = _cut(result)
+                    result = cut if isinstance(result, Failure) else self._refused(part, cut)
+                    size, answered = 0, CompletedReply(result)
+                room -= size
             results.append(result)
             fds += answered.fds
         return results
@@ -96,10 +128,10 @@ class VectorReplies:
         )
         return _answer_now(answered) if isinstance(answered, BackgroundWork) else answered
 
-    def _refused(self, part: VectorPart, failure: Failure) -> Failure:
+    def _refused(self, part: VectorPart, failure: Failure) -> Committed | Failure:
         if isinstance(part, fx.AnswerRead | fx.AnswerWrite):
             self._effect_failed(part, failure)
-        return failure
+        return without_buffer(part, failure)
 
 
 def run_now(work: BackgroundWork) -> CompletedReply | None:
@@ -124,12 +156,40 @@ def with_data(result: Buffer, data: bytes) -> Buffer:
     return Buffer(result.buffer, len(data), result.v_r, result.v_w, data=data, length=len(data))
 
 
+def is_expected(error: Exception) -> bool:
+    """Return True for an error that an effect may raise; all others are defects."""
+    return isinstance(error, DiosError | OSError)
+
+
 def failure_of(error: Exception) -> Failure:
     """Return the failure that a client receives for an error of one of its effects."""
     if isinstance(error, OSError | DiosError):
         known = translate_os_error(error)
         return Failure(int(known.code), known.message, known.fingerprint)
     return Failure(int(Code.EIO), "the node failed to carry out this call; see the node's log for the reason")
+
+
+def without_buffer(effect: fx.Effect, failure: Failure) -> Committed | Failure:
+    """Return the reply of an effect whose buffer could not be provided; a commit of the same call stands."""
+    if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived) and effect.committed:
+        return Committed(effect.result.v_r, effect.result.v_w)
+    return failure
+
+
+def _bytes_beyond_typical(result: PlainResult) -> int:
+    """Return the encoded bytes of a result above those that are reserved for each part of a vector."""
+    if type(result) in _SHORT:
+        return 0
+    if isinstance(result, Buffer):
+        return 0 if result.data is None else len(result.data)
+    return max(len(encode_reply(0, result)) - limits.RESULT_BYTES_TYPICAL, 0)
+
+
+def _cut(result: PlainResult) -> Failure:
+    """Return the short failure that replaces a result for which the reply has no room."""
+    if isinstance(result, Failure):
+        return Failure(result.code, result.message[:_CUT_CHARS])
+    return Failure(int(Code.EFBIG), "the vector's reply has no room for this answer. Split the vector.")
 
 
 def _too_many() -> Failure:

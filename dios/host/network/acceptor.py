@@ -21,7 +21,8 @@ _number: Final = itertools.count(1)
 class ListeningSocket:
     """An acceptor of connections; ``arrived`` is called with the number and the peer's address of each.
 
-    ``room`` returns True if the node may open one more socket.
+    ``room`` returns True if the node may open one more socket. ``broke`` is called with the exception if an
+    internal error ends the acceptor, which is closed then.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class ListeningSocket:
         nursery: trio.Nursery,
         arrived: Callable[[int, str], None],
         room: Callable[[], bool],
+        broke: Callable[[Exception], None],
     ) -> None:
         self._socket: Final = sock
         self._arrived: Final = arrived
         self._room: Final = room
+        self._broke: Final = broke
         self._waiting: Final[dict[int, trio.socket.SocketType]] = {}
         self._places: Final = trio.Semaphore(limits.ACCEPT_WAITING_MAX)
         self._scope: Final = trio.CancelScope()
@@ -61,6 +64,13 @@ class ListeningSocket:
                 sock.close()
 
     async def _run(self) -> None:
+        try:
+            await self._accept_all()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this listener alone
+            self.close()
+            self._broke(error)
+
+    async def _accept_all(self) -> None:
         with self._scope:
             while True:
                 await self._places.acquire()

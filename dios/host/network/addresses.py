@@ -1,4 +1,4 @@
-"""Addresses of network streams: parsing, formatting and resolving.
+"""Addresses of network streams: resolving, formatting, and the errors of their sockets.
 
 Names are resolved in a few threads of their own, so that a slow name server delays no other work.
 """
@@ -14,6 +14,7 @@ import trio
 
 from dios import limits
 from dios.errors import Code
+from dios.wire.addresses import join_address, split_address
 
 SocketName: TypeAlias = "Sequence[object]"
 
@@ -44,13 +45,15 @@ class Resolver:
         self._threads: Final = trio.CapacityLimiter(_FEW)
 
     async def resolve(self, text: str, kind: socket.SocketKind, *, passive: bool) -> list[Address]:
-        """Return at most NETWORK_ADDRESSES_MAX addresses, best first. Raise OSError if the name has none."""
-        host, _, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
+        """Return at most NETWORK_ADDRESSES_MAX addresses, best first.
+
+        Raise OSError if the name has none, InvalidError for a text that is not an address.
+        """
+        host, port = split_address(text)
         flags = socket.AI_PASSIVE if passive else 0
 
         def find(more: int) -> list[Address]:
-            found = socket.getaddrinfo(host, int(port), type=kind, flags=flags | more)
+            found = socket.getaddrinfo(host, port, type=kind, flags=flags | more)
             return [Address(family, name) for family, _, _, _, name in found]
 
         try:
@@ -66,8 +69,7 @@ class Resolver:
 
 def text_of(name: SocketName) -> str:
     """Format a socket's name as "HOST:PORT"."""
-    host, port = name[0], name[1]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return join_address(str(name[0]), int(str(name[1])))
 
 
 def failure_of(error: OSError, address: str) -> tuple[Code, str]:

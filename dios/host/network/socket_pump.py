@@ -6,6 +6,7 @@ The pumps are in ``dios.host.network.tcp`` and ``dios.host.network.udp``.
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -16,6 +17,8 @@ from dios import limits
 from dios.errors import DiosError
 from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
 from dios.wire.types import Mode
+
+_log: Final = logging.getLogger(__name__)
 
 
 class SocketBackend(ABC):
@@ -96,6 +99,8 @@ class SocketBackend(ABC):
         with self._pumping(ring), self._in:
             try:
                 await self.inbound(ring)
+            except DiosError:
+                raise
             except OSError as error:
                 await self._report_and_wait(error)
 
@@ -104,6 +109,8 @@ class SocketBackend(ABC):
             try:
                 await self.outbound(ring)
                 self.finish()
+            except DiosError:
+                raise
             except OSError as error:
                 await self._report_and_wait(error)
         self._sending = False
@@ -114,14 +121,17 @@ class SocketBackend(ABC):
     def _pumping(self, ring: RingEnd) -> Iterator[None]:
         try:
             yield
-        except DiosError as error:
-            # A task that damages its ring loses this stream and nothing else.
-            self.reset()
-            self._report(OSError(0, error.message))
+        except Exception as error:  # noqa: BLE001 - a task that damages its ring loses this stream alone
+            self.fail(error)
         finally:
             ring.close()
             self._pumps -= 1
             self._close_when_idle()
+
+    def fail(self, error: Exception) -> None:
+        """Report that an error ends the stream; log it if no socket should raise it."""
+        self.reset()
+        self._report(os_error_of(error))
 
     async def _report_and_wait(self, error: OSError) -> None:
         self._report(error)
@@ -138,3 +148,13 @@ class SocketBackend(ABC):
         if self._over and not self._pumps and self.socket.fileno() >= 0:
             self.socket.close()
             self._closed()
+
+
+def os_error_of(error: Exception) -> OSError:
+    """Return the error to report for a socket; log an exception that no socket should raise."""
+    if isinstance(error, DiosError):
+        return OSError(0, error.message)
+    if isinstance(error, OSError):
+        return error
+    _log.error("an internal error ended a network stream", exc_info=error)
+    return OSError(0, "an internal error of the node; see its log")

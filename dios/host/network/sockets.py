@@ -20,7 +20,7 @@ from dios.host.content.streams import Streams
 from dios.host.loop.clock import Clock
 from dios.host.network.acceptor import ListeningSocket
 from dios.host.network.addresses import Address, Resolver, failure_of, text_of
-from dios.host.network.socket_pump import SocketBackend
+from dios.host.network.socket_pump import SocketBackend, os_error_of
 from dios.host.network.tcp import TcpBackend
 from dios.host.network.udp import UdpBackend
 from dios.ids import ObjectId
@@ -28,9 +28,6 @@ from dios.wire.types import ObjectType
 
 _OpenSocket: TypeAlias = "SocketBackend | ListeningSocket"
 _BackendFactory: TypeAlias = Callable[[Callable[[OSError], None], Callable[[], None]], SocketBackend]
-
-_DESCRIPTORS_OF_SOCKET: Final = 24
-"""The descriptors of a stream in both directions: its socket and two rings."""
 
 
 class Sockets:
@@ -44,11 +41,13 @@ class Sockets:
         self._clock: Final = clock
         self._post: Final = post
         self._resolver: Final = Resolver()
+        # Names in datagrams are resolved apart, so that they keep no new stream waiting.
+        self._datagram_resolver: Final = Resolver()
         self._things: Final[dict[ObjectId, _OpenSocket]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
         self._lingering: Final[set[SocketBackend]] = set()
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-        self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // _DESCRIPTORS_OF_SOCKET)
+        self._most: Final = min(limits.NETWORK_SOCKETS_MAX, half // limits.SOCKET_DESCRIPTORS)
 
     def __len__(self) -> int:
         accepted = sum(each.waiting for each in self._things.values() if isinstance(each, ListeningSocket))
@@ -110,9 +109,9 @@ class Sockets:
                     else:
                         await self._listen(effect)
                 if patience.cancelled_caught:
-                    raise TimeoutError(0, "no answer in time")
-            except OSError as error:
-                self._failed(effect.object, error, effect.address)
+                    raise TimeoutError(0, "no answer in time")  # noqa: TRY301 - it is reported like the others
+            except Exception as error:  # noqa: BLE001 - no address and no peer may end the node
+                self._failed(effect.object, os_error_of(error), effect.address)
         self._opening.pop(effect.object, None)
 
     async def _connect(self, effect: OpenNetwork) -> None:
@@ -149,12 +148,15 @@ class Sockets:
         def arrived(number: int, address: str) -> None:
             self._post(ConnectionArrived(self._clock.now(), target, number, address))
 
+        def broke(error: Exception) -> None:
+            self._failed(target, os_error_of(error), effect.address)
+
         try:
             sock.listen(limits.ACCEPT_BACKLOG)
         except OSError:
             sock.close()
             raise
-        self._things[target] = ListeningSocket(sock, self._nursery, arrived, self._has_room)
+        self._things[target] = ListeningSocket(sock, self._nursery, arrived, self._has_room, broke)
         self._opened(target, text_of(sock.getsockname()))
 
     async def _bind(self, effect: OpenNetwork) -> None:
@@ -163,7 +165,7 @@ class Sockets:
         target = effect.object
 
         def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
-            return UdpBackend(sock, self._nursery, broke, closed, self._resolver, dropped)
+            return UdpBackend(sock, self._nursery, broke, closed, self._datagram_resolver, dropped)
 
         def dropped(count: int) -> None:
             self._post(DatagramsDropped(self._clock.now(), target, count))

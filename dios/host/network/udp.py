@@ -15,13 +15,14 @@ from typing import Final
 import trio
 
 from dios import limits
-from dios.errors import ClosedError, EndOfStreamError
+from dios.errors import ClosedError, DiosError, EndOfStreamError
 from dios.host.network.addresses import Resolver, text_of
 from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
 
 _PREFIX_BYTES: Final = 4
+_MESSAGE_BYTES_MAX: Final = 1 + 255 + limits.DATAGRAM_BYTES_MAX
 
 
 class UdpBackend(SocketBackend):
@@ -51,23 +52,23 @@ class UdpBackend(SocketBackend):
                 if len(message) + _PREFIX_BYTES > min(ring.room, ring.ring_bytes // 2):
                     self._drop()
                 else:
-                    ring.send(message)
+                    ring.send(message, timeout_s=0)
 
     async def outbound(self, ring: RingReader) -> None:
         """Send until the task ends its direction."""
         with contextlib.suppress(EndOfStreamError):
             while True:
-                await self._send(await waiting_trio.receive(ring))
+                await self._send(await waiting_trio.receive(ring, size_max=_MESSAGE_BYTES_MAX))
 
     async def _send(self, message: bytes) -> None:
-        # The task wrote the message, so it may be malformed.
+        # The task wrote the message: the address may be no text, no address, or one of another family.
         begin = 1 + message[0] if message else 1
         try:
             address = message[1:begin].decode()
             places = await self._resolver.resolve(address, socket.SOCK_DGRAM, passive=False)
             fitting = [place.name for place in places if place.family == self.socket.family]
             await self.socket.sendto(message[begin:], fitting[0])
-        except (OSError, ValueError, IndexError):
+        except (OSError, UnicodeError, DiosError, IndexError):
             self._drop()
 
     def finish(self) -> None:
@@ -85,4 +86,7 @@ class UdpBackend(SocketBackend):
         # Report many together: a flood of datagrams must not become a flood of events.
         await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
         count, self._dropped = self._dropped, 0
-        self._on_dropped(count)
+        try:
+            self._on_dropped(count)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this socket alone
+            self.fail(error)

@@ -9,6 +9,7 @@ bytes and streams. Read in this order:
   ``liveness_probe`` finds out if a lost node's process has ended.
 - ``receiving``: passes incoming messages to the core; ``held_requests`` delays those of principals above
   their rate.
+- ``statements``: takes over the statements of members, at a bounded rate for each signer.
 - ``sending``: orders outgoing transfers; ``bulk`` moves their bytes in threads.
 - ``effects``: carries out the core's effects about other nodes; ``interface`` is the part of it that the
   effector uses; ``remote_answers`` sends replies to tasks of other nodes.

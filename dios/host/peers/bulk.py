@@ -23,12 +23,23 @@ import trio
 from blake3 import blake3
 
 from dios import limits
-from dios.errors import ClosedError, DamagedError, DiosError, ProtocolError
+from dios.errors import (
+    ClosedError,
+    DamagedError,
+    DiosError,
+    OutOfMemoryError,
+    ProtocolError,
+    WouldBlockError,
+)
 from dios.host.bandwidth.rates import Charge
 from dios.transport.memory.memfd import create_memory, write_all
 from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_head
 
 _MS: Final = 1_000_000
+RECEIVING_PERCENT: Final = 50
+"""The memory for bytes that are arriving from other nodes, of what objects in memory may use."""
+RECEIVING_WAIT_MS_MAX: Final = 10_000
+"""The longest wait of a transfer for memory that other transfers use."""
 
 
 class FileRange(NamedTuple):
@@ -58,40 +69,85 @@ class Transfer(NamedTuple):
 
 
 class ReceivedTransfer(NamedTuple):
-    """A complete received transfer: its message, and a memory with the attached bytes (-1 for none)."""
+    """A complete received transfer: its message, and a memory with the attached bytes (-1 for none).
+
+    With ``refused``, there was no room for the bytes, and they were dropped.
+    """
 
     message: bytes
     fd: int
     size: int
+    refused: DiosError | None = None
+
+
+class ReceivingMemory:
+    """The memory for bytes that are arriving from all nodes; for threads.
+
+    Nodes share ``most`` bytes, and one node may use half of them. They are not counted with a principal
+    before the message is complete, because a node can name any principal.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most: Final = most
+        self.most_of_one: Final = min(limits.DCP_RECEIVING_BYTES_MAX, most // 2)
+        self.used = 0
+        self.changed: Final = threading.Condition()
 
 
 class ReceiveAllowance:
-    """A bound on the bytes that a peer may have in transfer to this node; for threads."""
+    """The share of one connection in the memory for arriving bytes; for threads.
 
-    def __init__(self, most: int = limits.DCP_RECEIVING_BYTES_MAX) -> None:
-        self._most: Final = most
+    A transfer waits at most ``wait_ms`` for room.
+    """
+
+    def __init__(self, memory: ReceivingMemory, wait_ms: int = RECEIVING_WAIT_MS_MAX) -> None:
+        self._memory: Final = memory
+        self._wait_ms: Final = wait_ms
         self._used = 0
         self._closed = False
-        self._changed: Final = threading.Condition()
 
     def take(self, size: int) -> bool:
-        """Wait for room and take it. Return False if the allowance was closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._used or self._used + size <= self._most)
-            self._used += size
-            return not self._closed
+        """Wait for room and take it. Return False if the allowance was closed.
+
+        Raise OutOfMemoryError if there is never room for the bytes, WouldBlockError if there is none now.
+        """
+        memory = self._memory
+        if size > memory.most_of_one:
+            raise OutOfMemoryError(
+                f"cannot receive {size} bytes from another node: at most {memory.most_of_one} are received "
+                "at a time. Move them in parts, or raise volatile_bytes_max of the receiving node."
+            )
+        with memory.changed:
+            wait_s = self._wait_ms / 1000
+            if not memory.changed.wait_for(lambda: self._closed or self._has_room(size), wait_s):
+                raise WouldBlockError(
+                    f"cannot receive {size} bytes from another node: other transfers use the memory for "
+                    "arriving bytes. Try again later."
+                )
+            if self._closed:
+                return False
+            self._count(size)
+            return True
+
+    def _has_room(self, size: int) -> bool:
+        memory = self._memory
+        return self._used + size <= memory.most_of_one and memory.used + size <= memory.most
+
+    def _count(self, size: int) -> None:
+        self._used += size
+        self._memory.used += size
 
     def give_back(self, size: int) -> None:
         """Return room for bytes that were passed on or dropped."""
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
+        with self._memory.changed:
+            self._count(-size)
+            self._memory.changed.notify_all()
 
     def close(self) -> None:
         """Wake all waiting threads; ``take`` returns False from now on."""
-        with self._changed:
+        with self._memory.changed:
             self._closed = True
-            self._changed.notify_all()
+            self._memory.changed.notify_all()
 
 
 class IncomingTransfer:
@@ -284,22 +340,26 @@ class DataReceiver(_SocketThread):
             message_bytes, size = decode_head(head)
             message = memoryview(bytearray(message_bytes))
             self._fill(message)
-            if not self._allowance.take(size):
-                return
+            kept, refused = size, None
+            try:
+                if not self._allowance.take(size):
+                    return
+            except (OutOfMemoryError, WouldBlockError) as error:
+                kept, refused = 0, error
             fd = -1
             try:
                 digest = blake3(head)
                 digest.update(message)
-                fd = create_memory(size, "received") if size else -1
+                fd = create_memory(size, "received") if kept else -1
                 if size:
                     self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
                 self._receive_digest(digest)
             except BaseException:
-                self._allowance.give_back(size)
+                self._allowance.give_back(kept)
                 if fd >= 0:
                     os.close(fd)
                 raise
-            self._hand_on(ReceivedTransfer(bytes(message), fd, size))
+            self._hand_on(ReceivedTransfer(bytes(message), fd, kept, refused))
 
     def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: IncomingTransfer) -> None:
         place = 0
@@ -309,7 +369,8 @@ class DataReceiver(_SocketThread):
                 self._fill(part)
                 incoming.went(len(part))
                 digest.update(part)
-                write_all(fd, part, place)
+                if fd >= 0:
+                    write_all(fd, part, place)
                 place += len(part)
         finally:
             incoming.close()

@@ -60,11 +60,21 @@ class PeerEffects:
 
     def hang_up(self, effect: fx.HangUp) -> None:
         """Close the connection with a node and do not reconnect."""
-        self._links.hang_up(effect.node, effect.reason, revoked=effect.revoked)
+        self._links.hang_up(effect.node, effect.reason)
+
+    def remove_node(self, effect: fx.RemoveNode) -> None:
+        """Remove a node from the cluster for good."""
+        self._links.remove(effect.node, effect.call, restore=effect.restore)
+
+    def end_connection(self, effect: fx.EndConnection) -> None:
+        """Close the connections with a node, which may connect again."""
+        session = self._links.session_of(effect.node)
+        if session is not None:
+            session.end()
 
     def open_deputy(self, effect: fx.OpenRemoteTask) -> None:
         """Register a remote task: answers to it are sent to its node from now on."""
-        self._owners.add(effect.task, effect.principal)
+        self._owners.add(effect.task, effect.principal, effect.home_id)
         self._outbox.open_remote(effect.task, RemoteTaskRoute(effect.task, effect.node, self._links))
 
     def close_deputy(self, effect: fx.CloseRemoteTask) -> None:
@@ -95,7 +105,9 @@ class PeerEffects:
             fx.OpenRemoteTask: self.open_deputy,
             fx.CloseRemoteTask: self.close_deputy,
             fx.Contact: self.contact,
+            fx.EndConnection: self.end_connection,
             fx.HangUp: self.hang_up,
+            fx.RemoveNode: self.remove_node,
         }
         return found
 
@@ -139,16 +151,16 @@ class PeerEffects:
         self._links.send(node, dcp.PeerReply(effect.seq, Attached(ring_bytes)))
 
     def _taker(self, task: TaskId) -> AttachedTask:
-        return AttachedTask(task, self._owners.of(task))
+        return AttachedTask(self._owners.home_id(task), self._owners.of(task))
 
     # -- sending --------------------------------------------------------------------------------------
     def send(self, effect: fx.Send, payload: Content | None) -> BackgroundWork | None:
         """Send a message and its bytes to a node. Raise DamagedError if the bytes are not there."""
         order = effect.source
+        if not self._links.is_up(effect.node, effect.epoch):
+            return None
         if order is None:
             self._links.send(effect.node, effect.message, None, _asked_by(effect.message))
-            return None
-        if not self._links.is_up(effect.node):
             return None
         if order.content_of and self._contents.is_slow(order.content_of):
             return self._fetch_and_send(effect)
@@ -182,7 +194,7 @@ class PeerEffects:
 
     def send_failed(self, effect: fx.Send, failure: Failure) -> None:
         """Replace an answer by ``failure``, because its step failed; other messages are dropped."""
-        if isinstance(effect.message, dcp.PeerReply):
+        if isinstance(effect.message, dcp.PeerReply) and self._links.is_up(effect.node, effect.epoch):
             self._links.send(effect.node, dcp.PeerReply(effect.message.number, failure))
 
 

@@ -67,8 +67,6 @@ async def receive_hello(line: PeerConnection) -> ReceivedHello:
         raise ProtocolError(
             f"the hello has the name {hello.name}, but the certificate has the name {line.peer.name}"
         )
-    if hello.epoch < 0 or hello.channel < 0:
-        raise ProtocolError("a hello with a negative epoch or channel")
     return ReceivedHello(hello, bodies[1:])
 
 

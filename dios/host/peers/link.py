@@ -23,6 +23,7 @@ from dios.host.peers.bulk import (
     IncomingTransfer,
     ReceiveAllowance,
     ReceivedTransfer,
+    ReceivingMemory,
     Transfer,
 )
 from dios.host.peers.connection_protocols import PeerConnection
@@ -55,6 +56,7 @@ class PeerSession:
         sending: TransferQueue,
         counts: Counter[str],
         rates: Rates,
+        memory: ReceivingMemory,
         *,
         under_way: Callable[[int], None],
         ours: bool,
@@ -64,7 +66,7 @@ class PeerSession:
         self.ours = ours
         self.sending = sending
         self.fault: Exception | None = None
-        self.allowance = ReceiveAllowance()
+        self.allowance = ReceiveAllowance(memory)
         self.receivers: set[DataReceiver] = set()
         self.ends: set[Callable[[], None]] = set()
         """Functions to call when the connection ends."""

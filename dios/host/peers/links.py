@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import trio
 
 from dios import limits
-from dios.core.events import PeerDown, PeerUp, UnderWay
+from dios.core.events import NodesRemoved, PeerDown, PeerUp, UnderWay
 from dios.errors import (
     DiosError,
     InvalidError,
@@ -32,8 +32,9 @@ from dios.host.peers.bulk import FileRange
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.link import PeerLink, PeerSession
 from dios.host.peers.liveness_probe import refuses_connections
-from dios.host.peers.receiving import LinkParts, MessageReader, RevocationList
+from dios.host.peers.receiving import LinkParts, MessageReader
 from dios.host.peers.sending import TransferQueue
+from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
 from dios.wire.dcp_frames import Channel, Revoked
@@ -70,7 +71,7 @@ class PeerLinks:
         self._channels = handshake.CONTROL
         self._met = trio.Event()
         self.counts: Final[Counter[str]] = Counter()
-        self._reading: Final = MessageReader(around, guard, nursery, self.counts, self.send_revoked)
+        self._reading: Final = MessageReader(around, guard, nursery, self.counts, self._restated)
         self.streamer: StreamAcceptor
 
     @property
@@ -89,7 +90,7 @@ class PeerLinks:
         link.name, link.address = name, address or link.address
         self._keep_connected(link)
 
-    def hang_up(self, node: NodeId, reason: str, *, revoked: bool) -> None:
+    def hang_up(self, node: NodeId, reason: str) -> None:
         """Close the connections with a node and do not reconnect."""
         link = self._links.pop(node, None)
         if link is not None:
@@ -99,25 +100,40 @@ class PeerLinks:
             if link.session is not None:
                 link.session.end()
             _log.info("a node was disconnected for good", extra={"peer": link.name, "why": reason})
-        if revoked:
-            self._guard.revoke(node)
-            self.send_revoked()
 
-    def send_revoked(self) -> None:
-        """Send the list of revoked certificates to every connected node."""
+    def remove(self, node: NodeId, call: tuple[TaskId, int, int], *, restore: bool) -> None:
+        """Store durably that a node is removed, send it to all others, and report it to the core."""
+        failure = ""
+        try:
+            self._restated(self._me.node, self._guard.revoke(node, restore=restore), report=False)
+        except DiosError as error:
+            failure = error.message
+        except OSError as error:
+            failure = f"it cannot be stored ({error.strerror}). Free some space, then try again."
+        self._report_removed(call, failure)
+
+    def _restated(self, source: NodeId, statement: bytes, *, report: bool = True) -> None:
+        """Send a statement that is new here to every connected node except its source."""
         for link in self._links.values():
-            if link.session is not None:
-                link.session.send_message(Revoked(self._guard.encode()))
+            if link.session is not None and link.node != source:
+                link.session.send_message(Revoked(statement))
+        if report:
+            self._report_removed()
+
+    def _report_removed(self, call: tuple[TaskId, int, int] | None = None, failure: str = "") -> None:
+        around = self._parts
+        removed = tuple(sorted(self._guard.revoked))
+        around.driver.post(NodesRemoved(around.clock.now(), removed, call, failure))
 
     def session_of(self, node: NodeId) -> PeerSession | None:
         """Return the connection with a node, or None."""
         link = self._links.get(node)
         return None if link is None else link.session
 
-    def is_up(self, node: NodeId) -> bool:
-        """Return True if there is a connection with a node."""
-        link = self._links.get(node)
-        return link is not None and link.session is not None
+    def is_up(self, node: NodeId, epoch: int = 0) -> bool:
+        """Return True if there is a connection with a node, and with its start ``epoch`` if that is given."""
+        session = self.session_of(node)
+        return session is not None and epoch in {0, session.epoch}
 
     def knows_name(self, name: str) -> bool:
         """Return True if this node knows a node of this name."""
@@ -174,6 +190,10 @@ class PeerLinks:
                 _log.info("an incoming connection of a node failed", extra={"why": str(error)})
             except DiosError as error:
                 self._deny(line.peer.name, error)
+            except Exception as error:
+                if not self._parts.driver.sound:
+                    raise
+                _log.exception("an internal error ended a connection with a node", exc_info=error)
         finally:
             line.close()
 
@@ -257,6 +277,9 @@ class PeerLinks:
                 except (DiosError, OSError) as error:
                     opened = None
                     self._report_unreachable(link, error)
+                except Exception as error:  # noqa: BLE001 - no node may end this one by its address
+                    opened = None
+                    self._report_unreachable(link, _defect_of(error))
                 finally:
                     link.dialling = None
             if line is not None and opened is not None:
@@ -282,7 +305,8 @@ class PeerLinks:
                 line = await self._network.dial(address)
             except InvalidError:
                 return  # the address is this node's own
-            except (DiosError, OSError) as error:
+            except Exception as raised:  # noqa: BLE001 - as in _dial
+                error = raised if isinstance(raised, DiosError | OSError) else _defect_of(raised)
                 why = str(error)
                 _log.debug("no node of the cluster answers", extra={"address": address, "why": why})
                 if isinstance(error, NotPermittedError) and why != refused:
@@ -338,13 +362,21 @@ class PeerLinks:
             lambda: self.open_data(node, Channel()),
         )
         session = link.session = PeerSession(
-            line, hello.epoch, sending, self.counts, self._parts.rates, under_way=under_way, ours=ours
+            line,
+            hello.epoch,
+            sending,
+            self.counts,
+            self._parts.rates,
+            self._parts.receiving,
+            under_way=under_way,
+            ours=ours,
         )
         link.name, link.address = hello.name, hello.address or link.address
         link.reported_epoch, link.last_error = hello.epoch, ""
         self.counts["connections"] += 1
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
-        session.send_message(Revoked(self._guard.encode()))
+        for statement in self._guard.statements:
+            session.send_message(Revoked(statement))
         self._met.set()
         self._met = trio.Event()
         self._parts.driver.feed(
@@ -403,3 +435,9 @@ class PeerLinks:
         with trio.move_on_after(limits.TASK_DRAIN_MS_MAX / 1000, shield=True):
             for session in sessions:
                 await session.wait_ended()
+
+
+def _defect_of(error: Exception) -> UnreachableError:
+    """Log an exception that no connection should raise, and return the error to go on with."""
+    _log.error("an internal error ended a connection with a node", exc_info=error)
+    return UnreachableError("an internal error; see the node's log")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import trio
 
 from dios import limits
-from dios.errors import LimitError, ProtocolError
+from dios.errors import DiosError, ProtocolError
+from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.contents import Content
 from dios.host.content.memories import ContentMemory
@@ -21,30 +22,16 @@ from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.persister import Persister
-from dios.host.peers.bulk import ReceivedTransfer
+from dios.host.peers.bulk import ReceivedTransfer, ReceivingMemory
 from dios.host.peers.held_requests import HeldRequests
 from dios.host.peers.link import PeerSession
+from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.wire import dcp
 from dios.wire.dcp_frames import Revoked, decode_frame
+from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
-
-
-class RevocationList(Protocol):
-    """The list of revoked certificates; implemented by ``dios.transport.identity.trust``."""
-
-    def encode(self) -> bytes:
-        """Return the list in its form for other nodes."""
-        ...
-
-    def merge(self, data: bytes) -> bool:
-        """Merge another node's list; return True if it had new entries. Raise ProtocolError, LimitError."""
-        ...
-
-    def revoke(self, node: NodeId) -> None:
-        """Add a node to the list."""
-        ...
 
 
 class LinkParts(NamedTuple):
@@ -55,11 +42,13 @@ class LinkParts(NamedTuple):
     clock: Clock
     owners: TaskPrincipals
     rates: Rates
+    charges: AuditCharges
     denied: Callable[[Principal, str], None]
+    receiving: ReceivingMemory
 
 
 class MessageReader:
-    """Reads the messages of other nodes. ``revoked_more`` is called when they report new revocations."""
+    """Reads the messages of other nodes. ``restated`` is called with a node and a statement that is new."""
 
     def __init__(
         self,
@@ -67,25 +56,28 @@ class MessageReader:
         guard: RevocationList,
         nursery: trio.Nursery,
         counts: Counter[str],
-        revoked_more: Callable[[], None],
+        restated: Callable[[NodeId, bytes], None],
     ) -> None:
         self._parts: Final = around
-        self._guard: Final = guard
         self._nursery: Final = nursery
         self._counts: Final = counts
-        self._on_new_revocations: Final = revoked_more
-        self._held: Final = HeldRequests(around.rates, nursery, self._take_held)
+        self._statements: Final = StatementReader(guard, around.clock, nursery, restated)
+        self._held: Final = HeldRequests(
+            around.rates, around.charges, nursery, self._take_held, around.driver.holder_id
+        )
 
     async def read(self, node: NodeId, session: PeerSession, bodies: list[bytes]) -> None:
         """Process ``bodies`` and all later frames until the connection ends. Raise ProtocolError."""
         line, persister, counts = session.line, self._parts.persister, self._counts
+        driver = self._parts.driver
         while True:
-            for number, body in enumerate(bodies, 1):
+            begun = driver.units
+            for body in bodies:
                 counts["messages_received"] += 1
                 counts["bytes_received"] += len(body)
                 self._take(node, session, body, None)
-                if not number % limits.CALLS_PER_CHECKPOINT_MAX:
-                    await trio.lowlevel.checkpoint()
+                if driver.units - begun >= limits.TURN_UNITS_MAX:
+                    begun = await driver.let_others_work(begun)
                 if session.closed:
                     return
             if persister.backlog >= limits.STORE_QUEUE_MAX:
@@ -102,13 +94,15 @@ class MessageReader:
                 attached.release()
             raise
         if isinstance(message, Revoked):
-            self._merge(message)
+            if self._statements.merge(node, message.statement):
+                self._parts.driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
         else:
             came = inline if attached is None else attached
             if (
                 isinstance(message, dcp.Ask)
                 and attached is None
                 and self._held.may_hold
+                and not self._parts.driver.has_request(node, message.number)
                 and self._held.keep(node, session, message, inline)
             ):
                 return
@@ -129,13 +123,6 @@ class MessageReader:
                 raise
             session.end(error)
 
-    def _merge(self, told: Revoked) -> None:
-        try:
-            if self._guard.merge(told.list):
-                self._on_new_revocations()
-        except LimitError as error:
-            raise ProtocolError(error.message) from None
-
     def arrived(self, node: NodeId, session: PeerSession, arrived: ReceivedTransfer) -> None:
         """Process a complete transfer. Called in the event loop, outside of every trio task."""
         attached = ContentMemory(arrived.fd, arrived.size) if arrived.size else None
@@ -146,12 +133,27 @@ class MessageReader:
         self._counts["transfers_received"] += 1
         self._counts["bytes_received"] += len(arrived.message) + arrived.size
         try:
-            self._take(node, session, arrived.message, attached)
+            if arrived.refused is None:
+                self._take(node, session, arrived.message, attached)
+            else:
+                self._refuse(node, session, arrived.message, arrived.refused)
         except Exception as error:  # noqa: BLE001 - an error inside a step is raised in the nursery instead
             if self._parts.driver.sound:
                 session.end(error)
             else:
                 self._nursery.start_soon(_raise, error)
+
+    def _refuse(self, node: NodeId, session: PeerSession, body: bytes, reason: DiosError) -> None:
+        """Answer a message whose bytes were dropped because there was no room for them."""
+        message, _ = _message_of(body, None)
+        failure = Failure(int(reason.code), reason.message)
+        if isinstance(message, dcp.PeerReply):
+            self._receive(node, session, dcp.PeerReply(message.number, failure), None)
+        elif isinstance(message, dcp.Ask):
+            if self._parts.driver.has_request(node, message.number):
+                self._receive(node, session, message, None)  # a repeat, which gets the first one's answer
+            else:
+                session.send_message(dcp.PeerReply(message.number, failure))
 
     def data_ended(self, session: PeerSession, reason: Exception | None) -> None:
         """Handle the end of a data connection of the node."""
@@ -168,7 +170,7 @@ def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Messag
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
     if isinstance(message, Revoked) and (attached is not None or inline is not None):
-        raise ProtocolError("a list of revoked nodes has bytes attached to it")
+        raise ProtocolError("a statement of a member has bytes attached to it")
     return message, inline
 
 

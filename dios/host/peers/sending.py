@@ -73,7 +73,8 @@ class TransferQueue:
             self._empty = trio.Event()
         self._queued += 1
         if transfer.size:
-            charge = Charge(self._rates, self._owners.of(task), Traffic.OUT, transfer.size, task)
+            who, named = self._owners.of(task), self._owners.home_id(task)
+            charge = Charge(self._rates, who, Traffic.OUT, transfer.size, named)
             transfer = transfer._replace(charge=charge)
         self._turns.request_turn(task, lambda: self._begin(task, transfer))
 
@@ -91,7 +92,7 @@ class TransferQueue:
 
     def of(self, task: TaskId) -> Account:
         """Return the account that a task's bytes are charged to; turns alternate among accounts."""
-        return self._rates.account(task, self._owners.of(task))
+        return self._rates.account(self._owners.home_id(task), self._owners.of(task))
 
     def _is_paced(self, account: Account) -> bool:
         return self._rates.paced(account, Traffic.OUT)
@@ -114,6 +115,10 @@ class TransferQueue:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.warning("cannot open a data connection to a node", extra={"why": self._trouble})
+            self._over(transfer)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this transfer alone
+            _log.error("an internal error ended a transfer", exc_info=error)
             self._over(transfer)
             return
         except BaseException:

@@ -10,7 +10,6 @@ connection and thereby the writer on the other node.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import ssl
@@ -149,13 +148,7 @@ class StreamPump:
             return
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        poll.register(ring.fileno(), select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if ring.peer_closed:
-                raise ClosedError("the reader of this stream is gone")
-            if self._sock.fileno() in ready:
-                return
-            # The reader signalled something else.
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(ring.fileno())
+        # Not POLLIN: the reader could wake this thread all the time.
+        poll.register(ring.fileno(), select.POLLRDHUP)
+        if ring.fileno() in {fd for fd, _ in poll.poll()}:
+            raise ClosedError("the reader of this stream is gone")

@@ -8,6 +8,7 @@ for its task, connects, and names the request that attached to the end.
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import Final, NamedTuple
 
@@ -28,6 +29,8 @@ from dios.transport.rings.writer import RingWriter
 from dios.wire.dcp_frames import Channel
 from dios.wire.messages import Attached
 from dios.wire.types import Mode
+
+_log: Final = logging.getLogger(__name__)
 
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
@@ -102,7 +105,7 @@ class RemoteStreams:
     def fetch(self, effect: AnswerAttachRemote, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
         """Create a ring for the local task ``taker``, and connect for the stream's bytes.
 
-        Return the task's end: the reply and four descriptors, which the caller closes. Raise LimitError,
+        Return the task's end: the reply and three descriptors, which the caller closes. Raise LimitError,
         OutOfMemoryError or OSError.
         """
         if len(self) >= limits.PEER_STREAMS_MAX:
@@ -134,7 +137,9 @@ class RemoteStreams:
         session = self._links.session_of(node)
         try:
             sock = await self._links.open_data(node, channel)
-        except (DiosError, OSError):
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream alone
+            if not isinstance(error, DiosError | OSError):
+                _log.error("an internal error ended a stream", exc_info=error)
             break_off(end)
             return
         except BaseException:

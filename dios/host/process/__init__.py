@@ -3,9 +3,12 @@
 Every task is forked from a zygote: a small process that is set up in advance. Read in this order:
 
 - ``task_host``: starts tasks, serves their calls and those of users' sessions, reports their ends.
+- ``call_turns``: the order in which their connections make calls.
 - ``session_server``: accepts the connections of users' programs.
 - ``zygote_pool``: keeps pure tasks ready to start; ``zygote_link`` talks to one zygote process, in the
-  messages of ``zygote_messages``; ``zygote_main`` is the program that the zygote process runs.
+  messages of ``zygote_messages``; ``zygote_process`` starts it, ``zygote_main`` is its program.
+- ``templates``: sets of modules from which tasks start, as ``template_setting`` describes them;
+  ``template_supervisor`` is the part of a zygote for them, and ``template_process`` loads the modules.
 - ``task_process``: one task's process, and the explanation of how it ended.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
 """

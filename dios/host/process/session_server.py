@@ -19,7 +19,8 @@ from dios import limits
 from dios.errors import Code, DiosError
 from dios.host.process.task_host import DEFECT, TaskHost
 from dios.ids import Principal, TaskId
-from dios.transport.unix.server import PeerCredentials, TaskChannel, accept
+from dios.transport.unix.credentials import PeerCredentials
+from dios.transport.unix.server import TaskChannel, UnreadDescriptors, accept
 from dios.wire.codec import encode_reply
 from dios.wire.messages import Failure
 
@@ -62,6 +63,7 @@ class SessionServer:
         self._own: Final = frozenset({0, os.geteuid()})
         self._allowed: Final = self._own | frozenset(allowed_uids)
         self._open: Final[Counter[int]] = Counter()
+        self._unread_of_others: Final = UnreadDescriptors(tasks.unread.most // 2)
 
     async def run(self) -> None:
         """Serve until the listener is closed; then serve the open connections until cancelled."""
@@ -103,11 +105,13 @@ class SessionServer:
     async def _serve(self, sock: socket.socket, peer: PeerCredentials) -> None:
         try:
             async with trio.open_nursery() as senders:
-                channel = TaskChannel(sock, senders)
+                unread = self._tasks.unread if peer.uid in self._own else self._unread_of_others
+                channel = TaskChannel(sock, senders, unread)
                 try:
                     await self._tasks.serve_session(
                         fresh_task_id(), principal_of(peer.uid), peer.pid, channel
                     )
+                    await channel.wait_descriptors_read()
                 finally:
                     channel.close()
                     senders.cancel_scope.cancel()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import socket
 from typing import Final, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from dios import limits
 from dios.core.effects import Spawn
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
 from dios.errors import DiosError, ProtocolError
+from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.consoles import Consoles, TaskConsole
 from dios.host.content.memories import translate_os_error
@@ -23,12 +25,14 @@ from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
+from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
+from dios.host.process.call_turns import CallTurns
 from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.ids import Name, Principal, TaskId
-from dios.transport.unix.server import TaskChannel
+from dios.transport.unix.server import TaskChannel, UnreadDescriptors, hung_up
 from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
 from dios.wire.messages import AnyCall, Failure, Hello, Limits
 from dios.wire.types import Brand, Cause
@@ -37,14 +41,26 @@ _log: Final = logging.getLogger(__name__)
 
 DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
+_SPAWNS_AT_ONCE: Final = 4
 
 
 class ProcessSpawner(Protocol):
     """A factory of task processes."""
 
-    async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
-        """Start a process. Raise DiosError with advice if it cannot be started."""
+    async def prepare(self, template: str) -> None:
+        """Wait until a template runs. Raise DiosError with advice if it cannot."""
         ...
+
+    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+        """Start a process, from a template if one is given. Raise DiosError with advice if that fails."""
+        ...
+
+
+class Payer(NamedTuple):
+    """The principal and the job that are charged for the audit records of a connection's calls."""
+
+    principal: Principal
+    job: TaskId
 
 
 class TaskHostParts(NamedTuple):
@@ -58,6 +74,7 @@ class TaskHostParts(NamedTuple):
     clock: Clock
     rates: Rates
     stored: StoredBytes
+    charges: AuditCharges
 
 
 class _StartedTask:
@@ -67,6 +84,7 @@ class _StartedTask:
         self.process: TaskProcess | None = None
         self.killed = False
         self.suspended = False
+        self.preparing = trio.CancelScope()
 
     def apply(self, process: TaskProcess) -> None:
         """Set the process and carry out the requests that came before it existed."""
@@ -84,9 +102,14 @@ class TaskHost:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
         self._running: Final[dict[TaskId, _StartedTask]] = {}
+        # A process takes milliseconds to make, so that principals take turns.
+        self._starters: Final = TaskPrincipals()
+        self._spawn_turns: Final = FairQueue(self._starters, _SPAWNS_AT_ONCE)
+        self._call_turns: Final = CallTurns(nursery)
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
+        self.unread: Final = UnreadDescriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._parts: TaskHostParts
 
     def connect(self, parts: TaskHostParts) -> None:
@@ -102,6 +125,10 @@ class TaskHost:
     def sessions(self) -> int:
         """The number of connected programs of users."""
         return len(self._sessions)
+
+    def is_session(self, task: TaskId) -> bool:
+        """Return True for a connected program of a user, which is not in a sandbox."""
+        return task in self._sessions
 
     async def wait_all_ended(self) -> None:
         """Wait until all tasks and sessions have ended."""
@@ -123,6 +150,7 @@ class TaskHost:
         running = self._running.get(task)
         if running is not None:
             running.killed = True
+            running.preparing.cancel()
             if running.process is not None:
                 running.process.kill()
 
@@ -177,7 +205,7 @@ class TaskHost:
             parts = self._parts
             detail = self._described(end, parts.consoles.of(task))
             written = parts.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)
-            parts.consoles.ended(task)
+            parts.consoles.ended(task, effect.principal, effect.job)
             parts.outbox.close(task)
             parts.driver.feed(
                 TaskEnded(
@@ -199,18 +227,19 @@ class TaskHost:
 
     async def _start_and_serve(self, effect: Spawn, running: _StartedTask) -> Exit:
         parts, task = self._parts, effect.task
-        if running.killed:
+        process = await self._spawn_in_turn(effect, running)
+        if process is None:
             return Exit(Cause.KILLED, detail="it was ended before it started")
-        process = await self._spawner.spawn(effect.brand, effect.limits)
         try:
             async with trio.open_nursery() as senders:
                 raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=process.socket.detach())
-                channel = TaskChannel(raw, senders)
+                channel = TaskChannel(raw, senders, self.unread)
                 try:
                     self._begin(task, running, process, channel)
                     async with trio.open_nursery() as readers:
                         readers.start_soon(self._read_console, task, process.console_fd)
-                        readers.start_soon(self._serve_task, task, channel)
+                        payer = Payer(effect.principal, effect.job)
+                        readers.start_soon(self._serve_task, task, channel, payer)
                         end = await process.wait()
                         # Read what the process sent before it ended. A child process may hold its ends open.
                         drain_s = limits.TASK_DRAIN_MS_MAX / 1000
@@ -223,6 +252,24 @@ class TaskHost:
         parts.driver.feed(ConsoleArrived(parts.clock.now(), task, 0))
         return end
 
+    async def _spawn_in_turn(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
+        """Start the process when its principal has a turn; return None for a task that has ended."""
+        if effect.template:
+            # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
+            with running.preparing:
+                await self._spawner.prepare(effect.template)
+        turn = trio.Event()
+        self._starters.add(effect.task, effect.principal)
+        self._spawn_turns.request_turn(effect.task, turn.set)
+        await turn.wait()
+        try:
+            if running.killed:
+                return None
+            return await self._spawner.spawn(effect.brand, effect.limits, effect.template)
+        finally:
+            self._spawn_turns.end_turn(effect.task)
+            self._starters.remove(effect.task)
+
     def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
         parts = self._parts
         connection = parts.outbox.get(task)
@@ -232,8 +279,8 @@ class TaskHost:
         running.apply(process)
         _log.debug("task started", extra={"task": task, "pid": process.pid})
 
-    async def _serve_task(self, task: TaskId, channel: TaskChannel) -> None:
-        reason = await self._calls_until_end(task, channel)
+    async def _serve_task(self, task: TaskId, channel: TaskChannel, payer: Payer) -> None:
+        reason = await self._calls_until_end(task, channel, payer)
         self._parts.driver.feed(Disconnected(self._parts.clock.now(), task, reason))
 
     async def _read_console(self, task: TaskId, fd: int) -> None:
@@ -289,7 +336,7 @@ class TaskHost:
             parts.driver.feed(
                 SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
             )
-            reason = await self._calls_until_end(task, channel, rest)
+            reason = await self._calls_until_end(task, channel, Payer(principal, task), rest)
         finally:
             parts.outbox.close(task)
             parts.driver.feed(Disconnected(parts.clock.now(), task, reason))
@@ -301,46 +348,68 @@ class TaskHost:
 
     # -- frames -------------------------------------------------------------------------------------
     async def _calls_until_end(
-        self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None
+        self, task: TaskId, channel: TaskChannel, payer: Payer, bodies: list[bytes] | None = None
     ) -> str:
         """Run ``read_calls``; an internal error ends only this connection, not the node.
 
         An error inside a step of the core is raised, because the node's state may be wrong after it.
         """
         try:
-            return await self.read_calls(task, channel, bodies)
+            return await self.read_calls(task, channel, payer, bodies)
         except Exception as error:
             if not self._parts.driver.sound:
                 raise
             _log.exception("an internal error ended a connection", exc_info=error)
             return DEFECT
 
-    async def read_calls(self, task: TaskId, channel: TaskChannel, bodies: list[bytes] | None = None) -> str:
-        """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end."""
-        call = self._parts.driver.call
+    async def read_calls(
+        self, task: TaskId, channel: TaskChannel, payer: Payer, bodies: list[bytes] | None = None
+    ) -> str:
+        """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end.
+
+        A call waits for a turn of its principal, and while ``payer`` owes for audit records. After a turn,
+        the calls of a peer that is gone are dropped: its queue would take turns from others, and a client
+        could leave many behind.
+        """
+        driver = self._parts.driver
+        call = driver.call
         persister, rates, wait_off = (
             self._parts.persister,
             self._parts.rates,
             self._parts.stored.wait_for_credit,
         )
         receive = channel.receive
+        charges = self._parts.charges
+
+        def ended() -> bool:
+            return hung_up(channel.fileno())
+
+        turn = self._call_turns.join(payer.principal)
         try:
             if not bodies:
                 bodies = await receive()
             while bodies:
-                if len(bodies) == 1:
-                    request = decode_request(bodies[0])
+                if not turn.begins():
+                    await turn.wait()
+                begun = driver.units
+                for body in bodies:
+                    request = decode_request(body)
+                    if charges.any_debts:
+                        turn.spend(driver.units - begun)
+                        await charges.wait_for_credit(*payer, ended)
+                        begun = driver.units
                     if rates.hold:
+                        turn.spend(driver.units - begun)
                         await wait_off(task, request.call, channel)
+                        begun = driver.units
                     call(task, request.seq, request.call)
-                else:
-                    for number, body in enumerate(bodies, 1):
-                        request = decode_request(body)
-                        if rates.hold:
-                            await wait_off(task, request.call, channel)
-                        call(task, request.seq, request.call)
-                        if not number % limits.CALLS_PER_CHECKPOINT_MAX:
-                            await trio.lowlevel.checkpoint()
+                    if driver.units - begun >= limits.TURN_UNITS_MAX:
+                        turn.spend(driver.units - begun)
+                        await turn.wait()
+                        begun = driver.units
+                        if channel.abandoned:
+                            return ""  # a long queue of calls whose answers nobody can read
+                turn.spend(driver.units - begun)
                 if channel.queued_bytes > _SEND_HIGH:
                     await channel.flush()
                 if persister.backlog >= limits.STORE_QUEUE_MAX:
@@ -349,6 +418,8 @@ class TaskHost:
         except ProtocolError as error:
             _refuse(channel, error)
             return error.message
+        finally:
+            turn.leave()
         return ""
 
     def _check_empty(self) -> None:

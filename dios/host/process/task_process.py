@@ -19,7 +19,9 @@ from dios.wire.types import Brand, Cause
 if TYPE_CHECKING:
     from dios.host.sandbox.cgroups import ControlGroup
 
-_CPU_NEARLY: Final = 0.75
+# The kernel compares the limit with time that it samples by ticks. On a busy machine this is far above the
+# exact time that it reports at the end.
+_CPU_NEARLY: Final = 0.5
 """The kernel enforces the CPU limit with sampled ticks but reports exact run time; on a busy or virtual
 machine the two differ by several percent. A killed task that used this share of its limit counts as ended by
 the limit."""
@@ -69,7 +71,9 @@ class TaskProcess:
         self.pid = 0
         self.group: ControlGroup | None = None
         self._pidfd = -1
+        self._folder = -1
         self._kill_asked = False
+        self._over_memory = False
         self._closed = False
         self._ended = trio.Event()
         self._exit: Exit | None = None
@@ -79,6 +83,16 @@ class TaskProcess:
         return f"<TaskProcess {self.brand.name.lower()} pid={self.pid} {state}>"
 
     @property
+    def folder(self) -> int:
+        """The descriptor of the private folder, or -1 if a control group counts it or there is none."""
+        return self._folder
+
+    def detach_folder(self) -> int:
+        """Return the descriptor of the private folder for the caller to close, or -1."""
+        folder, self._folder = self._folder, -1
+        return folder
+
+    @property
     def exit(self) -> Exit | None:
         """The end of the process, or None while it runs."""
         return self._exit
@@ -86,6 +100,11 @@ class TaskProcess:
     def kill(self) -> None:
         """End the task and all its processes. Do nothing if it has ended."""
         self._kill_asked = True
+        self._signal(signal.SIGKILL)
+
+    def kill_for_memory(self) -> None:
+        """End the task because it uses more memory than its limit."""
+        self._over_memory = True
         self._signal(signal.SIGKILL)
 
     def suspend(self) -> None:
@@ -125,15 +144,15 @@ class TaskProcess:
                 os.killpg(self.pid, number)
 
     # -- for the zygote's client alone ------------------------------------------------------------
-    def started(self, pid: int, pidfd: int) -> None:
-        """Set the ids of the process, which exists now."""
-        self.pid, self._pidfd = pid, pidfd
+    def started(self, pid: int, pidfd: int, folder: int = -1) -> None:
+        """Set the ids of the process, which exists now, and its private folder if nothing else counts it."""
+        self.pid, self._pidfd, self._folder = pid, pidfd, folder
         if self._kill_asked:
             self._signal(signal.SIGKILL)
 
     def ended(self, message: ChildExited) -> None:
         """Set the exit of the process, which was reaped."""
-        oom = self.group.oom_kills() if self.group else 0
+        oom = (self.group.oom_kills() if self.group else 0) + self._over_memory
         peak = self.group.peak_bytes() if self.group else 0
         end = _explain(message, self.bounds, kill_asked=self._kill_asked, oom_kills=oom)
         self._finish(replace(end, cpu_ms=message.cpu_ms, memory_bytes=peak or message.memory_bytes))

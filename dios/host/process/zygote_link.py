@@ -7,36 +7,41 @@ from __future__ import annotations
 
 import array
 import itertools
+import logging
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 import trio
 
 from dios import limits
-from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
+from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
     ChildCreated,
     ChildExited,
     CreateChild,
     CreateFailed,
+    CreateTemplate,
     FromZygote,
     LimitsLowered,
+    LoadTemplate,
     LowerLimits,
     SetupFailed,
+    TemplateLoaded,
     ToZygote,
+    ZygoteModules,
     ZygoteReady,
     ZygoteSetup,
     decode_from_zygote,
     encode,
 )
-from dios.wire.types import Brand
+from dios.host.process.zygote_process import StartedZygote, start_zygote
 
-_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+_log: Final = logging.getLogger(__name__)
 
 _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
@@ -59,26 +64,24 @@ class ZygoteLink:
         self.on_end: Callable[[TaskProcess], None] = lambda _child: None
 
     @classmethod
-    async def start(cls, setup: ZygoteSetup) -> ZygoteLink:
-        """Start a zygote and wait until it is set up. Raise ``NotSupportedError`` with its reason."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+    async def start(
+        cls, setup: ZygoteSetup, modules: ZygoteModules, started: StartedZygote | None = None
+    ) -> ZygoteLink:
+        """Start a zygote, or use one that was started early, and wait until it is set up.
+
+        Raise ``NotSupportedError`` with its reason, ``OutOfMemoryError`` if the machine cannot start it.
+        """
+        try:
             # Not in a worker thread: the zygote dies with the thread that started it (PR_SET_PDEATHSIG).
-            process = subprocess.Popen(  # noqa: ASYNC220 - the reason stands above; it takes about a millisecond
-                [sys.executable, "-I", "-m", "dios.host.process.zygote_main", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=_environment(setup.brand),
-                cwd="/",
-                start_new_session=True,
-            )
+            process, ours = started or start_zygote(setup.brand, modules)
+        except OSError as error:
+            raise OutOfMemoryError(f"cannot start the zygote process: {error.strerror}") from error
         link = cls(process, trio.socket.from_stdlib_socket(ours), setup)
         try:
             with trio.fail_after(limits.ZYGOTE_START_MS_MAX / 1000):
                 await link._send(setup)
                 message = await link._receive()
-        except (trio.TooSlowError, OSError) as error:
+        except (trio.TooSlowError, OSError, ProtocolError) as error:
             await link.close()
             raise NotSupportedError(f"the zygote process did not start: {error!r}") from error
         except BaseException:
@@ -97,30 +100,62 @@ class ZygoteLink:
         return self._process.pid
 
     async def run(self) -> None:
-        """Receive messages of the zygote until it ends; then mark all its children as lost."""
+        """Receive messages of the zygote until it ends; then mark all its children as lost.
+
+        An internal error, or a message that is none of the zygote's, ends the zygote.
+        """
         try:
             while (message := await self._receive()) is not None:
                 self._handle(message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this zygote alone
+            _log.error("an internal error ended a zygote and its tasks", exc_info=error)
+            self._process.kill()
         finally:
             self.alive = False
             for answer in self._answers.values():
                 answer.give("the zygote ended")
             for child in list(self._children.values()):
                 child.lost("the node's zygote ended, and every task with it")
-                self.on_end(child)
+                self._report_end(child)
             self._children.clear()
 
-    async def make(self, bounds: ProcessLimits) -> TaskProcess:
-        """Create a child. Raise ``OutOfMemoryError`` with the kernel's reason if that fails."""
+    async def make(self, bounds: ProcessLimits, template: TaskProcess | None = None) -> TaskProcess:
+        """Create a child, or with ``template`` have that fork one.
+
+        Raise ``OutOfMemoryError`` with the kernel's reason if that fails.
+        """
         number = next(_numbers)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        console, write_end = os.pipe2(os.O_CLOEXEC)
+        origin = 0 if template is None else template.number
+        return await self._created(
+            number,
+            bounds,
+            CreateChild(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes, origin),
+        )
+
+    async def make_template(self, bounds: ProcessLimits) -> TaskProcess:
+        """Create the process of a template. Its socket and its console lead nowhere."""
+        number = next(_numbers)
+        return await self._created(number, bounds, CreateTemplate(number, bounds.memory_bytes))
+
+    async def load(self, template: TaskProcess, modules: tuple[str, ...]) -> str:
+        """Load modules in a template. Return the reason if that fails, else an empty text."""
+        return await self._ask(template.number, LoadTemplate(template.number, modules))
+
+    async def _created(
+        self, number: int, bounds: ProcessLimits, make: CreateChild | CreateTemplate
+    ) -> TaskProcess:
+        try:
+            ours, theirs, console, write_end = _ends_for_child()
+        except OSError as error:
+            raise OutOfMemoryError(
+                f"cannot create the task's process: {error.strerror}", call="run"
+            ) from error
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
-        make = CreateChild(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes)
         self._children[number] = child
+        given = (theirs.fileno(), write_end) if isinstance(make, CreateChild) else ()
         try:
-            reason = await self._ask(number, make, (theirs.fileno(), write_end))
+            reason = await self._ask(number, make, given)
         except BaseException:
             child.close()
             raise
@@ -171,40 +206,67 @@ class ZygoteLink:
             await self._control.sendmsg([encode(message)], ancillary)
 
     async def _receive(self) -> FromZygote | None:
-        space = socket.CMSG_SPACE(_INTS.itemsize)
+        """Return the next message, or None at the end. Raise ProtocolError if it is none of a zygote's."""
+        space = socket.CMSG_SPACE(2 * _INTS.itemsize)
         try:
-            data, ancillary, _, _ = await self._control.recvmsg(
+            data, ancillary, flags, _ = await self._control.recvmsg(
                 limits.ZYGOTE_MESSAGE_BYTES_MAX, space, socket.MSG_CMSG_CLOEXEC
             )
         except (OSError, trio.ClosedResourceError):
             return None
         if not data:
             return None
-        message: FromZygote = decode_from_zygote(data)
-        if isinstance(message, ChildCreated):
-            # Register the process at once, so that it is closed even if the request is cancelled.
-            pidfd = int.from_bytes(ancillary[0][2][: _INTS.itemsize], sys.byteorder)
-            child = self._children.get(message.id)
-            if child is None:
-                os.close(pidfd)
-            else:
-                child.started(message.pid, pidfd)
+        if flags & socket.MSG_TRUNC:
+            raise ProtocolError(f"a message of the zygote is over {limits.ZYGOTE_MESSAGE_BYTES_MAX} bytes")
+        try:
+            message: FromZygote = decode_from_zygote(data)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"cannot read a message of the zygote: {error}") from error
+        if not isinstance(message, ChildCreated):
+            return message
+        if not ancillary:
+            # The kernel dropped the descriptor. The child is given up, and ends when its socket closes.
+            return CreateFailed(message.id, "EMFILE (the node has no free descriptors)")
+        # Register the process at once, so that it is closed even if the request is cancelled.
+        received = array.array("i")
+        received.frombytes(ancillary[0][2][: len(ancillary[0][2]) // _INTS.itemsize * _INTS.itemsize])
+        child = self._children.get(message.id)
+        if child is None:
+            for number in received:
+                os.close(number)
+        else:
+            child.started(message.pid, *received)
         return message
 
     def _handle(self, message: FromZygote) -> None:
         if isinstance(message, ChildExited):
-            child = self._children.pop(message.id, None)
+            child = self._children.get(message.id)
             if child is not None:
                 child.ended(message)
-                self.on_end(child)
-        elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered) and message.id in self._answers:
-            self._answers[message.id].give("" if isinstance(message, ChildCreated) else message.reason)
+                del self._children[message.id]
+                self._report_end(child)
+        elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered | TemplateLoaded):
+            answer = self._answers.get(message.id)
+            if answer is not None:
+                answer.give("" if isinstance(message, ChildCreated) else message.reason)
+
+    def _report_end(self, child: TaskProcess) -> None:
+        """Call ``on_end``; an internal error in it leaves the other children alone."""
+        try:
+            self.on_end(child)
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.error("an internal error after the end of a task's process", exc_info=error)
 
 
-def _environment(brand: Brand) -> dict[str, str]:
-    """Return the environment of a task. Only limbo tasks get the daemon's home directory."""
-    home = os.environ.get("HOME")
-    return _ENVIRONMENT if brand is Brand.PURE or home is None else {**_ENVIRONMENT, "HOME": home}
+def _ends_for_child() -> tuple[socket.socket, socket.socket, int, int]:
+    """Return both ends of a task's socket, and both ends of its console. Raise ``OSError``."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        return (ours, theirs, *os.pipe2(os.O_CLOEXEC))
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
 
 
 class _PendingAnswer:

@@ -21,9 +21,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from dios import limits
+from dios.host.process import template_supervisor
+from dios.host.process.template_supervisor import ProcessTable, TemplateSupervisor
 from dios.host.process.zygote_messages import (
     EXCEPTION_STATUS,
     LOCKDOWN_FAILED_STATUS,
@@ -31,10 +33,14 @@ from dios.host.process.zygote_messages import (
     ChildExited,
     CreateChild,
     CreateFailed,
+    CreateTemplate,
     FromZygote,
     LimitsLowered,
+    LoadTemplate,
     LowerLimits,
     SetupFailed,
+    ToZygote,
+    ZygoteModules,
     ZygoteReady,
     ZygoteSetup,
     decode_to_zygote,
@@ -45,6 +51,7 @@ from dios.host.sandbox import (
     linux_calls,
     lockdown,
     namespaces,
+    private_folder,
     privileges,
     syscall_numbers,
     view,
@@ -60,43 +67,53 @@ _JOIN_SESSION_KEYRING: Final = 1
 _LOG_BYTES: Final = 16 * limits.KIB
 _LOG_READS: Final = 3
 _LOG_PAUSE_S: Final = 0.001
+_ONE_THREAD: Final = dict.fromkeys(
+    ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 EntryPoint = Callable[[], int | None]
 
 
 class ZygoteProcess:
     """The state of the zygote's main loop."""
 
-    def __init__(self, control: socket.socket, setup: ZygoteSetup) -> None:
+    def __init__(self, control: socket.socket, null: int, loaded: LoadedModules, setup: ZygoteSetup) -> None:
         self._control = control
         self._pure = setup.brand is Brand.PURE
-        self._null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
-        os.closerange(3, _ABOVE_TASKS)
-        os.dup2(self._null, lockdown.SOCKET)
-        self._entry = _load(setup)
+        self._null = null
+        self._entry = loaded.entry
         self._pids: dict[int, int] = {}
         self._ids: dict[int, int] = {}
-        limits_of_task.apply_to_zygote()
-        trees = self._confine(setup) if self._pure else []
+        self._poll = select.poll()
+        limits_of_task.apply_to_zygote(pure=self._pure)
+        table = ProcessTable() if setup.templates else None
+        trees = self._confine(setup, loaded.paths) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
         self._prepared = lockdown.LockdownState(frozenset(setup.available), trees, self._null, own)
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        self._templates: TemplateSupervisor | None = None
+        if table is not None:
+            self._templates = TemplateSupervisor(
+                self._prepared, table, self, self._poll, _report_and_end, lambda: _run(loaded.entry)
+            )
 
     @staticmethod
-    def _confine(setup: ZygoteSetup) -> list[str]:
+    def _confine(setup: ZygoteSetup, paths: tuple[str, ...]) -> list[str]:
         """Enter the read-only view and drop privileges, as far as possible. Return the view's trees."""
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
             linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
-        trees = view.library_trees(setup.paths)
+        trees = view.library_trees(paths)
         available = set(setup.available)
-        root = privileges.may_mount()
+        # The supervisor of templates has a user namespace in any case, so that templates need no rights.
+        root = privileges.may_mount() and not setup.templates
         if os.geteuid() == 0 and not root:
             privileges.become_unprivileged()
         flags = linux_calls.CLONE_NEWNS if "mount" in available else 0
         flags |= linux_calls.CLONE_NEWUTS if "uts" in available else 0
+        flags |= template_supervisor.NAMESPACES if setup.templates else 0
         if root:
             linux_calls.syscall("unshare", flags)
         elif flags and "user" in available:
@@ -105,6 +122,11 @@ class ZygoteProcess:
             namespaces.hide_host_name()
         if "mount" in available:
             view.enter(trees)
+            # It reads /proc, which the view does not have. Libraries that cannot import it go on without it.
+            sys.modules.setdefault("psutil", None)  # type: ignore[arg-type] # the import system's mark for that
+        if private_folder.is_available(available):
+            # Only now: before, these paths belonged to everybody on this machine, and modules were loaded.
+            os.environ.update(private_folder.variables())
         if root:
             privileges.become_unprivileged(privileges.KEPT_BY_THE_ZYGOTE)
         # Last, because a change of user resets it. Zygote and tasks end when the daemon ends.
@@ -117,20 +139,21 @@ class ZygoteProcess:
 
     def serve(self) -> None:
         """Send Ready, execute requests until the daemon closes the socket, then end every child."""
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._control, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
         gc.collect()
         gc.freeze()
         # A send can fail when the daemon closes the socket at that moment, which means the same.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.send(ZygoteReady(self._trees))
-            self._serve_until_closed(poll)
+            self._serve_until_closed()
         self._end_all()
 
-    def _serve_until_closed(self, poll: select.poll) -> None:
+    def _serve_until_closed(self) -> None:
         while True:
-            ready = [fd for fd, _ in poll.poll()]
+            ready = [fd for fd, _ in self._poll.poll()]
+            if self._templates is not None:
+                self._templates.handle(ready)
             if self._wake in ready:
                 os.read(self._wake, limits.ZYGOTE_MESSAGE_BYTES_MAX)
                 self._reap()
@@ -142,36 +165,74 @@ class ZygoteProcess:
         if not data:
             return False
         message = decode_to_zygote(data)
-        if isinstance(message, CreateChild):
-            self._make(message, *descriptors)
-        elif isinstance(message, LowerLimits):
+        if isinstance(message, LowerLimits):
             self._tighten(message)
+        elif self._templates is not None:
+            self._obey(self._templates, message, descriptors)
+        elif isinstance(message, CreateChild):
+            self._make(message, descriptors)
         return True
 
-    def _make(self, make: CreateChild, task_socket: int, console: int) -> None:
-        flags = self._prepared.flags if self._pure else 0
+    @staticmethod
+    def _obey(templates: TemplateSupervisor, message: ToZygote, descriptors: list[int]) -> None:
         try:
+            if isinstance(message, CreateTemplate):
+                templates.create(message)
+            elif isinstance(message, LoadTemplate):
+                templates.load(message)
+            elif isinstance(message, CreateChild):
+                templates.start(message, descriptors)
+        finally:
+            for number in descriptors:
+                os.close(number)
+
+    def _make(self, make: CreateChild, descriptors: list[int]) -> None:
+        """Create a child; an error costs this child and no other, so it is reported and never raised."""
+        flags = self._prepared.flags if self._pure else 0
+        pidfd = folder = -1
+        try:
+            # The kernel drops those for which this process has no room.
+            task_socket, console = descriptors
+            if self._pure and self._prepared.has_folder:
+                folder = private_folder.make(make.memory_bytes)
             pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             if pid == 0:
-                self._become_task(make, task_socket, console)
+                self._become_task(make, task_socket, console, folder)
+            self.report_created(make.id, pid, pidfd, folder)
+        except ValueError:
+            self.send(CreateFailed(make.id, "EMFILE (the zygote has no free descriptors)"))
+        except (BrokenPipeError, ConnectionResetError):
+            raise
         except OSError as error:
             self.send(CreateFailed(make.id, linux_calls.describe(error)))
-            return
         finally:
-            os.close(task_socket)
-            os.close(console)
-        self._pids[make.id] = pid
-        self._ids[pid] = make.id
-        self.send(ChildCreated(make.id, pid), (pidfd,))
-        os.close(pidfd)
+            for number in (*descriptors, pidfd, folder):
+                if number >= 0:
+                    os.close(number)
 
-    def _become_task(self, make: CreateChild, task_socket: int, console: int) -> NoReturn:
+    def report_created(self, number: int, pid: int, pidfd: int, folder: int) -> None:
+        """Report a child with its pidfd. Raise ``OSError``, and end the child, if that cannot be sent."""
+        watched = folder >= 0 and not self._prepared.memory_is_counted
+        try:
+            # The kernel limits how many descriptors a user may have on their way (ETOOMANYREFS).
+            self.send(ChildCreated(number, pid), (pidfd, folder) if watched else (pidfd,))
+        except OSError:
+            _kill(pid)
+            raise
+        self._pids[number] = pid
+        self._ids[pid] = number
+
+    def is_known(self, pid: int) -> bool:
+        """Return True for a child that was reported and not reaped."""
+        return pid in self._ids
+
+    def _become_task(self, make: CreateChild, task_socket: int, console: int, folder: int) -> NoReturn:
         """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             lock = lockdown.pure if self._pure else lockdown.limbo
-            lock(self._prepared, make, task_socket, console)
+            lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
             _report_and_end(error, console)
         gc.enable()
@@ -189,9 +250,12 @@ class ZygoteProcess:
                     memory_bytes=message.memory_bytes,
                     cpu_ms=message.cpu_ms,
                     processes=message.processes if self._pure else 0,
+                    memory_is_counted=not self._pure or self._prepared.memory_is_counted,
                 )
         except OSError as error:
             reason = linux_calls.describe(error)
+        except ValueError as error:
+            reason = str(error)
         self.send(LimitsLowered(message.id, reason))
 
     def _reap(self) -> None:
@@ -210,6 +274,8 @@ class ZygoteProcess:
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS
             refused = _refused_call(pid) if killed else ""
             self.send(ChildExited(number, status, cpu_ms, refused, usage.ru_maxrss * limits.KIB))
+            if self._templates is not None:
+                self._templates.ended(number)
         if not self._pure:
             self._end_orphans()
 
@@ -220,6 +286,8 @@ class ZygoteProcess:
                 _kill(pid)
 
     def _end_all(self) -> None:
+        if self._templates is not None:
+            self._templates.close()
         for pid in self._ids:
             _kill(pid)
         while True:
@@ -263,18 +331,31 @@ def _refused_call(pid: int) -> str:
         for line in reversed(buffer.raw[:length].decode(errors="replace").splitlines()):
             words = dict(word.split("=", 1) for word in line.split() if "=" in word)
             if words.get("type") == "1326" and words.get("pid") == str(pid):
-                return syscall_numbers.name_of(int(words.get("syscall", "-1")))
+                return syscall_numbers.described(words.get("arch", ""), words.get("syscall", ""))
         select.select([], [], [], _LOG_PAUSE_S)
     return ""
 
 
-def _load(setup: ZygoteSetup) -> EntryPoint:
-    sys.path.extend(path for path in setup.paths if path not in sys.path)
-    for name in setup.preload:
+class LoadedModules(NamedTuple):
+    """The loaded modules of a zygote: the entry point of its tasks, and where they may import from."""
+
+    entry: EntryPoint
+    paths: tuple[str, ...]
+
+
+def _load(modules: ZygoteModules) -> LoadedModules:
+    """Load the modules. Raise ``ValueError`` if one of them started a thread, with which nothing can fork."""
+    sys.path.extend(path for path in modules.paths if path not in sys.path)
+    # Numeric libraries start threads when they are loaded, unless these variables limit them to one.
+    os.environ.update(_ONE_THREAD)
+    for name in modules.preload:
         importlib.import_module(name)
-    module, _, attribute = setup.entry.partition(":")
-    entry: EntryPoint = getattr(importlib.import_module(module), attribute)
-    return entry
+        if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - no pathlib here
+            raise ValueError(f"the module {name} starts threads: remove it from preload")
+    for name in _ONE_THREAD:
+        del os.environ[name]
+    module, _, attribute = modules.entry.partition(":")
+    return LoadedModules(getattr(importlib.import_module(module), attribute), modules.paths)
 
 
 def _report_and_end(error: BaseException, console: int) -> NoReturn:
@@ -330,24 +411,39 @@ def _prefer_for_oom() -> None:
 
 
 def main() -> None:
-    """Set up the zygote and serve; report the reason if it cannot be set up."""
+    """Load the modules, set up the zygote and serve; report the reason if it cannot be set up."""
+    gc.disable()
     inherited = int(sys.argv[1])
     control = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS))
     os.close(inherited)
     sys.argv[:] = ["dios-task"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
-    setup = decode_to_zygote(data) if data else None
-    if not isinstance(setup, ZygoteSetup):
+    modules = _received(control)
+    if not isinstance(modules, ZygoteModules):
         return
     _prefer_for_oom()
     linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
+    null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
+    os.closerange(3, _ABOVE_TASKS)
+    os.dup2(null, lockdown.SOCKET)
     try:
-        zygote = ZygoteProcess(control, setup)
+        loaded = _load(modules)
+        setup = _received(control)
+        if not isinstance(setup, ZygoteSetup):
+            return
+        zygote = ZygoteProcess(control, null, loaded, setup)
     except Exception as error:  # noqa: BLE001 - every error is reported to the daemon
+        # The daemon may send the setup only now: it does not look for an answer before.
         control.send(encode(SetupFailed(f"{type(error).__name__}: {error}")))
+        control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
         return
     zygote.serve()
+
+
+def _received(control: socket.socket) -> ToZygote | None:
+    """Return the next message, or None if the daemon closed the socket."""
+    data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
+    return decode_to_zygote(data) if data else None
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
-"""The messages between the daemon and a zygote, one per packet.
+"""The messages between the daemon and a zygote, and between a zygote and a template, one per packet.
 
-Tasks never see this socket. Descriptors travel with ``CreateChild`` (the task's socket, then its console's
-write end) and with ``ChildCreated`` (a pidfd of the new process).
+Tasks never see these sockets. Descriptors travel with ``CreateChild`` (the task's socket, then its console's
+write end) and with ``ChildCreated`` (a pidfd of the new process, then its private folder if no control group
+counts it).
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from dios import limits
+from dios.wire.fields import ByteCount, Count, Identifier, Message, Milliseconds, ProcessId, Text
 from dios.wire.types import Brand
+
+_Paths: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=256)]
 
 LOCKDOWN_FAILED_STATUS: Final = 252
 """Exit status of a child whose lock-down failed; the reason is on its console."""
@@ -20,65 +25,92 @@ EXCEPTION_STATUS: Final = 251
 """Exit status of a task that an exception ended; ``sys.exit(251)`` looks the same."""
 
 
+class ZygoteModules(Struct, frozen=True, tag=4):
+    """The first message to a zygote: entry point, modules to load, and directories to import them from."""
+
+    entry: Text
+    preload: Annotated[tuple[Text, ...], Meta(max_length=limits.PRELOAD_MODULES_MAX)]
+    paths: _Paths
+
+
 class ZygoteSetup(Struct, frozen=True, tag=1):
-    """The first message to a zygote: brand, entry point, modules to load, and available mechanisms."""
+    """The second message to a zygote: the brand of its tasks, and the available mechanisms.
+
+    With ``templates`` it is the supervisor of templates: its tasks are forked from those.
+    """
 
     brand: Brand
-    entry: str
-    preload: tuple[str, ...]
-    paths: tuple[str, ...]
-    available: tuple[str, ...]
+    available: _Paths
+    templates: bool = False
 
 
 class CreateChild(Struct, frozen=True, tag=2):
-    """A request to create child ``id`` with these limits; 0 means no limit."""
+    """A request to create child ``id`` with these limits; 0 means no limit.
 
-    id: int
-    memory_bytes: int
-    cpu_ms: int
-    processes: int
+    ``template`` is the child from which it is forked; 0 is the zygote itself.
+    """
+
+    id: Identifier
+    memory_bytes: ByteCount
+    cpu_ms: Milliseconds
+    processes: Count
+    template: Identifier = 0
 
 
 class LowerLimits(Struct, frozen=True, tag=3):
     """A request to lower the limits of child ``id``, which has not started its task."""
 
-    id: int
-    memory_bytes: int
-    cpu_ms: int
-    processes: int
+    id: Identifier
+    memory_bytes: ByteCount
+    cpu_ms: Milliseconds
+    processes: Count
+
+
+class CreateTemplate(Struct, frozen=True, tag=5):
+    """A request to create child ``id`` as a template, which has not loaded its modules."""
+
+    id: Identifier
+    memory_bytes: ByteCount
+
+
+class LoadTemplate(Struct, frozen=True, tag=6):
+    """A request to load modules in the template ``id``."""
+
+    id: Identifier
+    modules: _Paths
 
 
 class ZygoteReady(Struct, frozen=True, tag=10):
     """The zygote is set up; its view contains ``trees``."""
 
-    trees: tuple[str, ...]
+    trees: _Paths
 
 
 class SetupFailed(Struct, frozen=True, tag=11):
     """The zygote cannot be set up and ends."""
 
-    reason: str
+    reason: Message
 
 
 class ChildCreated(Struct, frozen=True, tag=12):
     """Child ``id`` exists; ``pid`` is its process id as the daemon sees it."""
 
-    id: int
-    pid: int
+    id: Identifier
+    pid: ProcessId
 
 
 class CreateFailed(Struct, frozen=True, tag=13):
     """Child ``id`` could not be created."""
 
-    id: int
-    reason: str
+    id: Identifier
+    reason: Message
 
 
 class LimitsLowered(Struct, frozen=True, tag=14):
     """The answer to Tighten; ``reason`` is empty for success."""
 
-    id: int
-    reason: str = ""
+    id: Identifier
+    reason: Message = ""
 
 
 class ChildExited(Struct, frozen=True, tag=15):
@@ -87,16 +119,29 @@ class ChildExited(Struct, frozen=True, tag=15):
     ``refused_call`` is the system call that the sandbox killed it for, if the kernel's log names it.
     """
 
-    id: int
-    status: int
-    cpu_ms: int
-    refused_call: str = ""
-    memory_bytes: int = 0
+    id: Identifier
+    status: Annotated[int, Meta(ge=0, le=2**16 - 1)]
+    cpu_ms: Milliseconds
+    refused_call: Text = ""
+    memory_bytes: ByteCount = 0
 
 
-ToZygote: TypeAlias = ZygoteSetup | CreateChild | LowerLimits
-FromZygote: TypeAlias = ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited
+class TemplateLoaded(Struct, frozen=True, tag=16):
+    """The answer to LoadTemplate; ``reason`` is empty for success. A template sends it to its supervisor."""
+
+    id: Identifier
+    reason: Message = ""
+
+
+ToZygote: TypeAlias = ZygoteModules | ZygoteSetup | CreateChild | LowerLimits | CreateTemplate | LoadTemplate
+FromZygote: TypeAlias = (
+    ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited | TemplateLoaded
+)
+ToTemplate: TypeAlias = LoadTemplate | CreateChild
+"""``CreateChild`` has three descriptors: a socket to the supervisor, the task's socket, and its console."""
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_to_zygote: Final = msgspec.msgpack.Decoder(ToZygote).decode
 decode_from_zygote: Final = msgspec.msgpack.Decoder(FromZygote).decode
+decode_to_template: Final = msgspec.msgpack.Decoder(ToTemplate).decode
+decode_from_template: Final = msgspec.msgpack.Decoder(TemplateLoaded).decode

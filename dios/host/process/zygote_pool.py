@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
 from dios import limits
-from dios.errors import DiosError, InvalidError, NotSupportedError
+from dios.errors import DiosError, InvalidError, NotSupportedError, OutOfMemoryError
 from dios.host.process.task_process import ProcessLimits, TaskProcess
+from dios.host.process.template_setting import TemplateSetting
+from dios.host.process.templates import Templates
 from dios.host.process.zygote_link import ZygoteLink
-from dios.host.process.zygote_messages import ZygoteSetup
+from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
+from dios.host.process.zygote_process import StartedZygote
+from dios.host.sandbox import limits_of_task
 from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
+
+_log: Final = logging.getLogger(__name__)
 
 NO_LIMITS: Final = Limits()
 _OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
@@ -41,6 +48,9 @@ async def open_zygote(
     mechanisms: Mapping[str, Mechanism] | None = None,
     accept_weaker: bool = False,
     defaults: Limits = NO_LIMITS,
+    started: StartedZygote | None = None,
+    templates: Iterable[TemplateSetting] = (),
+    base_of_templates: tuple[str, ...] = (),
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -49,8 +59,10 @@ async def open_zygote(
     directories to import from; pure tasks can read both. ``mechanisms`` is the result of ``probe``, which is
     called if this is None. If needed mechanisms are missing, pure tasks are refused unless
     ``accept_weaker``. ``defaults`` are the limits of a task that asks for none, and of the children in the
-    pool; a task that needs higher limits starts more slowly. Enter the block on the thread that the daemon
-    uses until its end: zygotes end with that thread.
+    pool; a task that needs higher limits starts more slowly. ``started`` is the process of a zygote for pure
+    tasks that was started early with the same ``entry``, ``preload`` and ``paths``. Enter the block on the
+    thread that the daemon uses until its end: zygotes end with that thread. ``templates`` are loaded at their
+    first use, each with the modules ``base_of_templates`` before its own.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``.
@@ -66,19 +78,25 @@ async def open_zygote(
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
-    setup = ZygoteSetup(Brand.PURE, entry, preload, paths, tuple(sorted(available)))
+    modules = ZygoteModules(entry, preload, paths)
+    setup = ZygoteSetup(Brand.PURE, tuple(sorted(available)))
     try:
         # Before the nursery, so that an error reaches the caller directly and not in an exception group.
-        link = await ZygoteLink.start(setup) if confined else None
+        link = await ZygoteLink.start(setup, modules, started) if confined else None
+        if link is None and started is not None:
+            await trio.to_thread.run_sync(started.close)
         async with trio.open_nursery() as nursery:
             zygote = ZygotePool(
                 nursery,
+                modules,
                 setup,
                 found,
                 groups,
                 pool_size,
                 _bounds(defaults, _OWN_DEFAULTS),
                 accept_weaker=accept_weaker,
+                templates=templates,
+                base_of_templates=base_of_templates,
             )
             try:
                 if link is not None:
@@ -98,6 +116,7 @@ class ZygotePool:
     def __init__(
         self,
         nursery: trio.Nursery,
+        modules: ZygoteModules,
         setup: ZygoteSetup,
         mechanisms: Mapping[str, Mechanism],
         groups: ControlGroups,
@@ -105,8 +124,12 @@ class ZygotePool:
         defaults: ProcessLimits,
         *,
         accept_weaker: bool,
+        templates: Iterable[TemplateSetting] = (),
+        base_of_templates: tuple[str, ...] = (),
     ) -> None:
         self._nursery = nursery
+        self.templates = Templates(templates, nursery, self, base_of_templates)
+        self._modules = modules
         self._setup = setup
         self._mechanisms = mechanisms
         self._groups = groups
@@ -115,10 +138,13 @@ class ZygotePool:
         self._pool_size = pool_size if accept_weaker or not missing_for_pure(mechanisms) else 0
         self._pool: deque[TaskProcess] = deque()
         self._failures = 0
+        self._is_closing = False
         self._refill = trio.Event()
         self._filled = trio.Event()
         self._starting = trio.Lock()
+        self._starting_supervisor = trio.Lock()
         self._links: dict[Brand, ZygoteLink] = {}
+        self._supervisor: ZygoteLink | None = None
         self._alive: set[TaskProcess] = set()
 
     def serve_pure(self, link: ZygoteLink) -> None:
@@ -126,6 +152,8 @@ class ZygotePool:
         self._adopt(Brand.PURE, link)
         if self._pool_size:
             self._nursery.start_soon(self._keep_filled)
+        if "cgroup_memory" not in self._setup.available:
+            self._nursery.start_soon(self._watch_memory, name="watch the memory of tasks")
 
     @property
     def ready(self) -> int:
@@ -135,17 +163,31 @@ class ZygotePool:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the zygotes."""
-        return tuple(link.pid for link in self._links.values())
+        return tuple(link.pid for link in self._all_links())
+
+    def _all_links(self) -> tuple[ZygoteLink, ...]:
+        found = tuple(self._links.values())
+        return found if self._supervisor is None else (*found, self._supervisor)
 
     async def wait_pool_full(self) -> None:
         """Wait until the pool is filled, or filling it failed too often."""
         if self._pool_size:
             await self._filled.wait()
 
-    async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
+    async def prepare(self, template: str) -> None:
+        """Wait until a template runs, which may take seconds. Raise ``NotSupportedError`` with the reason.
+
+        A template is confined like a task before it loads the first module, so a machine that lacks a
+        mechanism has none, even if it accepts a weaker sandbox for its tasks.
+        """
+        require_pure(self._mechanisms)
+        await self.templates.prepare(template)
+
+    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
         """Start a task's process, which then waits for a Welcome on its socket.
 
-        A limit of 0 means the node's default. Raise ``NotSupportedError`` if this machine cannot run such a
+        A limit of 0 means the node's default. ``template`` names the template from which a pure task is
+        forked; ``prepare`` it before. Raise ``NotSupportedError`` if this machine cannot run such a
         task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine cannot create
         the process.
         """
@@ -158,6 +200,8 @@ class ZygotePool:
         if brand is Brand.PURE:
             if not self._accept_weaker:
                 require_pure(self._mechanisms)
+            if template:
+                return await self.counted(await self.templates.fork(template, bounds))
             child = await self._take_from_pool(bounds)
             if child is not None:
                 return child
@@ -165,9 +209,10 @@ class ZygotePool:
 
     async def aclose(self) -> None:
         """End every task and zygote."""
+        self._is_closing = True
         for child in self._alive:
             child.kill()
-        for link in self._links.values():
+        for link in self._all_links():
             await link.close()
         for child in list(self._alive):
             child.lost("the node stopped")
@@ -180,24 +225,48 @@ class ZygotePool:
         """Return the zygote for ``brand``; start it if there is none or it has ended."""
         async with self._starting:
             link = self._links.get(brand)
+            if self._is_closing:
+                raise OutOfMemoryError("cannot create the task's process: the node stops", call="run")
             if link is None or not link.alive:
                 if link is not None:
                     await link.close()
-                setup = ZygoteSetup(
-                    brand, self._setup.entry, self._setup.preload, self._setup.paths, self._setup.available
-                )
-                link = await ZygoteLink.start(setup)
+                link = await ZygoteLink.start(ZygoteSetup(brand, self._setup.available), self._modules)
                 self._adopt(brand, link)
+            return link
+
+    async def template_link(self) -> ZygoteLink:
+        """Return the connection to the supervisor of templates; start it if there is none or it has ended."""
+        async with self._starting_supervisor:
+            link = self._supervisor
+            if link is None or not link.alive:
+                if link is not None:
+                    await link.close()
+                setup = ZygoteSetup(Brand.PURE, self._setup.available, templates=True)
+                link = self._supervisor = await ZygoteLink.start(setup, self._modules)
+                self._serve_link(link)
             return link
 
     def _adopt(self, brand: Brand, link: ZygoteLink) -> None:
         self._links[brand] = link
+        self._serve_link(link)
+
+    def _serve_link(self, link: ZygoteLink) -> None:
         link.on_end = self._on_end
-        self._nursery.start_soon(link.run)
+        self._nursery.start_soon(self._serve, link, name="serve a zygote")
+
+    async def _serve(self, link: ZygoteLink) -> None:
+        """Serve a zygote until it ends. Filling the pool starts another one, unless that failed often."""
+        await link.run()
+        if link is not self._supervisor:
+            self._failures += 1
+            self._refill.set()
 
     async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
         link = await self._link(brand)
-        child = await link.make(bounds)
+        return await self.counted(await link.make(bounds))
+
+    async def counted(self, child: TaskProcess) -> TaskProcess:
+        """Put a new child into a control group of its own, and watch it. Raise ``DiosError``."""
         self._alive.add(child)
         try:
             if self._groups:
@@ -248,10 +317,14 @@ class ZygotePool:
 
     async def _keep_filled(self) -> None:
         while True:
-            while len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX:
+            while not self._is_closing and self._is_short():
                 try:
                     child = await self._make(Brand.PURE, self._defaults)
                 except DiosError:
+                    self._failures += 1
+                    continue
+                except Exception as error:  # noqa: BLE001 - it costs this child; tasks start on demand
+                    _log.error("an internal error kept the pool from being filled", exc_info=error)
                     self._failures += 1
                     continue
                 if child.exit is None:
@@ -266,17 +339,63 @@ class ZygotePool:
                 await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
+    def _is_short(self) -> bool:
+        return len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX
+
+    async def _watch_memory(self) -> None:
+        """End pure tasks above their memory limit, on a machine where no control group does it.
+
+        Most programs end earlier, with an error, because of the limit of their data.
+        """
+        while True:
+            await trio.sleep(limits.TASK_MEMORY_WATCH_MS / 1000)
+            for number, child in enumerate(list(self._alive), 1):
+                try:
+                    if is_over_memory(child):
+                        child.kill_for_memory()
+                except Exception as error:  # noqa: BLE001 - nothing else bounds its memory: it ends, alone
+                    _log.error("an internal error ended a task whose memory is watched", exc_info=error)
+                    child.kill()
+                if not number % limits.TASK_MEMORY_WATCH_BATCH:
+                    await trio.lowlevel.checkpoint()
+
     def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
         if child.group is not None:
             self._groups.dispose(child.group)
+        folder = child.detach_folder()
+        if folder >= 0:
+            self._nursery.start_soon(_close_folder, folder, name="close a private folder")
         with contextlib.suppress(ValueError):
             # The child ended in the pool: an entry point that does not wait, or a damaged view. After
             # POOL_FAILURES_MAX such ends in a row children are created on demand, where ends are reported.
             self._pool.remove(child)
-            self._failures += 1
+            if self._links[child.brand].alive:
+                self._failures += 1
             child.close()
             self._refill.set()
+
+
+async def _close_folder(folder: int) -> None:
+    """Close the last descriptor of a folder. In a thread, because the kernel then frees its pages."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(os.close, folder)
+
+
+def is_over_memory(child: TaskProcess) -> bool:
+    """Return True if a running pure task uses more memory than its limit and the stack, which is extra.
+
+    The files in its private folder count as memory.
+    """
+    if child.brand is not Brand.PURE or child.exit is not None or not child.pid:
+        return False
+    try:
+        used = limits_of_task.used_bytes(child.pid)
+        if child.folder >= 0:
+            used += limits_of_task.bytes_of_folder(child.folder)
+    except OSError:
+        return False  # this machine hides processes; ``dios doctor`` reports it
+    return used > child.bounds.memory_bytes + limits.TASK_STACK_BYTES_MAX
 
 
 def _exceeds(asked: ProcessLimits, given: ProcessLimits) -> bool:

@@ -3,7 +3,8 @@
 The zygote and its children use these modules; they avoid heavy imports. Read in this order:
 
 - ``lockdown``: the sequence of steps by which a new child gives up its rights.
-- ``view``: the read-only root directory; ``namespaces``, ``privileges``, ``landlock``: the other steps.
+- ``view``: the read-only root directory; ``private_folder``: a task's own; both use ``memory_mounts``.
+- ``namespaces``, ``privileges``, ``landlock``: the other steps.
 - ``policy``: the table of allowed system calls with reasons; ``seccomp`` compiles it into a filter with the
   ``syscall_numbers`` of the calls.
 - ``limits_of_task``, ``cgroups``: limits of one process, and of all processes of a task.

@@ -16,6 +16,8 @@ _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
+_CHANGE: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13 | 1 << 14
+"""Writing and truncating files; making, removing and renaming regular files and directories."""
 
 _FILE_RIGHTS_OF_ABI: Final = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1)
 """All file rights of each ABI: all are removed, then reading is permitted for the view."""
@@ -31,8 +33,11 @@ def abi() -> int:
     return linux_calls.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
 
 
-def ruleset(readable: Iterable[str]) -> int:
-    """Return a ruleset that permits only reading below ``readable``; the caller closes the descriptor."""
+def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
+    """Return a ruleset that permits only reading below ``readable``, and changes below ``writable``.
+
+    The caller closes the descriptor. Raise ``OSError``.
+    """
     version = abi()
     files = _FILE_RIGHTS_OF_ABI[min(version, len(_FILE_RIGHTS_OF_ABI) - 1)]
     net = _BIND_AND_CONNECT_TCP if version >= _NET_FROM_ABI else 0
@@ -43,17 +48,19 @@ def ruleset(readable: Iterable[str]) -> int:
     rules = linux_calls.syscall("landlock_create_ruleset", attributes, size, 0)
     try:
         for path in readable:
-            _allow_reading(rules, path)
+            _allow(rules, path, _READ_FILE | _READ_DIR)
+        for path in writable:
+            _allow(rules, path, (_READ_FILE | _READ_DIR | _CHANGE) & files)
     except OSError:
         os.close(rules)
         raise
     return rules
 
 
-def _allow_reading(rules: int, path: str) -> None:
+def _allow(rules: int, path: str, below: int) -> None:
     tree = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rights = _READ_FILE | _READ_DIR if os.path.isdir(path) else _READ_FILE  # noqa: PTH112 - no pathlib in the zygote
+        rights = below if os.path.isdir(path) else _READ_FILE  # noqa: PTH112 - no pathlib in the zygote
         rule = struct.pack("=Qi", rights, tree)
         linux_calls.syscall("landlock_add_rule", rules, _RULE_PATH_BENEATH, rule, 0)
     finally:

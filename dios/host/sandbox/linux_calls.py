@@ -14,6 +14,7 @@ from typing import Final
 from dios.host.sandbox import syscall_numbers
 
 CLONE_NEWTIME: Final = 0x00000080
+CLONE_PARENT: Final = 0x00008000
 CLONE_CHILD_CLEARTID: Final = 0x00200000
 CLONE_CHILD_SETTID: Final = 0x01000000
 CLONE_NEWNS: Final = 0x00020000
@@ -115,6 +116,32 @@ def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
     if pid < 0:
         raise OSError(code, f"clone3: {os.strerror(code)}")
     return pid, pidfd.value
+
+
+def clone_sibling(flags: int, settid: int) -> int:
+    """Fork into the namespaces of ``flags`` as a child of this process's parent, which reaps it.
+
+    Return the child's pid in the parent's own namespace, and 0 in the child. ``settid`` is ``tid_address()``.
+    This uses the older call ``clone``, whose flags a filter of system calls can check. A process with other
+    threads may call it if they wait without a lock; the child has none of them. Raise ``OSError``.
+    """
+    if settid:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    # The last two arguments are the child's thread pointer, which stays, and the address of its thread id.
+    # Their order depends on the architecture.
+    order = (settid, 0) if syscall_numbers.machine() == "x86_64" else (0, settid)
+    words = [ctypes.c_ulong(word) for word in (flags | CLONE_PARENT | _SIGCHLD, 0, 0, *order)]
+    number = ctypes.c_long(syscall_numbers.number_of("clone"))
+    _python.PyOS_BeforeFork()
+    pid: int = _python.syscall(number, *words)
+    if pid == 0:
+        _python.PyOS_AfterFork_Child()
+        return 0
+    code = ctypes.get_errno()
+    _python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(code, f"clone: {os.strerror(code)}")
+    return pid
 
 
 def address_of(program: ctypes.Array[ctypes.c_char]) -> int:

@@ -5,13 +5,22 @@ The order is fixed, because each step needs something that a later step removes.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
 from typing import Final
 
 from dios.host.process.zygote_messages import CreateChild
-from dios.host.sandbox import landlock, limits_of_task, linux_calls, namespaces, policy, privileges
+from dios.host.sandbox import (
+    landlock,
+    limits_of_task,
+    linux_calls,
+    namespaces,
+    policy,
+    private_folder,
+    privileges,
+)
 from dios.host.sandbox.seccomp import SeccompFilter, program
 
 STDIN: Final = 0
@@ -25,16 +34,29 @@ class LockdownState:
 
     def __init__(self, available: frozenset[str], trees: list[str], null: int, own_pidfd: int) -> None:
         self.available = available
+        self.memory_is_counted = "cgroup_memory" in available
         self.null = null
         self.own_pidfd = own_pidfd
         self.tid_address = linux_calls.tid_address()
         self.flags = namespaces.flags_for(available)
         self.last_capability = privileges.last_capability()
-        self.rules = landlock.ruleset(trees) if "landlock" in available else -1
+        # A zygote of limbo tasks has no view, and so no place for the folders.
+        self.has_folder = bool(trees) and private_folder.is_available(available)
+        writable = (private_folder.HOLDER,) if self.has_folder else ()
+        self.rules = landlock.ruleset(trees, writable) if "landlock" in available else -1
         self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
 
+    @functools.cached_property
+    def template_filter(self) -> SeccompFilter:
+        """The filter for the processes of templates; built by the supervisor alone."""
+        return SeccompFilter(
+            program(memory_is_counted=self.memory_is_counted, has_folder=True, for_template=True)
+        )
+
     def _filter_for(self, pid: int) -> SeccompFilter:
-        return SeccompFilter(program(pid, memory_is_counted="cgroup_memory" in self.available))
+        return SeccompFilter(
+            program(pid, memory_is_counted=self.memory_is_counted, has_folder=self.has_folder)
+        )
 
     def install_filter(self) -> None:
         """Install the system-call filter in the calling child for good. Raise ``OSError``."""
@@ -70,13 +92,39 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     linux_calls.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
 
 
-def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
-    """Lock the calling child down as a pure task. Raise ``OSError`` at the first step that fails."""
-    available = prepared.available
+def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int, folder: int) -> None:
+    """Lock the calling child down as a pure task. Raise ``OSError`` at the first step that fails.
+
+    ``folder`` is the mount of its private folder, or -1 for a task without one.
+    """
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
-    limits_of_task.apply(
-        memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=True
+    if folder >= 0:
+        private_folder.place(folder)
+        private_folder.enter()
+    _give_up_rights(prepared, make, socket, console, has_folder=folder >= 0)
+
+
+def session(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
+    """Lock down a child of a template as a pure task, with its private folder mounted. Raise ``OSError``.
+
+    It ends with the supervisor already (PR_SET_PDEATHSIG), and has the rules of Landlock from the template.
+    """
+    os.setsid()
+    private_folder.enter()
+    _give_up_rights(prepared, make, socket, console, has_folder=True)
+
+
+def _give_up_rights(
+    prepared: LockdownState, make: CreateChild, socket: int, console: int, *, has_folder: bool
+) -> None:
+    available = prepared.available
+    limits_of_task.apply(memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms)
+    limits_of_task.apply_to_pure(
+        memory_bytes=make.memory_bytes,
+        processes=make.processes,
+        file_bytes=make.memory_bytes if has_folder else 0,
+        memory_is_counted=prepared.memory_is_counted,
     )
     privileges.no_new_privileges()
     if prepared.rules >= 0:
@@ -91,14 +139,32 @@ def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int) 
         prepared.install_filter()
 
 
-def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int) -> None:
+def template(prepared: LockdownState, memory_bytes: int, link: int, null: int, folder: int) -> None:
+    """Lock the calling child down as the process of a template, which loads modules. Raise ``OSError``.
+
+    It holds less than a task: descriptor 3 is its link to the supervisor, and its console leads nowhere.
+    """
+    die_with_the_zygote(prepared.own_pidfd)
+    os.setsid()
+    private_folder.place(folder)
+    private_folder.enter()
+    limits_of_task.apply_to_template(memory_bytes=memory_bytes, memory_is_counted=prepared.memory_is_counted)
+    privileges.no_new_privileges()
+    landlock.restrict_self(prepared.rules)
+    place_descriptors(open_empty_stdin(), null, link)
+    # It stays dumpable, because the supervisor enters the mount namespaces of its sessions. No task can make
+    # the calls that would look into the memory of a template.
+    privileges.drop_everything(prepared.last_capability)
+    prepared.template_filter.install()
+
+
+def limbo(prepared: LockdownState, make: CreateChild, socket: int, console: int, folder: int) -> None:
     """Prepare the calling child as a limbo task: an ordinary process that cannot gain privileges."""
+    del folder  # it has the machine's files
     die_with_the_zygote(prepared.own_pidfd)
     os.setsid()
     # Orphans become children of the task first and, when it has ended, of the zygote, which ends them.
     linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
-    limits_of_task.apply(
-        memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms, processes=make.processes, pure=False
-    )
+    limits_of_task.apply(memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms)
     privileges.no_new_privileges()
     place_descriptors(prepared.null, console, socket)

@@ -22,7 +22,19 @@ NEEDED_FOR_PURE: Final = (
     *("user", "pid", "mount", "net", "ipc", "uts"),
     *("no_new_privs", "landlock", "seccomp", "memfd_seals", "pidfd"),
 )
-OPTIONAL: Final = ("cgroup_memory", "cgroup_pids")
+LOST_WITHOUT: Final[Mapping[str, str]] = {
+    "cgroup_memory": (
+        f"a hostile pure task can exceed its memory limit for {limits.TASK_MEMORY_WATCH_MS} ms, until the "
+        "node reads its memory again, and the kernel can keep as much again for its sockets, pipes and "
+        "event queues; the limit of a limbo task holds for each of its processes alone"
+    ),
+    "cgroup_pids": "a limit of threads and processes does not hold for limbo tasks",
+    "passrights": (
+        "a user's program can send the node a socket whose closing waits (SO_LINGER), which delays the node; "
+        "the ends of a stream can do the same to each other"
+    ),
+}
+"""The optional mechanisms, each with what does not hold without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ def probe() -> dict[str, Mechanism]:
         missing = "not tried"
     return {
         name: Mechanism(*_read(found.get(name, ["", missing])), needed_for_pure=name in NEEDED_FOR_PURE)
-        for name in (*NEEDED_FOR_PURE, *OPTIONAL)
+        for name in (*NEEDED_FOR_PURE, *LOST_WITHOUT)
     }
 
 

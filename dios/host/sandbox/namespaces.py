@@ -6,6 +6,7 @@ Mounts are in ``dios.host.sandbox.view``; a child inherits them from the zygote'
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -33,5 +34,11 @@ def flags_for(available: Iterable[str]) -> int:
 
 
 def hide_host_name() -> None:
-    """Set a neutral host name in the own uts namespace, which children copy. Raise ``OSError``."""
+    """Set a neutral host name in the own uts namespace, which children copy. Raise ``OSError``.
+
+    A module that was imported before may have asked ``platform``, which remembers the machine's name.
+    """
     socket.sethostname(HOST_NAME)
+    remembered = sys.modules.get("platform")
+    if remembered is not None:
+        vars(remembered)["_uname_cache"] = None

@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 O_READ_ONLY_FLAGS: Final = 0o2000000 | 0o400000 | 0o200000 | 0o100000 | 0o4000 | 0o400 | 0o40000
 """CLOEXEC, NOFOLLOW and DIRECTORY (two values each), LARGEFILE, NONBLOCK and NOCTTY: none writes."""
 
-CLONE_THREAD: Final = 0x10000
+O_WRITING_FLAGS: Final = 0o1 | 0o2 | 0o100 | 0o200 | 0o1000 | 0o2000
+"""WRONLY, RDWR, CREAT, EXCL, TRUNC and APPEND. Not TMPFILE, nor the flags that wait for a disk."""
+
+CLONE_OF_THREADS: Final = 0x100 | 0x400 | 0x800 | 0x10000
+"""CLONE_VM, CLONE_FILES, CLONE_SIGHAND and CLONE_THREAD. A thread without CLONE_FILES has a table of
+descriptors of its own, so that the limit of open files counts for each thread alone."""
+
 CLONE_NEW_ANYTHING: Final = 0x7E020080
 INIT_PID: Final = 1
 """The id of a pure task's only process inside its own pid namespace."""
@@ -38,7 +44,9 @@ class Allow(NamedTuple):
     """A call, or several with one purpose, that a task may make if every check holds.
 
     ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
-    the checks. docs/system-calls.md shows all three; a test compares it with this table.
+    the checks. docs/system-calls.md shows all three; a test compares it with this table. If ``made`` is
+    False, a call that passes the checks returns 0 without being made; a call for which ``done`` holds does so
+    too. ``writes`` marks calls for the private folder: a task without one cannot make them.
     """
 
     names: tuple[str, ...]
@@ -46,6 +54,9 @@ class Allow(NamedTuple):
     without: str
     checked: str = ""
     checks: tuple[Check, ...] = ()
+    made: bool = True
+    done: Check | None = None
+    writes: bool = False
 
 
 def _only(index: int, *values: int) -> tuple[Check, ...]:
@@ -55,15 +66,24 @@ def _only(index: int, *values: int) -> tuple[Check, ...]:
 MAP_SHARED: Final = 0x01
 MAP_PRIVATE: Final = 0x02
 MAP_ANONYMOUS: Final = 0x20
+MAP_GROWSDOWN: Final = 0x100
+MAP_HUGETLB: Final = 0x40000
+MREMAP_MAYMOVE: Final = 1
+
+_GROWING_OR_HUGE: Final = Check(3, (0,), mask=MAP_GROWSDOWN | MAP_HUGETLB)
 
 ANY_MEMORY: Final = Allow(
     ("mmap",),
     "its own memory, libraries, and the buffers that the node shares with it",
     "nothing runs",
-    "if no control group counts memory: not both shared and anonymous, which no other limit counts",
+    "no stack that grows by itself (MAP_GROWSDOWN), which the limit of data does not count, and no huge "
+    "pages, which belong to all; if no control group counts memory, not both shared and anonymous, which no "
+    "other limit counts",
+    (_GROWING_OR_HUGE,),
 )
 COUNTED_MEMORY: Final = ANY_MEMORY._replace(
     checks=(
+        _GROWING_OR_HUGE,
         Check(
             3,
             (MAP_SHARED, MAP_PRIVATE, MAP_SHARED | MAP_PRIVATE, MAP_PRIVATE | MAP_ANONYMOUS),
@@ -72,16 +92,46 @@ COUNTED_MEMORY: Final = ANY_MEMORY._replace(
     ),
 )
 
+_ADVICE: Final = {
+    "NORMAL": 0,
+    "RANDOM": 1,
+    "SEQUENTIAL": 2,
+    "WILLNEED": 3,
+    "DONTNEED": 4,
+    "FREE": 8,
+    "HUGEPAGE": 14,
+    "NOHUGEPAGE": 15,
+    "DONTDUMP": 16,
+    "DODUMP": 17,
+    "GUARD_INSTALL": 102,
+    "GUARD_REMOVE": 103,
+}
+
 _READS_ONLY: Final = "no flag that writes, creates, truncates, or makes a bare handle (O_PATH)"
-_READ_FLAGS: Final = ~O_READ_ONLY_FLAGS & 0xFFFF_FFFF
+_NOT_READING: Final = ~O_READ_ONLY_FLAGS & 0xFFFF_FFFF
+_SPECIAL_MODE_BITS: Final = 0o7000
+_AT_FDCWD: Final = 0xFFFF_FF9C
 
 _MEMORY: Final = (
     Allow(("brk",), "the C library's heap grows by it", "every allocation of a little memory"),
     Allow(("munmap",), "giving back memory and buffers", "memory is only ever taken"),
     Allow(("mprotect",), "guard pages of thread stacks, and loading of libraries", "threads, ctypes, numpy"),
-    Allow(("mremap",), "the C library moves large blocks instead of copying them", "growing of large arrays"),
     Allow(
-        ("madvise",), "allocators give back pages that they keep the place of", "memory that shrinks again"
+        ("mremap",),
+        "the C library moves large blocks instead of copying them",
+        "growing of large arrays",
+        "MREMAP_MAYMOVE: to a place that the kernel chooses, and leaving nothing behind",
+        _only(3, 0, MREMAP_MAYMOVE),
+    ),
+    Allow(
+        ("madvise",),
+        "allocators give back pages that they keep the place of",
+        "memory that shrinks again",
+        "MADV_"
+        + ", ".join(_ADVICE)
+        + ": no merging of equal pages, which would reveal the contents of others' memory, and "
+        "no writing of pages to the swap device",
+        _only(2, *_ADVICE.values()),
     ),
 )
 _THREADS: Final = (
@@ -89,8 +139,8 @@ _THREADS: Final = (
         ("clone",),
         "threads: numeric libraries and runtimes need them",
         "threading, numpy, asyncio.to_thread",
-        "a thread of this process; no process, no namespace",
-        (Check(0, (CLONE_THREAD,), mask=CLONE_THREAD | CLONE_NEW_ANYTHING),),
+        "a thread that shares memory and descriptors; no process, no namespace",
+        (Check(0, (CLONE_OF_THREADS,), mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING),),
     ),
     Allow(("futex",), "locks between its threads, and waiting on shared rings", "threads and streams"),
     Allow(("set_robust_list",), "the C library notes held locks of each new thread", "starting a thread"),
@@ -127,8 +177,11 @@ _DESCRIPTORS: Final = (
         ("fcntl",),
         "blocking mode and inheritance of its descriptors, and what seals a buffer has",
         "event loops, and checks of shared memory",
-        "F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS",
-        _only(1, 0, 1, 2, 3, 4, 1030, 1034),
+        "F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS; with a private folder, "
+        "databases ask for locks: F_GETLK finds none, and F_SETLK and F_SETLKW return success and change "
+        "nothing, because such locks hold between processes and nobody else has the folder",
+        _only(1, 0, 1, 2, 3, 4, 5, 1030, 1034),
+        done=Check(1, (6, 7)),
     ),
     Allow(
         ("ioctl",),
@@ -156,11 +209,10 @@ _WAITING: Final = (
     Allow(("pipe", "pipe2"), "wake-ups of signal handlers and event loops", "signal.set_wakeup_fd"),
 )
 _SOCKETS: Final = (
-    Allow(("sendmsg",), "calls to the node, in several pieces", "every call"),
     Allow(("recvmsg",), "replies of the node, with their buffers", "every call"),
     Allow(
         ("sendto",),
-        "calls to the node, in one piece",
+        "calls to the node",
         "every call",
         "no address: to the other end alone",
         (Check(4, (0,), high_zero=True),),
@@ -178,8 +230,10 @@ _SOCKETS: Final = (
         ("setsockopt",),
         "event loops make the buffer of their wake-up pair small",
         "trio",
-        "SO_SNDBUF and SO_RCVBUF",
+        "SO_SNDBUF and SO_RCVBUF, which return success and change nothing: the size is in memory, where it "
+        "could be large",
         (Check(1, (1,)), Check(2, (7, 8))),
+        made=False,
     ),
     Allow(
         ("getsockopt",),
@@ -201,7 +255,11 @@ _TIME: Final = (
     Allow(("nanosleep", "clock_nanosleep"), "sleeping for a time", "time.sleep"),
     Allow(("restart_syscall",), "the kernel resumes a sleep that a signal broke", "sleeps in stopped tasks"),
     Allow(("pause",), "waiting for any signal", "signal.pause"),
-    Allow(("setitimer", "getitimer"), "timers of its own, for profilers and time limits", "signal.setitimer"),
+    Allow(
+        ("setitimer", "getitimer", "alarm"),
+        "timers of its own, for profilers and time limits",
+        "signal.setitimer, signal.alarm",
+    ),
 )
 _SIGNALS: Final = (
     Allow(
@@ -239,17 +297,19 @@ _SELF_INSPECTION: Final = (
 _FILES: Final = (
     Allow(
         ("openat",),
-        "imports from the read-only view",
+        "imports from the read-only view, and the files of its private folder",
         "every import",
-        _READS_ONLY,
-        (Check(2, (0,), mask=_READ_FLAGS),),
+        "without a private folder no flag that writes, creates or truncates; never O_TMPFILE, O_PATH, or a "
+        "flag that waits for a disk; the view is mounted read-only, and Landlock allows changes in the "
+        "private folder alone",
+        (Check(2, (0,), mask=_NOT_READING & ~O_WRITING_FLAGS),),
     ),
     Allow(
         ("open",),
         "the same by the older call, which allocators make directly",
         "some allocators' start",
         _READS_ONLY,
-        (Check(1, (0,), mask=_READ_FLAGS),),
+        (Check(1, (0,), mask=_NOT_READING),),
     ),
     Allow(("stat", "lstat", "newfstatat", "statx"), "finding modules in the view", "every import"),
     Allow(("getdents64",), "listing of library directories, which importing does", "every import"),
@@ -257,6 +317,61 @@ _FILES: Final = (
     Allow(("readlink", "readlinkat"), "libraries are found through links", "pathlib.resolve, some imports"),
     Allow(("getcwd",), "the interpreter asks where it stands", "os.getcwd, and importing by relative path"),
     Allow(("statfs", "fstatfs"), "databases ask what kind of files they are on", "some databases' start"),
+)
+_PRIVATE_FOLDER: Final = (
+    Allow(
+        ("mkdir", "mkdirat"), "caches and temporary files have folders", "tempfile, matplotlib", writes=True
+    ),
+    Allow(
+        ("unlink", "unlinkat", "rmdir"),
+        "temporary files and their folders are removed after use",
+        "tempfile, and databases",
+        writes=True,
+    ),
+    Allow(
+        ("rename", "renameat"),
+        "a written file gets its name when it is complete",
+        "caches, and os.replace",
+        writes=True,
+    ),
+    Allow(
+        ("ftruncate",),
+        "files get their size before they are mapped; shared memory is sealed in its size",
+        "numpy.memmap, and databases",
+        writes=True,
+    ),
+    Allow(
+        ("fsync", "fdatasync", "msync"),
+        "libraries wait for a disk after they wrote",
+        "databases, and numpy.memmap",
+        "return success and do nothing: the folder is in memory, and nobody makes the node's disk work",
+        made=False,
+        writes=True,
+    ),
+    Allow(
+        ("chmod",),
+        "copies of files get the mode of the original",
+        "shutil.copy",
+        "by path alone, because descriptors can be of the node's files; no setuid, setgid or sticky bit",
+        (Check(1, (0,), mask=_SPECIAL_MODE_BITS),),
+        writes=True,
+    ),
+    Allow(
+        ("utimensat",),
+        "copies of files get the times of the original",
+        "shutil.copy2, and zip archives",
+        "by path alone, because descriptors can be of the node's files",
+        (Check(0, (_AT_FDCWD,)),),
+        writes=True,
+    ),
+    Allow(
+        ("listxattr", "llistxattr"),
+        "copying a file asks for its extended attributes",
+        "shutil.copy2",
+        "return an empty list, and read nothing",
+        made=False,
+        writes=True,
+    ),
 )
 
 ALLOWED: Final = (
@@ -269,7 +384,77 @@ ALLOWED: Final = (
     *_SIGNALS,
     *_SELF_INSPECTION,
     *_FILES,
+    *_PRIVATE_FOLDER,
 )
+
+
+def _reading_alone(entry: Allow) -> Allow:
+    if entry.names == ("openat",):
+        return entry._replace(checks=(Check(2, (0,), mask=_NOT_READING),))
+    if entry.names == ("fcntl",):
+        return entry._replace(checks=_only(1, 0, 1, 2, 3, 4, 1030, 1034), done=None)
+    return entry
+
+
+ALLOWED_WITHOUT_FOLDER: Final = tuple(_reading_alone(entry) for entry in ALLOWED if not entry.writes)
+"""The same for a task that has no private folder, on a machine that lacks namespaces: it writes no file."""
+
+CLONE_PARENT: Final = 0x8000
+CLONE_OF_SESSIONS: Final = CLONE_PARENT | 0x7C020000
+"""CLONE_PARENT, and new user, pid, mount, network, IPC and uts namespaces, all of them."""
+
+_SECCOMP_SET_MODE_FILTER: Final = 1
+
+_FOR_TEMPLATES: Final = (
+    Allow(
+        ("clone",),
+        "threads of libraries; and sessions, which are children of the supervisor",
+        "sessions",
+        "a thread, or a process that the supervisor reaps, in new namespaces of all kinds",
+        (
+            Check(
+                0,
+                (CLONE_OF_THREADS, CLONE_OF_SESSIONS),
+                mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING | CLONE_PARENT,
+            ),
+        ),
+    ),
+    Allow(
+        ("prctl",),
+        "names of threads; a new session gives up rights, and ends with the supervisor",
+        "sessions",
+        "PR_SET_NAME, PR_GET_NAME, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECUREBITS and "
+        "PR_SET_NO_NEW_PRIVS",
+        _only(0, 15, 16, 1, 4, 24, 28, 38),
+    ),
+    Allow(
+        ("prlimit64",),
+        "a new session lowers its limits",
+        "limits of sessions",
+        "of itself",
+        (Check(0, (0,), or_own_pid=True),),
+    ),
+    Allow(
+        ("seccomp",),
+        "a new session installs the filter of pure tasks, which also holds then",
+        "sessions",
+        "SECCOMP_SET_MODE_FILTER without flags",
+        (Check(0, (_SECCOMP_SET_MODE_FILTER,)), Check(1, (0,))),
+    ),
+    Allow(
+        ("setsid", "capset", "close_range", "umask", "chdir"),
+        "a new session leaves its process group, capabilities, descriptors and directory",
+        "sessions",
+    ),
+)
+_REPLACED: Final = frozenset(name for entry in _FOR_TEMPLATES for name in entry.names)
+
+ALLOWED_FOR_TEMPLATES: Final = (
+    *(entry for entry in ALLOWED if not _REPLACED.issuperset(entry.names)),
+    *_FOR_TEMPLATES,
+)
+"""The same for the process of a template. Each of its sessions installs the filter of ``ALLOWED`` as well, so
+that both hold there."""
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
 """Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""
@@ -294,12 +479,16 @@ REFUSED: Final = (
     # Some of the remaining calls by name, for tests and readers; the default result is the same for all
     # others.
     *("execve", "execveat", "fork", "vfork", "socket", "connect", "bind", "listen", "accept", "accept4"),
+    # These can send descriptors, which count for the whole user while nobody receives them.
+    *("sendmsg", "sendmmsg"),
     *("memfd_create", "memfd_secret", "setrlimit", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
-    *("pidfd_open", "pidfd_send_signal", "truncate", "ftruncate", "fallocate", "mkdirat", "unlinkat"),
-    *("renameat2", "linkat", "symlinkat", "fchmod", "fchmodat", "fchown", "seccomp"),
+    *("pidfd_open", "pidfd_send_signal", "truncate", "fallocate", "renameat2", "linkat", "symlinkat"),
+    # These would reach the node's own files through descriptors that the task may read.
+    *("fchmod", "fchmodat", "fchown", "fsetxattr", "flock"),
+    "seccomp",
     # These were allowed once. Measurements showed that no library needs them.
     *("membarrier", "futex_waitv", "set_tid_address", "preadv", "pwritev", "close_range", "epoll_pwait2"),
-    *("alarm", "rt_sigpending", "rt_sigsuspend", "getgroups", "getresuid", "getresgid", "getpgrp"),
+    *("rt_sigpending", "rt_sigsuspend", "getgroups", "getresuid", "getresgid", "getpgrp"),
     *("getpgid", "getsid", "sched_setaffinity", "getrlimit"),
     *("inotify_init1", "shmget", "semget", "msgget", "mq_open", "personality", "sethostname", "chdir"),
 )

@@ -9,11 +9,13 @@ import fcntl
 import mmap
 import os
 import signal
+import socket
 from collections.abc import Callable
 from functools import partial
 
 from dios.host.sandbox import cgroups, landlock, linux_calls, namespaces, privileges, view
 from dios.host.sandbox.seccomp import SeccompFilter, program
+from dios.transport.unix.descriptors import refuse_descriptors
 
 
 def attempts() -> dict[str, Callable[[], str]]:
@@ -29,6 +31,7 @@ def attempts() -> dict[str, Callable[[], str]]:
         "pidfd": _pidfd,
         "cgroup_memory": partial(cgroups.attempt, "memory"),
         "cgroup_pids": partial(cgroups.attempt, "pids"),
+        "passrights": _passrights,
     }
 
 
@@ -120,3 +123,14 @@ def _pidfd() -> str:
     signal.pidfd_send_signal(own, signal.Signals.SIGCONT)
     os.close(own)
     return "pidfd_open, pidfd_send_signal"
+
+
+def _passrights() -> str:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if not refuse_descriptors(theirs):
+        raise OSError("the kernel has no SO_PASSRIGHTS (Linux 6.16)")
+    try:
+        socket.send_fds(ours, [b"x"], [ours.fileno()])
+    except PermissionError:
+        return "the kernel refuses descriptors at the sender"
+    raise OSError("the kernel passed a descriptor that was to be refused")

@@ -25,11 +25,12 @@ RET_ALLOW: Final = 0x7FFF0000
 RET_KILL_PROCESS: Final = 0x80000000
 RET_EPERM: Final = 0x00050000 | errno.EPERM
 RET_ENOSYS: Final = 0x00050000 | errno.ENOSYS
+RET_DONE: Final = 0x00050000
+"""The call is not made and returns 0."""
 
 _NUMBER_AT: Final = 0
 _ARCHITECTURE_AT: Final = 4
 _ARGUMENTS_AT: Final = 16
-_X32_BIT: Final = 0x40000000
 _FAR: Final = 255
 _INSTRUCTIONS_MAX: Final = 4096
 
@@ -63,12 +64,22 @@ def _check(check: policy.Check, own_pid: int) -> Code:
     return code
 
 
+def _done(check: policy.Check) -> Code:
+    """Return code that returns 0 for the call if the check holds and falls through otherwise."""
+    code = [_op(_LOAD, _ARGUMENTS_AT + 8 * check.argument)]
+    for index, value in enumerate(check.values):
+        last = index == len(check.values) - 1
+        code.append(_op(_IF_EQUAL, value, len(check.values) - 1 - index, 1 if last else 0))
+    return code + _return(RET_DONE)
+
+
 def _allowed(entry: policy.Allow, own_pid: int) -> Code:
+    done = _done(entry.done) if entry.done is not None else []
     checks = [op for check in entry.checks for op in _check(check, own_pid)]
-    return checks + _return(RET_ALLOW)
+    return done + checks + _return(RET_ALLOW if entry.made else RET_DONE)
 
 
-def _answers(own_pid: int, memory: policy.Allow) -> dict[int, Code]:
+def _answers(own_pid: int, memory: policy.Allow, allowed: Iterable[policy.Allow]) -> dict[int, Code]:
     answers: dict[int, Code] = {}
 
     def put(names: Iterable[str], code: Code) -> None:
@@ -78,7 +89,7 @@ def _answers(own_pid: int, memory: policy.Allow) -> dict[int, Code]:
             except OSError:
                 continue  # this architecture has no such call
 
-    for entry in (*policy.ALLOWED, memory):
+    for entry in (*allowed, memory):
         put(entry.names, _allowed(entry, own_pid))
     put(policy.KILLED, _return(RET_KILL_PROCESS))
     put(policy.NO_SUCH_CALL, _return(RET_ENOSYS))
@@ -97,7 +108,7 @@ def _ranges(answers: dict[int, Code]) -> list[tuple[int, Code]]:
         starts.append((number, code))
         starts.append((number + 1, unknown))
     starts.append((syscall_numbers.NEWEST + 1, unknown))
-    starts.append((_X32_BIT, foreign))
+    starts.append((syscall_numbers.X32_BIT, foreign))
     return sorted(dict(reversed(starts)).items(), key=lambda start: start[0])
 
 
@@ -112,21 +123,32 @@ def _search(starts: list[tuple[int, Code]]) -> Code:
     return [_op(_IF_AT_LEAST, pivot, 0, 1), _op(_JUMP, len(below)), *below, *above]
 
 
-def program(own_pid: int = policy.INIT_PID, *, memory_is_counted: bool = False) -> bytes:
+def program(
+    own_pid: int = policy.INIT_PID,
+    *,
+    memory_is_counted: bool = False,
+    has_folder: bool = False,
+    for_template: bool = False,
+) -> bytes:
     """Return the filter for a task whose own pid is ``own_pid``, which is always 1 in a pid namespace.
 
     ``memory_is_counted`` means that a control group limits all of the task's memory, including shared memory.
+    ``has_folder`` means that the task has a private folder, in which it may write. ``for_template`` returns
+    the filter for the process of a template, which may start sessions.
     Raise ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
     if not syscall_numbers.supported():
         raise OSError(errno.ENOSYS, f"no system-call table for {syscall_numbers.machine()}")
     memory = policy.ANY_MEMORY if memory_is_counted else policy.COUNTED_MEMORY
+    allowed = policy.ALLOWED if has_folder else policy.ALLOWED_WITHOUT_FOLDER
+    if for_template:
+        allowed = policy.ALLOWED_FOR_TEMPLATES
     code = [
         _op(_LOAD, _ARCHITECTURE_AT),
         _op(_IF_EQUAL, syscall_numbers.AUDIT_ARCH[syscall_numbers.machine()], 1, 0),
         *_return(RET_KILL_PROCESS),
         _op(_LOAD, _NUMBER_AT),
-        *_search(_ranges(_answers(own_pid, memory))),
+        *_search(_ranges(_answers(own_pid, memory, allowed))),
     ]
     assert len(code) <= _INSTRUCTIONS_MAX, "the kernel takes no longer filter"  # noqa: S101 - a fact of the table
     return b"".join(code)

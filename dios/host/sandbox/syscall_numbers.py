@@ -16,6 +16,9 @@ AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEWEST: Final = 450
 """The highest number known when this table was written."""
 
+X32_BIT: Final = 0x40000000
+"""Set in the numbers of the x32 ABI, which has the audit architecture of x86_64."""
+
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 
 NUMBERS: Final = {
@@ -32,6 +35,7 @@ NUMBERS: Final = {
     "capget": (125, 90),
     "capset": (126, 91),
     "chdir": (80, 49),
+    "chmod": (90, -1),
     "chroot": (161, 51),
     "clock_getres": (229, 114),
     "clock_gettime": (228, 113),
@@ -63,14 +67,18 @@ NUMBERS: Final = {
     "fchmodat": (268, 53),
     "fchown": (93, 55),
     "fcntl": (72, 25),
+    "fdatasync": (75, 83),
     "finit_module": (313, 273),
+    "flock": (73, 32),
     "fork": (57, -1),
     "fsconfig": (431, 431),
+    "fsetxattr": (190, 7),
     "fsmount": (432, 432),
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "fstat": (5, 80),
     "fstatfs": (138, 44),
+    "fsync": (74, 82),
     "ftruncate": (77, 46),
     "futex": (202, 98),
     "futex_waitv": (449, 449),
@@ -116,6 +124,8 @@ NUMBERS: Final = {
     "landlock_restrict_self": (446, 446),
     "linkat": (265, 37),
     "listen": (50, 201),
+    "listxattr": (194, 11),
+    "llistxattr": (195, 12),
     "lookup_dcookie": (212, 18),
     "lseek": (8, 62),
     "lstat": (6, -1),
@@ -124,6 +134,7 @@ NUMBERS: Final = {
     "membarrier": (324, 283),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "mkdir": (83, -1),
     "mkdirat": (258, 34),
     "mmap": (9, 222),
     "modify_ldt": (154, -1),
@@ -135,6 +146,7 @@ NUMBERS: Final = {
     "mremap": (25, 216),
     "mseal": (462, 462),
     "msgget": (68, 186),
+    "msync": (26, 227),
     "munmap": (11, 215),
     "name_to_handle_at": (303, 264),
     "nanosleep": (35, 101),
@@ -175,9 +187,12 @@ NUMBERS: Final = {
     "reboot": (169, 142),
     "recvfrom": (45, 207),
     "recvmsg": (47, 212),
+    "rename": (82, -1),
+    "renameat": (264, 38),
     "renameat2": (316, 276),
     "request_key": (249, 218),
     "restart_syscall": (219, 128),
+    "rmdir": (84, -1),
     "rseq": (334, 293),
     "rt_sigaction": (13, 134),
     "rt_sigpending": (127, 136),
@@ -193,6 +208,7 @@ NUMBERS: Final = {
     "seccomp": (317, 277),
     "select": (23, -1),
     "semget": (64, 190),
+    "sendmmsg": (307, 269),
     "sendmsg": (46, 211),
     "sendto": (44, 206),
     "set_robust_list": (273, 99),
@@ -204,6 +220,7 @@ NUMBERS: Final = {
     "setresgid": (119, 149),
     "setresuid": (117, 147),
     "setrlimit": (160, 164),
+    "setsid": (112, 157),
     "setsockopt": (54, 208),
     "shmget": (29, 194),
     "shutdown": (48, 210),
@@ -223,11 +240,14 @@ NUMBERS: Final = {
     "times": (100, 153),
     "tkill": (200, 130),
     "truncate": (76, 45),
+    "umask": (95, 166),
     "umount2": (166, 39),
     "uname": (63, 160),
+    "unlink": (87, -1),
     "unlinkat": (263, 35),
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
+    "utimensat": (280, 88),
     "vfork": (58, -1),
     "write": (1, 64),
     "writev": (20, 66),
@@ -260,3 +280,20 @@ def name_of(number: int) -> str:
         if column is not None and row[column] == number:
             return name
     return f"call number {number}"
+
+
+def described(architecture: str, number: str) -> str:
+    """Return a text for a call that the kernel's log names by its audit architecture in hex, and its number.
+
+    The numbers of another architecture are those of other calls, so they have no name here.
+    """
+    try:
+        known = int(architecture, 16) == AUDIT_ARCH.get(machine())
+        call = int(number)
+    except ValueError:
+        return ""
+    if not known:
+        return f"call number {call} of another architecture ({architecture})"
+    if call & X32_BIT and machine() == "x86_64":
+        return f"call number {call & ~X32_BIT} of the x32 ABI"
+    return name_of(call)

@@ -1,8 +1,8 @@
 """The read-only view: a root directory that contains the interpreter's library and nothing else.
 
 Every pure task gets it (ADR 0002). The view consists of mounts that are cloned before any directory is
-covered, so the trees may be anywhere on the machine. It has no /proc, /dev, /sys, /etc or /tmp, and nothing
-in it can be written.
+covered, so the trees may be anywhere on the machine. It has no /proc, /dev, /sys or /etc, and nothing in it
+can be written. It also has a directory and links for the private folder of each task, which is mounted later.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from dios.host.sandbox import linux_calls
+from dios.host.sandbox import linux_calls, memory_mounts, private_folder
 
-_AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
 _AT_EMPTY_PATH: Final = 0x1000
 _CLONE: Final = 1
 _CLOEXEC: Final = 0o2000000
-_EMPTY_FROM: Final = 4
-_CREATE: Final = 6
-_SET_STRING: Final = 1
-_READ_ONLY_NO_SUID_NO_DEV: Final = 1 | 2 | 4
 _PRIVATE_RECURSIVE: Final = 0x4000 | 0x40000
 _DETACH: Final = 2
-_ROOT_BYTES: Final = b"1m"
+_ROOT_OPTIONS: Final = {"size": "1m", "mode": "0755"}
+_SEALED: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_DEV
+
+DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
+"""Time zones and the locale of a task's environment. The C library opens them by these paths."""
 
 
 def enter_user_namespace(flags: int) -> None:
@@ -48,7 +47,7 @@ def enter_user_namespace(flags: int) -> None:
 
 
 def library_trees(paths: Iterable[str]) -> list[str]:
-    """Return every path that imports may read: of the interpreter, of loaded modules, and ``paths``.
+    """Return every path that a task may read: of the interpreter, of loaded modules, and ``paths``.
 
     The result has real paths, none inside another. A package outside the interpreter's trees adds only its
     own directory, never the directory in which it was found.
@@ -58,6 +57,7 @@ def library_trees(paths: Iterable[str]) -> list[str]:
     found = {os.path.dirname(os.__file__), *paths}  # noqa: PTH120 - no pathlib in the zygote
     found.update(path for path in sys.path if _inside(path, prefixes))
     found.difference_update(prefixes)
+    found.update(DATA_OF_THE_C_LIBRARY)
     trees = _outermost(found)
     for name, module in list(sys.modules.items()):
         if "." in name or name == "__main__":
@@ -111,15 +111,16 @@ def enter(trees: list[str]) -> None:
     linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
     links = _links(trees)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
-    root = _empty_root()
+    root = memory_mounts.new(_ROOT_OPTIONS)
     # Tasks run as another user, which must be able to read the view even if the node has a strict umask.
     umask = os.umask(0o022)
     try:
-        linux_calls.syscall("move_mount", root, b"\0", _AT_FDCWD, b"/\0", _EMPTY_FROM)
+        memory_mounts.place(root, "/")
         os.fchdir(root)
         for path, is_directory, clone in clones:
             _place(path, clone, is_directory=is_directory)
-        for path, target in links.items():
+        _make_directories(private_folder.MOUNT_POINT)
+        for path, target in (links | private_folder.LINKS).items():
             _make_directories(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
             if not os.path.lexists("." + path):
                 os.symlink(target, "." + path)  # noqa: PTH211 - the same
@@ -136,32 +137,21 @@ def enter(trees: list[str]) -> None:
 
 def _clone(path: str) -> int:
     flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
-    clone = linux_calls.syscall("open_tree", _AT_FDCWD, os.fsencode(path) + b"\0", flags)
+    clone = linux_calls.syscall("open_tree", memory_mounts.AT_FDCWD, os.fsencode(path) + b"\0", flags)
     _seal(clone, _AT_RECURSIVE)
     return clone
 
 
 def _seal(mount: int, flags: int) -> None:
-    attributes = struct.pack("=4Q", _READ_ONLY_NO_SUID_NO_DEV, 0, 0, 0)
+    attributes = struct.pack("=4Q", _SEALED, 0, 0, 0)
     linux_calls.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, attributes, len(attributes))
-
-
-def _empty_root() -> int:
-    context = linux_calls.syscall("fsopen", b"tmpfs\0", 1)
-    try:
-        linux_calls.syscall("fsconfig", context, _SET_STRING, b"size\0", _ROOT_BYTES + b"\0", 0)
-        linux_calls.syscall("fsconfig", context, _SET_STRING, b"mode\0", b"0755\0", 0)
-        linux_calls.syscall("fsconfig", context, _CREATE, None, None, 0)
-        return linux_calls.syscall("fsmount", context, 1, 0)
-    finally:
-        os.close(context)
 
 
 def _place(path: str, clone: int, *, is_directory: bool) -> None:
     _make_directories(path if is_directory else os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
     if not is_directory:
         os.close(os.open("." + path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-    linux_calls.syscall("move_mount", clone, b"\0", _AT_FDCWD, os.fsencode("." + path) + b"\0", _EMPTY_FROM)
+    memory_mounts.place(clone, "." + path)
 
 
 def _make_directories(path: str) -> None:

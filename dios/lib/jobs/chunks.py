@@ -95,7 +95,7 @@ def decode_open(message: bytes) -> Opening:
 def _whole_numbers(message: bytes, count: int) -> tuple[int, ...]:
     try:
         numbers = msgspec.msgpack.decode(message, type=tuple[int, ...])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a mapper sent a message that is not a chunk: {error}") from error
     if len(numbers) != count:
         raise ProtocolError(f"a mapper sent {len(numbers)} numbers instead of {count}")

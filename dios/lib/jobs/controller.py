@@ -45,7 +45,7 @@ from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
 from dios.limits import JOB_END_TIMEOUT_MS, JOB_REPORT_PERIOD_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
 from dios.wire.messages import Limits
-from dios.wire.types import Brand, NameKind, ObjectType
+from dios.wire.types import Brand, NameKind, ObjectType, Semantics
 
 _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
@@ -110,11 +110,19 @@ class Controller:
         self._outputs_done = 0
         self._told = 0.0
         self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
-        kind = ObjectType.DURABLE_BLOB if options.durable else ObjectType.SHMEM_BLOB
-        inside = tuple(groups)
-        naming = NameKind.RANDOM if inside else NameKind.ANONYMOUS
+        self._groups: Final = tuple(groups)
+        # Every object of a job has the lifetime of this session until the job has succeeded, so that a
+        # controller that is killed leaves nothing. A durable object with a name would stay.
+        self._publishes: Final = options.durable and bool(self._groups)
+        kind = ObjectType.DURABLE_BLOB if options.durable and not self._publishes else ObjectType.SHMEM_BLOB
+        named = bool(self._groups) and not self._publishes
         self._outputs: Final = [
-            node.create(kind, groups=inside, naming=naming) for _ in range(options.reducers)
+            node.create(
+                kind,
+                groups=self._groups if named else (),
+                naming=NameKind.RANDOM if named else NameKind.ANONYMOUS,
+            )
+            for _ in range(options.reducers)
         ]
 
     def run(self) -> JobResult:
@@ -127,6 +135,8 @@ class Controller:
                 self._listen()
                 self._tell(at_once=False)
             self._settle()
+            if self._publishes:
+                self._publish()
             self._tell(at_once=True)
         except BaseException:
             self._end_everything()
@@ -138,6 +148,14 @@ class Controller:
             with suppress(DiosError):
                 self._program.close()
         return JobResult(tuple(self._outputs), tuple(self._reports), self._total, time.monotonic() - began)
+
+    def _publish(self) -> None:
+        """Replace the outputs by durable ones with names."""
+        for number, output in enumerate(self._outputs):
+            with output.read(Semantics.ANY) as request:
+                made = self._node.create(ObjectType.DURABLE_BLOB, groups=self._groups, data=request.view)
+            self._outputs[number] = made
+            output.delete()
 
     def _do(self, step: Step) -> None:
         if isinstance(step, GiveUp):
@@ -378,7 +396,7 @@ class Controller:
 def _end(running: RunningJobTask) -> None:
     """End a task; the reference stays, and its end is awaited like any other."""
     with suppress(DiosError):
-        running.task.destroy()
+        running.task.kill()
 
 
 def _failure_of(status: Status, finished: Finished | None) -> str:

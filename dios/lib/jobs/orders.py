@@ -92,7 +92,7 @@ def decode_order(data: bytes) -> Order:
     """Read an order; raises ProtocolError."""
     try:
         return _orders.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the controller's order is malformed: {error}") from error
 
 
@@ -100,5 +100,5 @@ def decode_report(data: bytes) -> Report:
     """Read a report of an untrusted task; raises ProtocolError."""
     try:
         return _reports.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a task's report is malformed: {error}") from error

@@ -1,6 +1,7 @@
 """``dios-node doctor``: tries what a node needs on this machine, and reports what to change.
 
 - ``diagnosis``: the sandbox, the machine, and the guarantees that follow; start here.
+- ``promises``: the rows of docs/threat-model.md.
 - ``store``: tests that a directory can hold a node's store.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 """

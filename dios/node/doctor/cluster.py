@@ -15,8 +15,9 @@ from typing import Final
 
 from dios.errors import DiosError
 from dios.node import daemon, seeds
-from dios.node.addresses import is_loopback, is_unspecified, join_address, split_address
+from dios.node.addresses import is_loopback, is_unspecified, split_address
 from dios.node.settings import Settings, load
+from dios.wire.addresses import join_address
 
 _DIAL_SECONDS: Final = 1.0
 _SEEDS_TRIED_MAX: Final = 8

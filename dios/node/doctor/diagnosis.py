@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.host.sandbox import syscall_numbers
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox import limits_of_task, syscall_numbers
+from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import store as doctor_store
+from dios.node.doctor.promises import PROMISES
 
 PYTHON_MIN: Final = (3, 11)
 _DESCRIPTORS_WANTED: Final = limits.TASK_OPEN_FILES_MAX
+_LANDLOCK_NET: Final = 4
+_LANDLOCK_SCOPE: Final = 6
 _READ_AND_ENTER: Final = stat.S_IROTH | stat.S_IXOTH
 
 
@@ -48,11 +51,18 @@ class DoctorFinding:
 
 @dataclass(frozen=True, slots=True)
 class DoctorGuarantee:
-    """A promise of a node on this machine; ``missing`` names the mechanisms that it lacks."""
+    """A promise of the threat model on this machine.
 
+    It does not hold if mechanisms are ``missing``. ``weaker`` are the parts of it that fall away here, and
+    ``left`` is what an attacker can do in any case.
+    """
+
+    area: str
     promise: str
     holds: bool
     missing: tuple[str, ...] = ()
+    weaker: tuple[str, ...] = ()
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +111,12 @@ _MECHANISM_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "pidfd": ("the node cannot end the wrong process by mistake", _NEWER_KERNEL + " (5.4 or newer)"),
     "cgroup_memory": ("the memory of all processes of a task is counted together", _CGROUPS),
     "cgroup_pids": ("the threads and processes of each task are counted", _CGROUPS),
+    "passrights": (
+        "nobody can send the node a descriptor, and delay it with one whose closing waits",
+        "optional: " + _NEWER_KERNEL + " (6.16 or newer)",
+    ),
 }
 """For each mechanism: its purpose, and what to change if it is missing."""
-
-_PROMISES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    (
-        "A pure task cannot open your files: it sees only Python's library, read-only",
-        ("user", "mount", "landlock", "seccomp"),
-    ),
-    ("A pure task has no access to any network", ("user", "net", "seccomp")),
-    ("A pure task cannot see, signal or trace other processes", ("user", "pid", "ipc", "seccomp")),
-    ("A pure task cannot start other programs or gain rights", ("user", "no_new_privs", "seccomp")),
-    ("A pure task can neither read nor change the machine's name", ("user", "uts")),
-    ("A task cannot write memory that it may only read", ("memfd_seals",)),
-    ("When a task is ended, all of its processes are gone", ("pid", "pidfd")),
-)
 
 
 def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) -> Diagnosis:
@@ -136,7 +137,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         user=f"uid {os.geteuid()}",
         data=data,
         findings=findings,
-        guarantees=(*_guarantees(found), _durable(store)),
+        guarantees=tuple(_guarantees(found, store)),
     )
 
 
@@ -195,15 +196,32 @@ def _memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = "a task that exceeds its memory limit is ended"
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     default = limits.TASK_MEMORY_BYTES_DEFAULT
-    by = "its control group" if found["cgroup_memory"].available else "a limit on each process"
+    counted = found["cgroup_memory"].available
+    by = "its control group" if counted else "a limit of its data, and by the node, which reads its memory"
     detail = f"{default / limits.GIB:.0f} GiB for a task that requests no limit, enforced by {by}"
     detail += f"; the machine has {total / limits.GIB:.1f} GiB"
+    if not counted and not _sees_processes():
+        advice = "mount /proc without hidepid, or give the node's group access by its option gid"
+        detail += "; /proc hides processes, so that the node cannot read the memory of tasks"
+        return DoctorFinding("memory limits", DoctorLevel.MISSING, detail, purpose, advice)
     if default > total:
         advice = (
             "one task may use all memory: start the node with --task-memory-bytes below the machine's memory"
         )
         return DoctorFinding("memory limits", DoctorLevel.WEAK, detail, purpose, advice)
+    if not counted:
+        detail += f"; {LOST_WITHOUT['cgroup_memory']}"
+        return DoctorFinding("memory limits", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
     return DoctorFinding("memory limits", DoctorLevel.OK, detail, purpose)
+
+
+def _sees_processes() -> bool:
+    """Return True if this user can read the state of other users' processes, as it must of pure tasks."""
+    try:
+        limits_of_task.used_bytes(1)
+    except PermissionError:
+        return False
+    return Path("/proc/1").exists()
 
 
 def _open_files() -> DoctorFinding:
@@ -236,21 +254,26 @@ def _of_cluster(data: Path) -> list[DoctorFinding]:
 
 
 # -- what follows -------------------------------------------------------------------------------------
-def _guarantees(found: Mapping[str, Mechanism]) -> list[DoctorGuarantee]:
-    told: list[DoctorGuarantee] = []
-    for promise, needs in _PROMISES:
-        lacking = tuple(name for name in needs if not found[name].available)
-        told.append(DoctorGuarantee(promise, not lacking, lacking))
-    for name, promise in (
-        ("cgroup_memory", "A memory limit counts all processes of a task together, also of limbo tasks"),
-        ("cgroup_pids", "A limit of threads and processes also applies to limbo tasks"),
-    ):
-        available = found[name].available
-        told.append(DoctorGuarantee(promise, available, () if available else (name,)))
-    return told
+def _guarantees(found: Mapping[str, Mechanism], store: DoctorFinding) -> list[DoctorGuarantee]:
+    available = {name: mechanism.available for name, mechanism in found.items()}
+    landlock = _landlock_version(found["landlock"])
+    available["landlock_net"] = landlock >= _LANDLOCK_NET
+    available["landlock_scope"] = landlock >= _LANDLOCK_SCOPE
+    available["store"] = store.level is DoctorLevel.OK
+    return [
+        DoctorGuarantee(
+            promise.area,
+            promise.claim,
+            holds=all(available[name] for name in promise.needs),
+            missing=tuple(name for name in promise.needs if not available[name]),
+            weaker=tuple(text for name, text in promise.without.items() if not available[name]),
+            left=promise.left,
+        )
+        for promise in PROMISES
+    ]
 
 
-def _durable(store: DoctorFinding) -> DoctorGuarantee:
-    holds = store.level is DoctorLevel.OK
-    promise = "Data acknowledged as durable survive a crash, if the disk keeps what it has synced"
-    return DoctorGuarantee(promise, holds, () if holds else ("store",))
+def _landlock_version(landlock: Mechanism) -> int:
+    """Return the version of Landlock's interface from the detail of its probe, 0 without it."""
+    number = landlock.detail.rpartition(" ")[2]
+    return int(number) if landlock.available and number.isascii() and number.isdigit() else 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
+from dios.host.audit.log import segments
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
@@ -48,6 +49,9 @@ def _look(data: Path) -> StoreTest:
     free = space.f_bavail * space.f_frsize
     where = str(data) if folder == data else f"{data} (to be created in {folder})"
     detail = f"{where}: written and synced, {kind or 'unknown file system'}, {free / limits.GIB:.1f} GiB free"
+    audit = sum(segment.stat().st_size for segment in segments(data / "audit"))
+    if audit:
+        detail += f", audit log {audit / limits.MIB:.1f} MiB"
     if kind in _IN_MEMORY:
         return StoreTest(
             detail, advice=f"{kind} is in memory: stored data are lost when the machine is switched off"

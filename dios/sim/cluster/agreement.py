@@ -10,6 +10,7 @@ from random import Random
 from typing import Final, Protocol
 
 from dios.core.model.records import PhysicalObject
+from dios.core.remote.continuations import StartProgress
 from dios.core.remote.peers import Cluster
 from dios.ids import NodeId, Principal, TaskId
 from dios.sim.cluster.fault_injector import FaultInjector
@@ -106,11 +107,28 @@ def check_timeouts(world: SimulatedCluster, client: SimulatedClient) -> None:
         )
 
 
+def _label_elsewhere(world: SimulatedCluster, task: TaskId) -> str | None:
+    """Return the label of a task by the node that runs or starts it, because no other node is believed."""
+    for host in world.hosts():
+        state = host.core.state
+        for found in state.everybody():
+            if found.home_id == task and found.label:
+                return found.label
+        for parent in state.tasks.values():
+            for row in parent.pending.values():
+                if isinstance(row.progress, StartProgress) and row.progress.child.task == task:
+                    return row.progress.child.label
+    return None
+
+
 def check_rights(world: SimulatedCluster, host: ClusterHost, *, quiet: bool) -> None:
     """Check that no task has a reference or a permission without authority."""
     known = set(world.promises.keys.values())
     for task in host.core.state.everybody():
-        who: tuple[int | str, ...] = (task.id, task.label)
+        label = task.label or _label_elsewhere(world, task.home_id)
+        if label is None:
+            continue  # the node that was about to start it has failed: no client knows what it was given
+        who: tuple[int | str, ...] = (task.home_id, label)
         for reference in task.table:
             target = reference.object
             if target.type not in BLOBS or target.zombie:
@@ -122,8 +140,9 @@ def check_rights(world: SimulatedCluster, host: ClusterHost, *, quiet: bool) -> 
             excess = int(reference.permissions) & ~mask
             _require(
                 not excess and bool(mask),
-                f"task {task.id} ({task.label!r}, home {task.home}) on node {_cluster(host).here.node} holds"
-                f" {Permission(excess)!r} on {target.fingerprint} of node {target.home} without authority",
+                f"task {task.home_id} ({task.label!r}, home {task.home}) on node {_cluster(host).here.node}"
+                f" holds {Permission(excess)!r} on {target.fingerprint} of node {target.home}"
+                " without authority",
             )
 
 
@@ -185,7 +204,7 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
         for reference in target.references.values()
     }
     theirs = {
-        (reference.id, deputy.id, reference.object.id): reference.object.zombie
+        (reference.id, deputy.home_id, reference.object.id): reference.object.zombie
         for deputy in back.remote_tasks.values()
         for reference in deputy.table
     }
@@ -195,10 +214,10 @@ def _check_holdings(host: ClusterHost, other: ClusterHost) -> None:
     extra = [entry for entry in theirs if entry not in mine]
     _require(not extra, f"remote tasks {where} have references that no task has: {extra[:3]}")
     for deputy in back.remote_tasks.values():
-        task = host.core.state.tasks.get(deputy.id)
+        task = host.core.state.tasks.get(deputy.home_id)
         _require(
             task is not None and task.alive,
-            f"a remote task {where} belongs to a task that has ended, {deputy.id} ({deputy.label!r})",
+            f"a remote task {where} belongs to a task that has ended, {deputy.home_id} ({deputy.label!r})",
         )
     for target in peer.proxies.values():
         original = other.core.state.objects.get(target.id)
@@ -308,7 +327,8 @@ def check_nothing_left(world: SimulatedCluster) -> None:
             _require(not len(task.table), "references are left")
         for peer in _cluster(host).peers.values():
             deputies = [
-                (one.id, one.label, len(one.table), len(one.children)) for one in peer.remote_tasks.values()
+                (one.home_id, one.label, len(one.table), len(one.children))
+                for one in peer.remote_tasks.values()
             ]
             _require(not deputies, f"remote tasks are left: {deputies[:3]}")
             targets = [(one.type, one.pinned, len(one.references)) for one in peer.proxies.values()]

@@ -32,6 +32,8 @@ from dios.wire.types import (
 )
 
 LIFETIME_NS_MAX: Final = 3_000 * MS
+_AGAIN_SHARE: Final = 80
+"""The share, out of 256, of commits that also acquire the next request."""
 
 
 class ClientBuffer(Struct):
@@ -125,14 +127,26 @@ class CooperatingClient(SimulatedClient):
         inside = self._rng.random() < 0.5
         if not inside:
             self._environment.fill(self, BufferId(request.buffer), value)
-        call = messages.CommitWrite(
-            request.ref.ref, request.buffer, flags=int(Flag.REPLACE), data=value if inside else None
+        data = value if inside else None
+        # A bit of the value decides, so that the choice draws nothing from the source of random choices.
+        level = Semantics.MRSW if value[0] & 1 else Semantics.ANY
+        call: messages.PlainCall = (
+            messages.CommitAcquireWrite(
+                request.ref.ref, request.buffer, semantics=level, flags=int(Flag.REPLACE), data=data
+            )
+            if value[1] < _AGAIN_SHARE and not request.lock
+            else messages.CommitWrite(request.ref.ref, request.buffer, flags=int(Flag.REPLACE), data=data)
         )
         writing = self._writing(request.ref, value)
         sent = self._environment.now
         self.buffers.remove(request)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
+            if isinstance(result, messages.Buffer):
+                now = self._environment.now
+                self.buffers.append(ClientBuffer(request.ref, result.buffer, True, result.v_w, now))
+                writing(messages.Committed(result.v_r, result.v_w), data)
+                return
             writing(result, data)
             if isinstance(result, messages.Committed) and request.lock:
                 self._promises.record_hold(request.ref.object, LockHold(request.since, sent, result.v_w))
@@ -229,7 +243,7 @@ class CooperatingClient(SimulatedClient):
                 grant = self._promises.grant(
                     self._own_keys(), reference.ref, label, key, mask & reference.permissions
                 )
-                grant.granted_at = None
+                grants.append(grant)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data

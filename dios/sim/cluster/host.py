@@ -43,6 +43,10 @@ class HostOutputs(Protocol):
         """Close the connection to a node."""
         ...
 
+    def end_connection(self, to: NodeId) -> None:
+        """End the connection to a node, which is then made again."""
+        ...
+
     def spawn(self, effect: effects.Spawn) -> None:
         """Start a process."""
         ...
@@ -126,6 +130,8 @@ class ClusterHost(SimHost):
                 self._outputs.contact(effect.node)
             case effects.HangUp():
                 self._outputs.hang_up(effect.node)
+            case effects.EndConnection():
+                self._outputs.end_connection(effect.node)
             case effects.Spawn():
                 self._outputs.spawn(effect)
             case effects.Kill() | effects.Suspend() | effects.Continue() | effects.CloseConnection():

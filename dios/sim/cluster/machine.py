@@ -214,6 +214,11 @@ class SimMachine:
         if self.host is not None:
             self.network.hang_up(self.node, to)
 
+    def end_connection(self, to: NodeId) -> None:
+        """End the connection to another node, which is then made again."""
+        if self.host is not None:
+            self.network.break_connection(self.node, to)
+
     def spawn(self, effect: effects.Spawn) -> None:
         """Start a process."""
         if self.host is not None:

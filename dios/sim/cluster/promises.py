@@ -105,7 +105,8 @@ class PromiseLedger:
         self._stored: Final[set[tuple[int, bytes]]] = set()
         self._created: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()
-        self.maybe_deleted: Final[set[int]] = set()  # deleted or written before their creation was answered
+        self.maybe_deleted: Final[set[int]] = set()  # deleted before their creation was answered
+        self._early_writes: Final[dict[int, list[Write]]] = {}  # begun before the creation was answered
         self._holds: Final[dict[int, list[LockHold]]] = {}
 
     # -- values -------------------------------------------------------------------------------------
@@ -114,23 +115,23 @@ class PromiseLedger:
         self.keys[target] = key
         if target not in self.registers:
             writes = [] if value is None else [value]
+            writes.extend(self._early_writes.pop(target, ()))
             self.registers[target] = ValueHistory(key, home, durable, writes)
             self.registers[target].may_be_deleted = target in self.maybe_deleted
 
-    def begin(self, target: int, value: bytes, now: int) -> Write | None:
-        """Record the start of a write; return None if the object is unknown."""
-        found = self.registers.get(target)
-        if found is None:
-            self.maybe_deleted.add(target)
-            return None
+    def begin(self, target: int, value: bytes, now: int) -> Write:
+        """Record the start of a write, also to an object whose creator has no answer yet."""
         write = Write(value, now)
-        found.writes.append(write)
+        self._writes_to(target).append(write)
         return write
 
-    def withdraw(self, target: int, write: Write | None) -> None:
+    def withdraw(self, target: int, write: Write) -> None:
         """Remove a write that certainly did not take place."""
-        if write is not None:
-            self.registers[target].writes.remove(write)
+        self._writes_to(target).remove(write)
+
+    def _writes_to(self, target: int) -> list[Write]:
+        found = self.registers.get(target)
+        return self._early_writes.setdefault(target, []) if found is None else found.writes
 
     def read(self, target: int, value: bytes, since: int) -> None:
         """Check a value that a client has read."""

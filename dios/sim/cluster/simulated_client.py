@@ -29,8 +29,8 @@ from dios.wire.types import (
 
 AnswerHandler: TypeAlias = Callable[[messages.AnyResult, list[bytes | None]], None]
 
-UNCERTAIN: Final = frozenset({Code.EHOSTUNREACH, Code.EBADF, Code.EIO})
-"""Failures after which a change may have been made all the same, because its answer was lost."""
+UNCERTAIN: Final = frozenset({Code.EHOSTUNREACH, Code.EIO})
+"""The only failures after which a change may have been made all the same."""
 BLOBS: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB})
 
 
@@ -326,7 +326,7 @@ class SimulatedClient:
             if isinstance(result, messages.Failure):
                 if result.code not in UNCERTAIN:
                     self._promises.withdraw(reference.object, write)
-            elif isinstance(result, messages.Committed) and write is not None:
+            elif isinstance(result, messages.Committed):
                 write.end = self._environment.now
             self._drop_invalid(reference, result)
 

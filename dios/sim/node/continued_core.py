@@ -13,13 +13,14 @@ from blake3 import blake3
 from msgspec import msgpack
 
 from dios.core import snapshot
-from dios.core.effects import Outcome
+from dios.core.effects import LogDefect, Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
 from dios.core.model.state import State
 from dios.core.remote.peers import Here
 from dios.errors import InvariantError
 from dios.ids import Principal
+from dios.sim.step_work import bounded
 
 ONE_STEP_IN: Final = 100
 
@@ -44,12 +45,12 @@ class ContinuedCore:
         """Take one event; at a random step with the core and its copy."""
         self._drawn.clear()
         if self._dice.randrange(ONE_STEP_IN):
-            return self._core.step(event)
+            return _without_defects(bounded(self._core, event))
         before = snapshot.encode(self._core.state)
         copy = Core.continued(snapshot.decode(before, self._replay))
         if snapshot.encode(copy.state) != before:
             raise InvariantError("a state that was encoded and decoded is another one")
-        outcome = self._core.step(event)
+        outcome = _without_defects(bounded(self._core, event))
         again = copy.step(event)
         if self._drawn or msgpack.encode(again) != msgpack.encode(outcome):
             raise InvariantError(f"a core that continues from its snapshot does something else: {event}")
@@ -72,3 +73,11 @@ class ContinuedCore:
             raise InvariantError("a core that continues from its snapshot draws more entropy")
         del self._drawn[:size]
         return drawn
+
+
+def _without_defects(outcome: Outcome) -> Outcome:
+    """Return the outcome; raise InvariantError if the core contained an exception of its own."""
+    for effect in outcome.after:
+        if isinstance(effect, LogDefect):
+            raise InvariantError(f"a step met a defect: {effect.trace}")
+    return outcome

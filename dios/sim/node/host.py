@@ -67,6 +67,7 @@ class SimHost:
         self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
         self.spawned: list[TaskId] = []
         self.killed: list[TaskId] = []
+        self.closed: list[TaskId] = []
         self.now = now
         self.deadline: int | None = None
         self._next_payload = 1
@@ -201,11 +202,27 @@ class SimHost:
         for place, effect in enumerate(after):
             try:
                 self._one(effect)
-            except DiosError as error:
+            except AssertionError:
+                raise  # a client of the simulation has found a broken promise
+            except Exception as error:  # noqa: BLE001 - what is not expected is contained, as by a node
+                if not isinstance(error, DiosError):
+                    self._contain(effect, after, error)
+                    continue
                 failure = messages.Failure(int(error.code), error.message, error.fingerprint)
                 if not self._refused(effect, failure):
                     self._run_failed(after[place + 1 :], failure, content_lost=False)
                     return
+
+    def _contain(self, effect: effects.Effect, after: list[effects.Effect], error: Exception) -> None:
+        """Report a defect in carrying out an effect; raise that of an effect on which promises depend."""
+        if isinstance(effect, effect_kinds.ESSENTIAL) or (
+            isinstance(effect, effects.ApplyWrite) and effect.durable
+        ):
+            raise error
+        task, node, target = effect_kinds.parties_of(effect, after)
+        changes = isinstance(effect, effects.ApplyWrite | effects.DuplicateContent)
+        what = type(error).__name__
+        self._posted.append(events.DefectFound(self.now, task, node, target, what, ends_object=changes))
 
     def _refused(self, effect: effects.Effect, failure: messages.Failure) -> bool:
         """Report a failure to the task; return False if the rest of the step must fail too."""
@@ -272,6 +289,8 @@ class SimHost:
                 self.spawned.append(effect.task)
             case effects.Kill():
                 self.killed.append(effect.task)
+            case effects.CloseConnection():
+                self.closed.append(effect.task)
             case _:
                 pass  # pages, audit and process control have no effect that is checked here
 

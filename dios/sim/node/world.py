@@ -90,6 +90,11 @@ class NodeWorld:
         self._store: ModelStore
         self._host = self._start(now=1)
 
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return self._steps
+
     def run(self, steps: int) -> NodeReport:
         """Run ``steps`` random steps, check that the node still works, crash it and check it again."""
         for _ in range(steps):
@@ -98,6 +103,7 @@ class NodeWorld:
                 self._moment()
             except PowerCutError:
                 self._crash()
+            self._drop_closed()
         self._probe()
         self._crash()
         return NodeReport(
@@ -111,6 +117,11 @@ class NodeWorld:
             self._checker.damaged,
             self._trace.hexdigest(),
         )
+
+    def _drop_closed(self) -> None:
+        """Drop the clients whose connections the node has closed."""
+        while self._host.closed:
+            self._clients.pop(self._host.closed.pop(), None)
 
     def _moment(self) -> None:
         dice = self._rng.random()

@@ -32,6 +32,7 @@ from dios.sprayer.compile.tuple_methods import Function, with_methods
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packets.packet import Packets
+from dios.trusted_files import weakness
 
 _NOT_COMPILED: Final = frozenset({"prepare", "manage", "counters", "totals"})
 """Methods that no handler calls: they stay Python, and the code that they use does not matter here."""
@@ -215,7 +216,9 @@ def _store_source(name: str, text: str) -> Path | None:
     home = os.environ.get("XDG_CACHE_HOME")
     try:
         folder = (Path(home) if home else Path.home() / ".cache") / "dios" / "functions"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if weakness(folder):
+            return None
         path = folder / f"{name}.py"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)

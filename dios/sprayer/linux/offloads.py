@@ -26,10 +26,11 @@ from typing import Final
 
 from dios.errors import Busy, InvalidError, NotPermittedError
 from dios.limits import SPRAYER_QUEUES_MAX
+from dios.trusted_files import require_trusted
 
 _log: Final = logging.getLogger(__name__)
 
-RECORDS: Final = Path("/run/dios/offloads")
+RECORDS: Final = Path("/run/dios-offloads")
 """Removed at the next start of the machine, like the changes themselves."""
 
 _SIOCETHTOOL: Final = 0x8946
@@ -89,6 +90,7 @@ def _locked(name: str, records: Path) -> Iterator[tuple[int, int]]:
         index = socket.if_nametoindex(name)
         path = records / f"{network}-{index}-{name}.json"
         records.mkdir(mode=0o755, parents=True, exist_ok=True)
+        require_trusted(records, "the folder of changed offloads")
         while (file := _lock(path)) is None:
             continue  # its last owner removed it in between
     except BlockingIOError:

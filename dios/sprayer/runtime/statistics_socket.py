@@ -20,10 +20,12 @@ from typing import ClassVar, Final
 
 from dios.errors import Busy, Code, DiosError, InvalidError, NotPermittedError
 from dios.limits import SPRAYER_ANSWER_BYTES_MAX
+from dios.trusted_files import require_trusted
 
 _log: Final = logging.getLogger(__name__)
 
-FOLDER: Final = Path("/run/dios/functions")
+FOLDER: Final = Path("/run/dios-functions")
+"""Not below ``/run/dios``, which belongs to the user of a node that runs as a service."""
 TIMEOUT_S: Final = 5.0
 JsonObject = dict[str, object]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -67,6 +69,7 @@ def serve_statistics(
 def _bind(listener: socket.socket, path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        require_trusted(path.parent, "the folder of network functions")
         if path.exists() and not _answers(path):
             path.unlink(missing_ok=True)
         listener.bind(str(path))
@@ -125,6 +128,7 @@ def read_statistics(name: str, folder: Path = FOLDER) -> JsonObject:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(TIMEOUT_S)
         try:
+            require_trusted(folder, "the folder of network functions")
             connection.connect(str(folder / f"{name}.sock"))
             while part := connection.recv(65_536):
                 data += part

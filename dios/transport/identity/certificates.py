@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -36,15 +35,6 @@ _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _LABEL: Final = re.compile(r"dios:(authority|node|join):([0-9a-f]{16})")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CARDS_KEPT: Final = 4 * limits.NODES_MAX
-_UNREADABLE: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.ExtensionNotFound,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
 
 
 class CertificateRole(enum.StrEnum):
@@ -133,7 +123,7 @@ def card_of(certificate: bytes) -> CertificateDetails:
         labels = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (label,) = labels.get_values_for_type(x509.UniformResourceIdentifier)
         key = read.public_key()
-    except _UNREADABLE as error:
+    except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"the certificate is not of a cluster: {error}") from None
     found = _LABEL.fullmatch(label)
     if found is None or len(names) != 1 or not isinstance(key, Ed25519PublicKey):
@@ -172,6 +162,10 @@ def cards_of(chain: Sequence[bytes]) -> tuple[CertificateDetails, ...]:
     return cards
 
 
+_SIGNATURE_HEAD: Final = b"\x03\x41\x00"
+"""The beginning of a signature by Ed25519 in DER: a bit string of 64 bytes without unused bits."""
+
+
 def check_signatures(chain: Sequence[bytes]) -> None:
     """Check that each certificate of the chain is signed by the next, and the last by itself.
 
@@ -181,8 +175,15 @@ def check_signatures(chain: Sequence[bytes]) -> None:
         read = [x509.load_der_x509_certificate(each) for each in chain]
         for each, signer in zip(read, [*read[1:], read[-1]], strict=True):
             each.verify_directly_issued_by(signer)
-    except (InvalidSignature, *_UNREADABLE) as error:
+    except Exception as error:  # noqa: BLE001 - the same
         raise ProtocolError(f"the chain of certificates is not valid: {error}") from None
+    # Otherwise the number of unused bits of a signature could be changed, where they are zero.
+    if not all(
+        data.endswith(_SIGNATURE_HEAD + each.signature) for data, each in zip(chain, read, strict=True)
+    ):
+        raise ProtocolError(
+            "the chain of certificates is not valid: a signature is not encoded as DER demands"
+        )
 
 
 def make_authority(number: int, name: str, key: Ed25519PrivateKey) -> bytes:

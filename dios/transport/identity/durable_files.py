@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dios.errors import ExistsError
+from dios.trusted_files import require_trusted
 
 _UNFINISHED = ".unfinished-"
 
@@ -39,6 +40,7 @@ def install(folder: Path, files: Mapping[str, bytes]) -> None:
     The remains of an interrupted call are removed.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_trusted(folder.parent, "the folder for secrets")
     with locked(folder.parent):
         for left in folder.parent.glob(f"{folder.name}{_UNFINISHED}*"):
             shutil.rmtree(left)

@@ -18,6 +18,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dios import limits
 from dios.errors import DamagedError, ExistsError, NotPermittedError, ProtocolError
 from dios.ids import NodeId
 from dios.transport.identity import durable_files
@@ -37,7 +38,8 @@ from dios.transport.identity.certificates import (
     pem_of_key,
     public_key_of,
 )
-from dios.transport.identity.trust import NO_REVOCATIONS, Known, Trust, roster_of
+from dios.transport.identity.trust import Known, Trust, roster_of, statements_of
+from dios.trusted_files import require_trusted
 
 FOLDER: Final = "identity"
 SECRET_BYTES: Final = 32
@@ -62,6 +64,11 @@ class Identity:
     def revoked(self) -> frozenset[NodeId]:
         """Return the revoked nodes."""
         return self.trust.revoked
+
+    @property
+    def cards(self) -> tuple[CertificateDetails, ...]:
+        """Return the contents of the certificates in ``chain``."""
+        return cards_of(self.chain)
 
     @property
     def card(self) -> CertificateDetails:
@@ -145,7 +152,7 @@ def install(
     key: Ed25519PrivateKey,
     chain: tuple[bytes, ...],
     secret: bytes,
-    revocations: bytes = NO_REVOCATIONS,
+    statements: tuple[bytes, ...] = (),
     known: tuple[Known, ...] = (),
 ) -> Identity:
     """Write a node's identity into its data directory, completely or not at all, and load it.
@@ -153,14 +160,14 @@ def install(
     Raises ExistsError if there is one.
     """
     refuse_second(directory)
-    me = known_of(card_of(chain[0]))
+    me = known_of(cards_of(chain))
     files = {
         "authority.pem": pem_of(chain[-1:]),
         "node.pem": pem_of(chain[:-1]),
         "node.key": pem_of_key(key),
         "cluster.secret": secret,
         "epoch": b"0\n",
-        "revoked": revocations,
+        "revoked": statements_of(statements),
         "known": roster_of({each.node: each for each in (*known, me)}.values()),
     }
     durable_files.install(directory / FOLDER, files)
@@ -186,6 +193,7 @@ def load(directory: Path) -> Identity | None:
     folder = directory / FOLDER
     if not folder.exists():
         return None
+    require_trusted(folder, "the node's identity")
     try:
         for private in ("node.key", "cluster.secret"):
             _refuse_open(folder / private)
@@ -212,7 +220,7 @@ def load(directory: Path) -> Identity | None:
         cluster=hashlib.sha256(chain[-1]).digest(),
         secret=secret,
         chain=chain,
-        trust=Trust(folder),
+        trust=Trust(folder, chain),
         folder=folder,
     )
 
@@ -247,6 +255,12 @@ def next_epoch(directory: Path) -> int:
             f"cannot read the number of starts from {path}: {error}. Write a number into it that is "
             "higher than any before."
         ) from None
+    if not 1 <= epoch <= limits.EPOCH_MAX:
+        raise DamagedError(
+            f"cannot start: {path} counts {epoch - 1} starts, which is not from 0 to {limits.EPOCH_MAX - 1}. "
+            "Write a number into it that is higher than any before, or join the cluster again with a new "
+            "data directory."
+        )
     durable_files.write(path, b"%d\n" % epoch)
     return epoch
 
@@ -265,8 +279,9 @@ def sign_node(
     identity.trust.check_room()
     made = make_node(_random_id(), name, key, identity.chain[0], identity.key())
     before()
-    identity.trust.note(known_of(card_of(made)))
-    return (made, *identity.chain)
+    chain = (made, *identity.chain)
+    identity.trust.note(known_of(cards_of(chain)))
+    return chain
 
 
 def name_taken(name: str) -> ExistsError:
@@ -286,7 +301,7 @@ def admit_here(identity: Identity, directory: Path, *, name: str) -> Identity:
     key = Ed25519PrivateKey.generate()
     chain = sign_node(identity, name, key.public_key())
     return install(
-        directory, key, chain, identity.secret, identity.trust.encode(), tuple(identity.trust.known)
+        directory, key, chain, identity.secret, identity.trust.statements, tuple(identity.trust.known)
     )
 
 
@@ -297,7 +312,7 @@ def renew(identity: Identity, certificate: bytes) -> tuple[bytes, ...]:
     node is not known here, LimitError if this node can sign no more.
     """
     card = card_of(certificate)
-    if known_of(card) not in identity.trust.known:
+    if (card.number, card.key) not in {(known.node, known.key) for known in identity.trust.known}:
         raise NotPermittedError(f"{card.name} is not known here, or was revoked")
     key = public_key_of(certificate)
     return (make_node(card.number, card.name, key, identity.chain[0], identity.key()), *identity.chain)
@@ -314,9 +329,10 @@ def adopt(identity: Identity, chain: tuple[bytes, ...]) -> Identity:
     return made
 
 
-def known_of(card: CertificateDetails) -> Known:
-    """Return the entry of a node in the lists."""
-    return Known(card.number, card.name, card.key)
+def known_of(chain: Sequence[CertificateDetails]) -> Known:
+    """Return the entry of the node with these certificates in the list of known nodes."""
+    card = chain[0]
+    return Known(card.number, card.name, card.key, tuple(each.number for each in chain[1:-1]))
 
 
 def _random_id() -> int:

@@ -14,7 +14,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 import trio
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta, Struct
@@ -29,7 +28,7 @@ from dios.errors import (
     UnreachableError,
     error_for,
 )
-from dios.transport.identity import tokens
+from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
     CertificateRole,
     cards_of,
@@ -49,15 +48,15 @@ from dios.transport.identity.identity import (
     sign_node,
 )
 from dios.transport.identity.tokens import Token
-from dios.transport.identity.trust import Known, decode_revocations
+from dios.transport.identity.trust import Known
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
 from dios.transport.tcp.tls import connect, for_another
 
-_VERSION: Final = 1
-_CERTIFICATE_BYTES_MAX: Final = 4 * 1024
+_VERSION: Final = 2
 
-_Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=_CERTIFICATE_BYTES_MAX)]
-_Version: TypeAlias = Annotated[int, Meta(ge=1)]
+_Certificate: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=limits.CERTIFICATE_BYTES_MAX)]
+_Statement: TypeAlias = Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)]
+_Version: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class JoinRequest(Struct, frozen=True, array_like=True, tag="join"):
@@ -74,14 +73,14 @@ class Admitted(Struct, frozen=True, array_like=True, tag="admitted"):
 
     chain: Annotated[tuple[_Certificate, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)]
     secret: Annotated[bytes, Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
-    revocations: Annotated[bytes, Meta(max_length=limits.TRUST_BYTES_MAX)]
+    statements: Annotated[tuple[_Statement, ...], Meta(max_length=limits.NODES_MAX)]
     known: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_MAX)]
 
 
 class Refused(Struct, frozen=True, array_like=True, tag="refused"):
     """The reason of a refusal."""
 
-    code: int
+    code: Annotated[int, Meta(ge=0, le=2**15 - 1)]
     message: Annotated[str, Meta(max_length=limits.REFUSAL_BYTES_MAX)]
 
 
@@ -106,7 +105,7 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
     with trio.move_on_after(limits.JOIN_MS_MAX / 1000):
         admitted = await _ask(address, held, name, key)
         _check(admitted, held, name, key)
-        return install(directory, key, admitted.chain, admitted.secret, admitted.revocations, admitted.known)
+        return install(directory, key, admitted.chain, admitted.secret, admitted.statements, admitted.known)
     raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms. Try again.")
 
 
@@ -157,7 +156,8 @@ def _check(admitted: Admitted, token: Token, name: str, key: Ed25519PrivateKey) 
     """Raise ProtocolError unless the answer is a node's identity in the token's cluster."""
     card = cards_of(admitted.chain)[0]
     check_signatures(admitted.chain)
-    decode_revocations(admitted.revocations)
+    for each in admitted.statements:
+        statements.read(each, token.authority)
     mine = (
         card.role is CertificateRole.NODE and card.name == name and card.key == key_digest(key.public_key())
     )
@@ -209,21 +209,32 @@ async def _admitted(
             f"this node speaks version {_VERSION} of the join protocol, the peer {asked.version}. Use the "
             "same release on both machines."
         )
-    key = _requested_key(asked.request)
+    key = requested_key(asked.request)
     if taken(asked.name):
         raise name_taken(asked.name)
     # The use is counted before the answer; a request that fails before that costs none.
     chain = sign_node(identity, asked.name, key, before=lambda: tokens.use(identity.folder, number))
     known = tuple(identity.trust.known)
-    return Admitted(chain, identity.secret, identity.trust.encode(), known), known[-1]
+    return Admitted(chain, identity.secret, _most_important(identity.trust.statements), known), known[-1]
 
 
-def _requested_key(request: bytes) -> Ed25519PublicKey:
+def _most_important(listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return as many statements as fit into the answer, this node's first; others come with connections."""
+    room, chosen = limits.TRUST_BYTES_MAX, []
+    for each in listed:
+        if len(each) <= room:
+            room -= len(each)
+            chosen.append(each)
+    return tuple(chosen)
+
+
+def requested_key(request: bytes) -> Ed25519PublicKey:
+    """Return the key of a request for a certificate (DER). Raise ProtocolError if it is malformed."""
     try:
         read = x509.load_der_x509_csr(request)
         key = read.public_key()
         valid = read.is_signature_valid
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+    except Exception as error:  # noqa: BLE001 - the parser's exceptions have no common base
         raise ProtocolError(f"malformed certificate request: {error}") from None
     if not valid or not isinstance(key, Ed25519PublicKey):
         raise ProtocolError("the certificate request is not signed with an Ed25519 key")

@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,6 +29,8 @@ _PREFIX: Final = "dios-join-1."
 _CHECK_BYTES: Final = 8
 _TAG: Final = b"dios join token 1\0"
 _BOOK: Final = "tokens"
+
+_Certificate: TypeAlias = Annotated[bytes, Meta(max_length=limits.TOKEN_TEXT_CHARS_MAX)]
 
 
 class Token(NamedTuple):
@@ -54,20 +56,20 @@ class Token(NamedTuple):
 
 
 class _TokenContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    authority: bytes
-    certificate: bytes
+    authority: _Certificate
+    certificate: _Certificate
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class _Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    number: int
-    expires_s: int
-    uses_left: int
+    number: Annotated[int, Meta(ge=0)]  # 64 bits, all that MessagePack has
+    expires_s: Annotated[int, Meta(ge=0, le=2**53)]
+    uses_left: Annotated[int, Meta(ge=0, le=limits.TOKEN_USES_MAX)]
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _content: Final = msgspec.msgpack.Decoder(_TokenContent)
-_book: Final = msgspec.msgpack.Decoder(tuple[_Row, ...])
+_book: Final = msgspec.msgpack.Decoder(Annotated[tuple[_Row, ...], Meta(max_length=limits.TOKENS_MAX)])
 
 
 def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: float | None = None) -> str:

@@ -1,18 +1,19 @@
-"""The nodes that a node trusts: known nodes, revoked nodes, and nodes that stay after their admitter's end.
+"""The nodes that a node trusts: the nodes it knows, and the members' statements about removed nodes.
 
-A chain of certificates is valid as long as no node in it is revoked: everything that a revoked node signed,
-before or later, becomes invalid. So that the nodes which it had admitted stay, the revocation lists the nodes
-known at that time with their keys; for them the chain above is ignored. Both lists only grow and are merged
-by union, so that repetitions and the order of messages do not matter. TLS checks the signatures, and
-``dios.host.peers`` sends the lists.
+A chain of certificates is valid as long as no node in it was removed: everything that a removed node signed,
+before or later, is void, its own statement included. So that the nodes which it had admitted stay, the
+statement that removes it keeps those that its signer knew. Whatever else of the removed node shall stay
+true, the member that removes it says again in its own name. Nothing depends on a clock. TLS checks the
+signatures of chains, ``dios.transport.identity.statements`` those of statements, which ``dios.host.peers``
+sends.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,74 +21,130 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import DamagedError, LimitError, ProtocolError
 from dios.ids import NodeId
-from dios.transport.identity import durable_files
-from dios.transport.identity.certificates import CertificateDetails, CertificateRole
+from dios.transport.identity import durable_files, statements
+from dios.transport.identity.certificates import CertificateDetails, CertificateRole, card_of, key_of_pem
+from dios.transport.identity.statements import Digest, Id, Statement
 
-_Id: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-_Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-_VERSION: Final = 1
+_VERSION: Final = 2
+_RETURNS_MAX: Final = 8
+"""The number of times that a void statement may count again until this node accepts one that is new to it.
+
+Without a bound, three members that remove each other in a circle would change every node's mind for ever.
+"""
 
 
 class Known(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A node and its key (SHA-256 of the public key)."""
+    """A node, its key (SHA-256 of the public key), and the nodes in its chain, its admitter first."""
 
-    node: _Id
+    node: Id
     name: Annotated[str, Meta(min_length=1, max_length=limits.NODE_NAME_BYTES_MAX)]
-    key: _Digest
+    key: Digest
+    admitters: Annotated[tuple[Id, ...], Meta(max_length=limits.CHAIN_CERTIFICATES_MAX)] = ()
 
 
-class _Revocations(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Statements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: Annotated[int, Meta(ge=_VERSION, le=_VERSION)]
-    revoked: Annotated[tuple[_Id, ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)]
-    kept: Annotated[tuple[tuple[_Id, _Digest], ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)]
+    statements: Annotated[
+        tuple[Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)], ...],
+        Meta(max_length=limits.NODES_MAX),
+    ]
+
+
+class _FirstVersion(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The unsigned lists of earlier releases."""
+
+    version: Annotated[int, Meta(ge=1, le=1)]
+    revoked: Annotated[tuple[Id, ...], Meta(max_length=limits.NODES_REMOVED_BY_MEMBER_MAX)]
+    kept: Annotated[tuple[tuple[Id, Digest], ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)]
 
 
 class _Roster(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    version: Annotated[int, Meta(ge=_VERSION, le=_VERSION)]
+    """The known nodes in the order of their entry, and the nodes that were known and are removed."""
+
+    version: Annotated[int, Meta(ge=1, le=_VERSION)]
     nodes: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_MAX)]
+    former: Annotated[tuple[Known, ...], Meta(max_length=limits.NODES_FORGOTTEN_MAX)] = ()
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_revocations: Final = msgspec.msgpack.Decoder(_Revocations)
+_statements: Final = msgspec.msgpack.Decoder(_Statements)
+_first: Final = msgspec.msgpack.Decoder(_FirstVersion)
 _roster: Final = msgspec.msgpack.Decoder(_Roster)
-
-NO_REVOCATIONS: Final = _encode(_Revocations(_VERSION, (), ()))
-"""The encoded list of a new cluster."""
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, FileNotFoundError, ProtocolError)
 
 
-def roster_of(nodes: Iterable[Known]) -> bytes:
+class _Step(NamedTuple):
+    """A node of a chain; ``key`` is None if it is not known."""
+
+    node: int
+    name: str
+    key: bytes | None
+
+
+def statements_of(data: Iterable[bytes]) -> bytes:
+    """Return the content of the file of statements."""
+    return _encode(_Statements(_VERSION, tuple(data)))
+
+
+def roster_of(nodes: Iterable[Known], former: Iterable[Known] = ()) -> bytes:
     """Return the content of the file of known nodes."""
-    return _encode(_Roster(_VERSION, tuple(sorted(nodes, key=lambda known: known.node))))
+    return _encode(_Roster(_VERSION, tuple(sorted(nodes, key=lambda known: known.node)), tuple(former)))
 
 
 class Trust:
-    """The lists of one node, stored in the folder of its identity (files ``revoked`` and ``known``)."""
+    """The trust of one node, stored in the folder of its identity (files ``revoked`` and ``known``)."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read the lists; raises DamagedError if they are not what was written."""
+    def __init__(self, folder: Path, chain: Sequence[bytes]) -> None:
+        """Read the files; ``chain`` are the node's certificates. Raises DamagedError."""
         self._folder: Final = folder
+        self._chain: Final = tuple(chain)
+        self._own: Final = card_of(chain[0])
         self._watchers: Final[list[Callable[[], None]]] = []
+        self._removers: dict[int, list[Statement]] = {}
         try:
-            listed = _revocations.decode((folder / "revoked").read_bytes())
             roster = _roster.decode((folder / "known").read_bytes())
-        except (msgspec.MsgspecError, UnicodeDecodeError, FileNotFoundError) as error:
+            self._known: Final = {known.node: known for known in roster.nodes}
+            self._former: Final = {known.node: known for known in roster.former}
+            read = self._read((folder / "revoked").read_bytes())
+        except _UNREADABLE as error:
             raise DamagedError(
                 f"cannot read the lists of nodes in {folder}: {error}. Restore the files 'revoked' and "
                 "'known' from a backup, or let the node join again with another data directory."
             ) from None
-        self._revoked = frozenset(listed.revoked)
-        self._kept = frozenset(listed.kept)
-        self._known: Final = {known.node: known for known in roster.nodes}
+        self._statements: Final[dict[int, Statement]] = {each.signer.number: each for each in read}
+        self._accepted: Final = {each.signer.number: (each.order, 0) for each in read}
+        self._index()
 
+    def _read(self, data: bytes) -> tuple[Statement, ...]:
+        """Return the stored statements in the order in which they were accepted."""
+        try:
+            first = _first.decode(data)
+        except msgspec.ValidationError:
+            stored = _statements.decode(data)
+            return tuple(statements.read(each, self._chain[-1]) for each in stored.statements)
+        if not first.revoked:
+            return ()
+        # Nothing says who made an old list: this node vouches for what it can vouch for.
+        mine = {known.node: known.key for known in self._known.values()}
+        kept = {node: key for node, key in first.kept if mine.get(node) == key}
+        removed = dict.fromkeys((node for node in first.revoked if node != self._own.number), 0)
+        return (self._sign(1, removed, kept),)
+
+    # -- reading ------------------------------------------------------------------------------------
     @property
     def revoked(self) -> frozenset[NodeId]:
-        """Return the revoked nodes."""
-        return frozenset(NodeId(node) for node in self._revoked)
+        """Return the removed nodes; this node itself is among them if a member removed it."""
+        return frozenset(NodeId(node) for node in self._removers)
 
     @property
     def known(self) -> Sequence[Known]:
-        """Return all nodes that this one has met or admitted, with itself and without the revoked ones."""
+        """Return the nodes that this node has met or admitted, without removed nodes. It is among them."""
         return tuple(self._known.values())
+
+    def name_of(self, node: int) -> str:
+        """Return the name of a present or former member, or the id of a node that was never known."""
+        known = self._known.get(node) or self._former.get(node)
+        return f"{node:x}" if known is None else known.name
 
     def refusal(self, chain: Sequence[CertificateDetails]) -> str:
         """Return the reason why a peer with this chain is refused; empty if it is not."""
@@ -95,98 +152,230 @@ class Trust:
         known = self._known.get(peer.number)
         if peer.role is CertificateRole.NODE and known is not None and known.key != peer.key:
             return f"{peer.name} has another key than before, so it is not the node that was admitted"
-        for card in chain[:-1]:
-            if card.number in self._revoked and card.role is CertificateRole.NODE:
-                if card is peer:
-                    return f"{peer.name} was revoked"
-                return (
-                    f"{peer.name} was admitted by {card.name}, which was revoked. Join it again with a token."
-                )
-            if (card.number, card.key) in self._kept:
-                return ""
+        return self._why_refused(peer.name, [_step_of(card) for card in chain[:-1]])
+
+    def _why_refused(self, name: str, path: Sequence[_Step]) -> str:
+        """Check a path upwards from a node; each removed node above it must be one whose removal keeps it."""
+        for place, step in enumerate(path):
+            removers = self._removers.get(step.node)
+            if removers is None:
+                continue
+            if not place:
+                return f"{name} was revoked"
+            # A node below the removed node cannot vouch for itself if another member decides.
+            deciding = [each for each in removers if step.node not in _numbers(each)] or removers
+            if not any(_keeps(each, path[:place]) for each in deciding):
+                return f"{name} was admitted by {step.name}, which was revoked. Join it again with a token."
         return ""
 
-    def check_room(self) -> None:
-        """Raise LimitError if the maximum number of nodes of a cluster is known."""
+    # -- known nodes --------------------------------------------------------------------------------
+    def check_room(self, admitters: Sequence[int] | None = None) -> None:
+        """Raise LimitError if there is no room for one more node below ``admitters``, else below this node.
+
+        Some places stay free, so that no member fills the table with nodes that it admitted, directly or
+        through others. Only the first node of the cluster may, because all nodes are below it.
+        """
         if len(self._known) >= limits.NODES_MAX:
             raise LimitError(
                 f"a cluster has at most {limits.NODES_MAX} nodes. `dios node forget` those that are gone."
             )
+        above = admitters_of(self._chain, own=True) if admitters is None else admitters
+        for each in above[:-1]:
+            count = sum(each in known.admitters for known in self._known.values())
+            if count >= limits.NODES_MAX - limits.NODES_RESERVED:
+                raise LimitError(
+                    f"{self.name_of(each)} and the nodes below it have admitted {count} nodes, the maximum "
+                    "for one member. Admit at another member, or `dios node forget` nodes that are gone."
+                )
 
     def note(self, node: Known) -> None:
         """Record a node durably. A node that is known under this id stays unchanged.
 
-        Raises LimitError if NODES_MAX nodes are known.
+        Raises LimitError if there is no room for it.
         """
-        if node.node in self._known or node.node in self._revoked:
+        if node.node in self._known or node.node in self._removers:
             return
-        self.check_room()
+        self.check_room(node.admitters)
         self._known[node.node] = node
+        self._former.pop(node.node, None)
         self._write_roster()
 
-    def revoke(self, node: NodeId) -> None:
-        """Refuse this node, and all unknown nodes that it admitted, from now on and durably.
+    def _write_roster(self) -> None:
+        durable_files.write(self._folder / "known", roster_of(self._known.values(), self._former.values()))
 
-        Raises LimitError if NODES_FORGOTTEN_MAX nodes were revoked in the cluster's life.
-        """
-        if node in self._revoked:
-            return
-        kept = {(known.node, known.key) for known in self._known.values()}
-        self._grow(self._revoked | {int(node)}, self._kept | kept)
-
-    def encode(self) -> bytes:
-        """Return the revocations for ``merge`` at another node; at most TRUST_BYTES_MAX."""
-        return _encode(_Revocations(_VERSION, tuple(sorted(self._revoked)), tuple(sorted(self._kept))))
+    # -- statements ---------------------------------------------------------------------------------
+    @property
+    def statements(self) -> tuple[bytes, ...]:
+        """Return the statements that count, for ``merge`` at another node; this node's own comes first."""
+        own = self._statements.get(self._own.number)
+        rest = (each.data for each in self._statements.values() if each is not own)
+        return tuple(rest) if own is None else (own.data, *rest)
 
     @property
     def digest(self) -> bytes:
-        """Return the SHA-256 of ``encode``, which is equal for equal lists."""
-        return hashlib.sha256(self.encode()).digest()
+        """Return a digest of all statements, which is equal for equal ones."""
+        return hashlib.sha256(b"".join(sorted(self.statements))).digest()
 
-    def merge(self, data: bytes) -> bool:
-        """Add the revocations of a trusted node; return True if any was new.
+    def revoke(self, node: NodeId, *, restore: bool = False) -> bytes:
+        """Refuse this node, and all unknown nodes that it admitted, from now on and durably.
 
-        Raises ProtocolError if they are malformed, LimitError if both lists together are too long.
+        The statement of the removed node becomes void. This node confirms the removals in it as its own,
+        unless ``restore`` is set: then the nodes that it removed are members again. Returns the new
+        statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes.
         """
-        listed = decode_revocations(data)
-        revoked = self._revoked | set(listed.revoked)
-        kept = self._kept | set(listed.kept)
-        return self._grow(revoked, kept)
-
-    def _grow(self, revoked: frozenset[int], kept: frozenset[tuple[int, bytes]]) -> bool:
-        kept = frozenset(each for each in kept if each[0] not in revoked)
-        if revoked == self._revoked and kept == self._kept:
-            return False
-        if max(len(revoked), len(kept)) > limits.NODES_FORGOTTEN_MAX:
+        held, void = self._statements.get(self._own.number), self._statements.get(node)
+        removed = {} if held is None else dict(held.removed)
+        if restore:
+            removed = {each: source for each, source in removed.items() if source != node}
+        removed[int(node)] = 0
+        if len(removed) > limits.NODES_REMOVED_BY_MEMBER_MAX:
             raise LimitError(
-                f"more than {limits.NODES_FORGOTTEN_MAX} nodes were revoked in this cluster. Create a new one"
+                f"this node removed {limits.NODES_REMOVED_BY_MEMBER_MAX} nodes, the maximum for one member. "
+                "Ask another node with --node."
             )
-        listed = _Revocations(_VERSION, tuple(sorted(revoked)), tuple(sorted(kept)))
-        durable_files.write(self._folder / "revoked", _encode(listed))
-        self._revoked, self._kept = revoked, kept
-        gone = revoked & self._known.keys()
-        for node in gone:
-            del self._known[node]
+        if void is not None and not restore:
+            self._confirm(removed, void)
+        kept = {} if held is None else dict(held.kept)
+        kept.update((known.node, known.key) for known in self._known.values())
+        kept = {each: key for each, key in kept.items() if each not in removed and each not in self._removers}
+        number = 1 if held is None else held.number + 1
+        statement = self._sign(number, removed, dict(list(kept.items())[-limits.NODES_MAX + 1 :]))
+        self._store(statement)
+        return statement.data
+
+    def _confirm(self, removed: dict[int, int], void: Statement) -> None:
+        """Confirm the removals that a removed node had made, beginning with nodes that were known here.
+
+        Ids that nobody knows here may be made up, so they take at most half of the room.
+        """
+        wanted = [each for each in void.removed if each != self._own.number and each not in removed]
+        room = limits.NODES_REMOVED_BY_MEMBER_MAX - len(removed)
+        known = [each for each in wanted if each in self._former or each in self._known][:room]
+        unknown = [each for each in wanted if each not in known][: (room - len(known)) // 2]
+        removed.update(dict.fromkeys((*known, *unknown), void.signer.number))
+
+    def _sign(self, number: int, removed: Mapping[int, int], kept: Mapping[int, bytes]) -> Statement:
+        key = key_of_pem((self._folder / "node.key").read_bytes())
+        return statements.make(self._chain, key, number, removed, {**kept, self._own.number: self._own.key})
+
+    def merge(self, data: bytes, admit: Callable[[Statement], bool] = lambda _: True) -> bool:
+        """Accept a member's statement, from whatever node; return True if it changed anything.
+
+        A statement of a removed node, or of one below it that is not kept, is void and changes nothing.
+        A statement that would change something is accepted only if ``admit`` returns True for it.
+        Raises ProtocolError if no member can have made it.
+        """
+        if any(each.data == data for each in self._statements.values()):
+            return False
+        statement = statements.read(data, self._chain[-1])
+        signer = statement.signer
+        held = self._statements.get(signer.number)
+        if held is not None and held.order >= statement.order:
+            return False
+        if signer.number == self._own.number:
+            # This node was restored from a backup: the statement is its own all the same.
+            if signer.key != self._own.key:
+                return False
+        elif self._is_unwanted(statement) or not self._is_known(statement):
+            return False
+        if not admit(statement):
+            return False
+        self._store(statement)
+        return True
+
+    def _is_known(self, statement: Statement) -> bool:
+        """Record the signer as known; return False if there is no room for it."""
+        signer = statement.signer
+        try:
+            self.note(Known(signer.number, signer.name, signer.key, _numbers(statement)[1:]))
+        except LimitError:
+            return False
+        return True
+
+    def _store(self, statement: Statement) -> None:
+        before = dict(self._statements)
+        self._statements.pop(statement.signer.number, None)
+        self._statements[statement.signer.number] = statement
+        self._index()
+        while void := [each for each in self._statements.values() if self._is_void(each)]:
+            for each in void:
+                del self._statements[each.signer.number]
+            self._index()
+        try:
+            listed = statements_of(each.data for each in self._statements.values())
+            durable_files.write(self._folder / "revoked", listed)
+        except OSError:
+            self._statements.clear()
+            self._statements.update(before)
+            self._index()
+            raise
+        self._note_accepted(statement)
+        gone = [known for known in self._known.values() if self._is_gone(known)]
+        for known in gone:
+            del self._known[known.node]
+            self._former[known.node] = known
+        while len(self._former) > limits.NODES_FORGOTTEN_MAX:
+            del self._former[next(iter(self._former))]
         if gone:
             self._write_roster()
         for notify in tuple(self._watchers):
             notify()
-        return True
 
-    def _write_roster(self) -> None:
-        durable_files.write(self._folder / "known", roster_of(self._known.values()))
+    def _is_unwanted(self, statement: Statement) -> bool:
+        if self.refusal(statement.chain):
+            return True
+        order, returns = self._accepted.get(statement.signer.number, (statement.order, 0))
+        return statement.order <= order and returns >= _RETURNS_MAX
+
+    def _note_accepted(self, statement: Statement) -> None:
+        """Count how often a statement is accepted again; one that is new resets all counts."""
+        accepted, signer = self._accepted, statement.signer.number
+        order, returns = accepted.pop(signer, (None, 0))
+        if order is None or statement.order > order:
+            accepted.update({each: (former, 0) for each, (former, _) in accepted.items()})
+            order, returns = statement.order, 0
+        accepted[signer] = order, returns + 1
+        while len(accepted) > limits.NODES_FORGOTTEN_MAX:
+            del accepted[next(iter(accepted))]
+
+    def _is_void(self, statement: Statement) -> bool:
+        return statement.signer.number != self._own.number and bool(self.refusal(statement.chain))
+
+    def _is_gone(self, known: Known) -> bool:
+        if known.node == self._own.number:
+            return False
+        above = [_Step(each, "", None) for each in known.admitters]
+        return bool(self._why_refused(known.name, [_Step(known.node, known.name, known.key), *above]))
+
+    def _index(self) -> None:
+        self._removers = {}
+        for statement in self._statements.values():
+            for node in statement.removed:
+                self._removers.setdefault(node, []).append(statement)
 
     def watch(self, notify: Callable[[], None]) -> Callable[[], None]:
-        """Call ``notify`` after each revocation; call the returned function to end that."""
+        """Call ``notify`` after each change of the statements; call the returned function to end that."""
         self._watchers.append(notify)
         return lambda: self._watchers.remove(notify) if notify in self._watchers else None
 
 
-def decode_revocations(data: bytes) -> _Revocations:
-    """Read the result of ``Trust.encode``; raises ProtocolError."""
-    if len(data) > limits.TRUST_BYTES_MAX:
-        raise ProtocolError(f"a list of revocations of {len(data)} bytes is over {limits.TRUST_BYTES_MAX}")
-    try:
-        return _revocations.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"malformed list of revocations: {error}") from None
+def _step_of(card: CertificateDetails) -> _Step:
+    # The number of a token is no node's.
+    return _Step(card.number if card.role is CertificateRole.NODE else 0, card.name, card.key)
+
+
+def admitters_of(chain: Sequence[bytes], *, own: bool = False) -> tuple[int, ...]:
+    """Return the nodes in a chain above its first node, or with it if ``own`` is set."""
+    return tuple(card_of(each).number for each in chain[0 if own else 1 : -1])
+
+
+def _numbers(statement: Statement) -> tuple[int, ...]:
+    """Return the signer of a statement and the nodes above it."""
+    return tuple(card.number for card in statement.chain[:-1])
+
+
+def _keeps(statement: Statement, below: Sequence[_Step]) -> bool:
+    keys: Iterator[tuple[bytes | None, bytes | None]] = (
+        (statement.kept.get(step.node), step.key) for step in below
+    )
+    return any(kept is not None and key in {None, kept} for kept, key in keys)

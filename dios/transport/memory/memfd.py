@@ -6,7 +6,8 @@ FUTURE_WRITE, where the node has the only writable mapping. In addition, every m
 fixed size (SHRINK and GROW), so that truncation cannot make a reader fault; it cannot be executed; and it has
 mode 0400, so that opening it again for writing needs a capability that no task has.
 
-A receiver of a writable descriptor may add seals itself. Then ``seal_forever`` returns False, no more.
+A receiver of a writable descriptor may add seals itself, unless the memory was created otherwise. Then
+``seal_forever`` returns False, no more.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _PUNCH_HOLE_KEEP_SIZE: Final = 3
 _LABEL_BYTES_MAX: Final = 200
 _OWNER_READS: Final = 0o400
+_OWNER_WRITES: Final = 0o600
 
 
-def create_memory(size: int, label: str = "") -> int:
+def create_memory(size: int, label: str = "", *, sealable: bool = True) -> int:
     """Create ``size`` bytes of zeroed memory; return its writable descriptor, which the caller closes.
 
     The size is fixed, the memory cannot be executed where the kernel supports that, and the descriptor is
-    closed on exec. ``label`` is visible in /proc for this user, so it must not be a name. Raises
+    closed on exec. ``label`` is visible in /proc for this user, so it must not be a name. With ``sealable``
+    False nobody can add seals: no writer of the memory can keep other writers from it. Raises
     OutOfMemoryError if there are no descriptors or no memory.
     """
     text = f"dios {label}"[:_LABEL_BYTES_MAX]
@@ -59,7 +62,7 @@ def create_memory(size: int, label: str = "") -> int:
     try:
         os.ftruncate(fd, size)
         os.fchmod(fd, _OWNER_READS)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEAL_SIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEAL_SIZE if sealable else SEAL_SIZE | fcntl.F_SEAL_SEAL)
     except OSError as error:
         os.close(fd)
         raise OutOfMemoryError(f"no memory for a buffer of {size} bytes: {error.strerror}") from error
@@ -124,13 +127,19 @@ def reopen_read_only(fd: int) -> int:
 def reopen_for_writing(fd: int) -> int:
     """Open the memory again for a writer; the caller closes the descriptor. OSError without descriptors.
 
-    The mode of the memory lets only root open it again. Otherwise this is a copy: writers of one memory can
-    communicate through it anyway.
+    A copy would share its flags: with O_APPEND set by the writer, the node's own writes would go elsewhere.
+    Call it before the memory has another writer.
     """
+    path = f"/proc/self/fd/{fd}"
     try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError:
-        return os.dup(fd)
+        # With this mode only root opens it for writing.
+        os.fchmod(fd, _OWNER_WRITES)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        finally:
+            os.fchmod(fd, _OWNER_READS)
 
 
 def copies_of(fds: Iterable[int]) -> list[int]:

@@ -3,16 +3,16 @@
 ``dios.transport.rings.writer`` and ``reader`` move the data.
 
 An end with nothing to do spins briefly if that was successful lately (``adaptive_spin``). Then it numbers its
-wait, checks once more, and sleeps on its event counter. The other end publishes its data, then checks for a
-wait that it has not signalled yet. On both sides there is a full fence between the store and the load that
-decides about sleeping or signalling.
+wait, checks once more, and sleeps until a wake-up comes (``wakeups``). The other end publishes its data, then
+checks for a wait that it has not signalled yet. On both sides there is a full fence between the store and the
+load that decides about sleeping or signalling.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import select
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,8 +22,10 @@ from mmap import PROT_READ, mmap
 from typing import Final, Self, TypeAlias, TypeVar
 
 from dios.errors import ProtocolError, TimeLimitError
+from dios.transport.memory.memfd import close_all
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
-from dios.transport.rings.layout import CLOSED, COMMITS, CONTROL_BYTES, STATE, WAITING, ring_event
+from dios.transport.rings.layout import CLOSED, COMMITS, CONTROL_BYTES, COUNT, STATE, WAITING
+from dios.transport.rings.wakeups import hang_up, receive_wakeups, wake
 
 T = TypeVar("T")
 E = TypeVar("E", bound="RingEnd")
@@ -33,13 +35,15 @@ Steps: TypeAlias = Generator[bool, None, T]
 
 CLOSED_BIT: Final = 1 << 32
 _WAIT_MASK: Final = CLOSED_BIT - 1
+_IDLE_WAKEUPS_MAX: Final = 8
+"""The most wake-ups in a row without any progress. An honest end causes one, if it wakes this end late."""
 
 # Taking and releasing an uncontended lock is a full fence on x86. Processors with a weaker order need two
 # pairs: the release of the first is ordered before the acquisition of the second.
 _lock: Final = threading.Lock()
 acquire_lock: Final = _lock.acquire
 release_lock: Final = _lock.release
-ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686"}
+ORDERED: Final = os.uname().machine in {"x86_64", "AMD64", "i686"}
 
 
 def fence() -> None:
@@ -55,45 +59,57 @@ class RingEnd(ABC):
     """The common part of both ends: mappings, control words, waiting and waking."""
 
     def __init__(self, fds: Sequence[int], ring_bytes: int, own_bytes: int, peer_bytes: int) -> None:
-        own_fd, peer_fd, self._wait_fd, self._ring_fd = fds
-        self._fds: Final = tuple(fds)
+        own_fd, peer_fd, wakeups_fd = fds
+        self._fds: Final = (own_fd, peer_fd)
         self.ring_bytes: Final = ring_bytes
         self.closed = False
         try:
             self._own_map: Final = mmap(own_fd, own_bytes)
             self._peer_map: Final = mmap(peer_fd, peer_bytes, prot=PROT_READ)
+            self._wakeups: Final = socket.socket(fileno=wakeups_fd)
         except (OSError, ValueError) as error:
-            self._close_fds()
+            close_all(fds)
             raise ProtocolError(f"these descriptors are not an end of a ring: {error}") from None
         self._own: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("Q")
         self._own_halves: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("I")
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
         self._wait_number = 0
         self._rung_for = 0
+        self._peer_gone = False
+        self._woken_at = -1
+        self._idle_wakeups = 0
         self._spin: Final = AdaptiveSpin().spin
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
         self._poll: Final = select.poll()
-        self._poll.register(self._wait_fd, select.POLLIN)
+        self._poll.register(wakeups_fd, select.POLLIN)
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading between ``arm`` and ``disarm``."""
-        return self._wait_fd
+        return self._wakeups.fileno()
 
     @property
     def peer_closed(self) -> bool:
-        """Return True if the other end is closed."""
-        return self._peer[STATE] >= CLOSED_BIT
+        """Return True if the other end is closed, or was when this was last asked."""
+        # The word is in the other end's memory, which could write it again; a caller must not wait then.
+        if not self._peer_gone and self._peer[STATE] >= CLOSED_BIT:
+            self._peer_gone = True
+        return self._peer_gone
 
     @abstractmethod
     def _changed(self) -> bool:
         """Return True if the data or space that this end waits for has come."""
 
     def arm(self) -> bool:
-        """Announce a wait; True if it is needed: poll ``fileno``, then call ``disarm``."""
+        """Announce a wait; True if it is needed: poll ``fileno``, then call ``disarm``.
+
+        Raise ProtocolError if the other end sends wake-ups again and again without a reason.
+        """
         if self._changed() or self.peer_closed:
             return False
+        if self._idle_wakeups > _IDLE_WAKEUPS_MAX:
+            raise ProtocolError("the other end of the stream sends wake-ups without moving a byte")
         self._wait_number = self._wait_number % _WAIT_MASK + 1
         self._own_halves[WAITING] = self._wait_number
         fence()
@@ -102,13 +118,21 @@ class RingEnd(ABC):
             return False
         return True
 
-    def disarm(self) -> None:
-        """End the wait."""
+    def disarm(self, *, woken: bool = True) -> None:
+        """End the wait. Without ``woken``, ``fileno`` was not readable; a late wake-up ends the next wait."""
         if self.closed:
             return
         self._own_halves[WAITING] = 0
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wait_fd)
+        if not woken:
+            return
+        try:
+            if not receive_wakeups(self._wakeups):
+                self._peer_gone = True
+        except BlockingIOError:
+            return
+        count = self._peer[COUNT]
+        self._idle_wakeups = self._idle_wakeups + 1 if count == self._woken_at else 0
+        self._woken_at = count
 
     def _asleep(self, harmless: bool) -> Steps[None]:  # noqa: FBT001 - handed on as it is
         """Sleep once, unless there is something to do."""
@@ -124,7 +148,7 @@ class RingEnd(ABC):
         number = state & _WAIT_MASK
         if number and number != self._rung_for:
             self._rung_for = number
-            ring_event(self._ring_fd)
+            wake(self._wakeups)
 
     def _run(self, steps: Steps[T], timeout_s: float | None) -> T:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -147,10 +171,6 @@ class RingEnd(ABC):
             self._borrowed = None
         self._aside = None
 
-    def _close_fds(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
-
     def close(self) -> None:
         """Close this end, and release memory and descriptors; a second call does nothing."""
         if self.closed:
@@ -158,7 +178,7 @@ class RingEnd(ABC):
         self.closed = True
         self._own_halves[CLOSED] = 1
         fence()
-        ring_event(self._ring_fd)
+        hang_up(self._wakeups)
         # A view of a borrowed view keeps the memory until it is released itself.
         with suppress(BufferError):
             self._give_back()
@@ -167,7 +187,8 @@ class RingEnd(ABC):
         for mapping in (self._own_map, self._peer_map):
             with suppress(BufferError):
                 mapping.close()
-        self._close_fds()
+        self._wakeups.close()
+        close_all(self._fds)
 
     def __enter__(self) -> Self:
         return self

@@ -9,25 +9,25 @@ data path (thesis §4.7.4); ``dios.transport.rings.waiting`` describes the trans
 
 Head and tail count bytes from the beginning and never wrap. The low half of a state word is the number of
 the present wait (0: the end is awake), the high half is 1 if the end is closed, so that one load reads both.
-Each word has a cache line of its own.
+Each word has a cache line of its own. Sleeping ends are woken through ``dios.transport.rings.wakeups``.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
+import socket
 from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError, OutOfMemoryError
 from dios.transport.memory.memfd import (
     close_all,
-    copies_of,
     create_memory,
     reopen_for_writing,
     reopen_read_only,
 )
+from dios.transport.rings.wakeups import create_wakeups, hang_up
 from dios.wire.types import Mode
 
 CONTROL_BYTES: Final = mmap.PAGESIZE
@@ -44,14 +44,6 @@ BROKEN: Final = 2**64 - 1
 WAITING: Final = STATE * 2
 CLOSED: Final = STATE * 2 + 1
 
-_EVENT_FLAGS: Final = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-
-
-def ring_event(fd: int) -> None:
-    """Add to an event counter; a full counter is readable anyway."""
-    with suppress(BlockingIOError):
-        os.eventfd_write(fd, 1)
-
 
 class RingDescriptors:
     """The node's side of one ring: the descriptors of both ends, and the means to close either."""
@@ -59,17 +51,25 @@ class RingDescriptors:
     def __init__(self, ring_bytes: int) -> None:
         self.ring_bytes: Final = ring_bytes
         self._fds: Final[list[int]] = []
+        self._sockets: Final[dict[Mode, socket.socket]] = {}
         self._mappings: Final[dict[Mode, mmap.mmap]] = {}
         try:
-            writers = self._keep(create_memory(CONTROL_BYTES + ring_bytes, "stream"))
-            readers = self._keep(create_memory(CONTROL_BYTES, "stream reader"))
+            writers = self._keep(create_memory(CONTROL_BYTES + ring_bytes, "stream", sealable=False))
+            readers = self._keep(create_memory(CONTROL_BYTES, "stream reader", sealable=False))
             self._mappings[Mode.WRITE] = mmap.mmap(writers, CONTROL_BYTES)
             self._mappings[Mode.READ] = mmap.mmap(readers, CONTROL_BYTES)
-            data = self._keep(os.eventfd(0, _EVENT_FLAGS))
-            space = self._keep(os.eventfd(0, _EVENT_FLAGS))
+            self._sockets[Mode.WRITE], self._sockets[Mode.READ] = create_wakeups()
             self._ends: Final = {
-                Mode.WRITE: (writers, self._keep(reopen_read_only(readers)), space, data),
-                Mode.READ: (readers, self._keep(reopen_read_only(writers)), data, space),
+                Mode.WRITE: (
+                    writers,
+                    self._keep(reopen_read_only(readers)),
+                    self._sockets[Mode.WRITE].fileno(),
+                ),
+                Mode.READ: (
+                    readers,
+                    self._keep(reopen_read_only(writers)),
+                    self._sockets[Mode.READ].fileno(),
+                ),
             }
         except OutOfMemoryError:
             self.close()
@@ -82,35 +82,35 @@ class RingDescriptors:
         self._fds.append(fd)
         return fd
 
-    def end(self, mode: Mode) -> tuple[int, int, int, int]:
-        """Return the four descriptors of the end that writes or reads, in the order of an ``Attached`` reply.
+    def end(self, mode: Mode) -> tuple[int, int, int]:
+        """Return the three descriptors of an end, in the order of an ``Attached`` reply.
 
         The node still owns them.
         """
         return self._ends[mode]
 
-    def hand_out(self, mode: Mode) -> tuple[int, int, int, int]:
-        """Return the descriptors of ``end`` as open files of the receiver's own. Raises OSError.
+    def hand_out(self, mode: Mode) -> tuple[int, int, int]:
+        """Return the descriptors of ``end`` for its receiver. Raises OSError.
 
-        The caller closes them. The two event counters cannot be opened again: each end can wake the other
-        anyway, and their copies share state only between the ends of one stream.
+        The caller closes them. The memories are open files of the receiver's own. The socket cannot be opened
+        again; the node only hangs it up.
         """
-        own, peers, *events = self._ends[mode]
+        own, peers, wakeups = self._ends[mode]
         made: list[int] = []
         try:
             made.append(reopen_for_writing(own))
             made.append(reopen_read_only(peers))
-            sleeps, wakes = copies_of(events)
+            made.append(os.dup(wakeups))
         except OSError:
             close_all(made)
             raise
-        return made[0], made[1], sleeps, wakes
+        return made[0], made[1], made[2]
 
     def mark_closed(self, mode: Mode) -> None:
         """Mark an end that is gone as closed, and wake the other end."""
         with memoryview(self._mappings[mode]) as view, view.cast("I") as words:
             words[CLOSED] = 1
-        ring_event(self._ends[mode][3])
+        hang_up(self._sockets[mode])
 
     def is_closed(self, mode: Mode) -> bool:
         """Return True if that end is closed, by itself or by the node."""
@@ -127,6 +127,8 @@ class RingDescriptors:
         for mapping in self._mappings.values():
             mapping.close()
         self._mappings.clear()
+        for sock in self._sockets.values():
+            sock.close()
         while self._fds:
             os.close(self._fds.pop())
 

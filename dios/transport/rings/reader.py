@@ -25,7 +25,7 @@ _PREFIX: Final = _LENGTH.size
 
 
 class RingReader(RingEnd):
-    """The reading end. It owns the four descriptors, in the order of an ``Attached`` reply."""
+    """The reading end. It owns the three descriptors, in the order of an ``Attached`` reply."""
 
     def __init__(self, fds: Sequence[int], ring_bytes: int) -> None:
         super().__init__(fds, ring_bytes, CONTROL_BYTES, CONTROL_BYTES + ring_bytes)
@@ -175,7 +175,7 @@ class RingReader(RingEnd):
         self._head += size
         return data
 
-    def _prefix_steps(self) -> Steps[int]:
+    def _prefix_steps(self, size_max: int = limits.STREAM_MESSAGE_BYTES_MAX) -> Steps[int]:
         """Wait for a message to begin, and return its length, without taking the prefix."""
         here = yield from self._until_here(_PREFIX, harmless=True)
         if not here:
@@ -185,16 +185,19 @@ class RingReader(RingEnd):
         head, place = self._head, self._place
         (size,) = _unpack(self._get(_PREFIX))
         self._head, self._place = head, place
-        if size > limits.STREAM_MESSAGE_BYTES_MAX:
-            raise ProtocolError(f"a message of {size} bytes is over {limits.STREAM_MESSAGE_BYTES_MAX}")
+        if size > size_max:
+            raise ProtocolError(f"a message of {size} bytes is over {size_max}")
         return int(size)
 
     def _cut(self, here: int) -> ProtocolError:
         return ProtocolError(f"truncated: the writer closed within a message, after {here} bytes of it")
 
-    def receive_steps(self) -> Steps[bytes]:
-        """Do the work of ``receive`` for a caller that sleeps itself: poll ``fileno`` between two steps."""
-        size = yield from self._prefix_steps()
+    def receive_steps(self, size_max: int = limits.STREAM_MESSAGE_BYTES_MAX) -> Steps[bytes]:
+        """Do the work of ``receive`` for a caller that sleeps itself: poll ``fileno`` between two steps.
+
+        A message over ``size_max`` bytes is a ProtocolError.
+        """
+        size = yield from self._prefix_steps(size_max)
         if size + _PREFIX <= self.ring_bytes // 2:
             # One copy, as soon as the message is here completely.
             here = yield from self._until_here(size + _PREFIX, harmless=True)

@@ -1,12 +1,13 @@
 """SHMEM_STREAM: bytes and messages through a ring in shared memory, without a daemon (thesis §4.7.4).
 
-The node creates a ring (``create_ring``) and gives each end its four descriptors. Each end is one object,
-used by one thread. An end with nothing to do sleeps on its event counter and is woken once for each wait.
+The node creates a ring (``create_ring``) and gives each end its three descriptors. An end is an object
+for a single thread. An end with nothing to do sleeps at its socket and is woken once for each wait.
 ``dios.transport.rings.waiting_trio`` waits on trio.
 
 The reader publishes the space it freed only every quarter of the ring and when it has read everything: a
 writer may find up to a quarter less room than there is. Every read of the peer's counters is checked: they
-never go backwards or beyond the ring. A peer that breaks this ends the stream with ProtocolError. A writer
+never go backwards or beyond the ring. A peer that breaks this ends the stream with ProtocolError, and so
+does one that wakes this end again and again for nothing. An end that was seen closed stays closed. A writer
 can change bytes while they are read; ``receive`` therefore copies them first.
 
 A message is a length of four bytes and its bytes. A message longer than half the ring is streamed through
@@ -19,7 +20,6 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 
 from dios.errors import UnreachableError
 from dios.transport.rings.end import RingEnd
@@ -53,17 +53,23 @@ def wait_any(
         poll.register(fd, select.POLLIN)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        with ExitStack() as armed:
-            wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        armed: list[tuple[RingEnd, int]] = []
+        woken: set[int] = set()
+        try:
             for end in rings:
                 if is_ready(end) or not end.arm():
                     wait_ms = 0
                     break
-                poll.register(end.fileno(), select.POLLIN)
-                armed.callback(end.disarm)
-                armed.callback(poll.unregister, end.fileno())
-            events = poll.poll(wait_ms)
+                fd = end.fileno()
+                armed.append((end, fd))
+                poll.register(fd, select.POLLIN)
+            woken.update(fd for fd, _ in poll.poll(wait_ms))
+        finally:
+            for end, fd in armed:
+                poll.unregister(fd)
+                end.disarm(woken=fd in woken)
         ready = [end for end in rings if is_ready(end)]
-        readable = [fd for fd, _ in events if fd in others]
+        readable = [fd for fd in woken if fd in others]
         if ready or readable or (deadline is not None and time.monotonic() >= deadline):
             return ready, readable

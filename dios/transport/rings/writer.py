@@ -28,7 +28,7 @@ _JOIN_MAX: Final = 2048
 
 
 class RingWriter(RingEnd):
-    """The writing end. It owns the four descriptors, in the order of an ``Attached`` reply."""
+    """The writing end. It owns the three descriptors, in the order of an ``Attached`` reply."""
 
     def __init__(self, fds: Sequence[int], ring_bytes: int) -> None:
         super().__init__(fds, ring_bytes, CONTROL_BYTES + ring_bytes, CONTROL_BYTES)
@@ -221,9 +221,13 @@ class RingWriter(RingEnd):
         self._check_open()
 
     def acquire_room(self, size_max: int) -> memoryview:
-        """Do ``acquire_write`` for the bytes that fit now without a wrap; InvalidError if none do."""
+        """Do ``acquire_write`` for the bytes that fit now without a wrap, and never wait.
+
+        Raise InvalidError if none do, ClosedError if the reader is closed.
+        """
+        self._check_open()
         place = self._place if self._place < self._stop else CONTROL_BYTES
-        return self.acquire_write(min(self._refresh(), self._stop - place, size_max))
+        return self.acquire_write(min(self._refresh(), self._stop - place, size_max), 0)
 
     def acquire_write(self, size: int, timeout_s: float | None = None) -> memoryview:
         """Return a view of ``size`` bytes to fill (§4.7), 1 to ``ring_bytes``; valid until ``commit_write``.

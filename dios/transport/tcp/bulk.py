@@ -34,14 +34,16 @@ def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
 
     Raises UnreachableError if the peer is gone, or the connection was cut.
     """
+    start = 0
+    size = target.nbytes
     try:
         with target.cast("B") as view:
-            start = 0
-            size = len(view)
             while start < size:
                 got = sock.recv_into(view[start : start + limits.DATA_PIECE_BYTES])
                 if not got:
-                    raise UnreachableError(f"the peer closed after {start} of {size} bytes")
+                    break
                 start += got
     except (OSError, ValueError) as error:
         raise UnreachableError(f"the peer is gone in the middle of a transfer: {error}") from None
+    if start < size:
+        raise UnreachableError(f"the peer closed after {start} of {size} bytes")

@@ -33,6 +33,7 @@ from dios.transport.identity.certificates import CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
+from dios.wire.addresses import join_address, split_address
 from dios.wire.codec import FrameSplitter
 
 _BACKLOG: Final = 128
@@ -43,20 +44,6 @@ Refused = Callable[[str, str], None]
 """Called for every refused connection, with its address and the reason."""
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT" or "[IPV6]:PORT"; raises InvalidError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        raise InvalidError(f"{address!r} is not an address. Write HOST:PORT, or [ADDRESS]:PORT for IPv6.")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _address_of(sock: socket.socket) -> str:
-    name: tuple[str, int] = sock.getsockname()[:2]
-    host, port = name
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 # -- listening --------------------------------------------------------------------------------------
 class Listener:
     """A port of this node, and the peers that have passed the handshake there."""
@@ -64,7 +51,7 @@ class Listener:
     def __init__(
         self, sockets: Sequence[socket.socket], identity: Identity, nursery: trio.Nursery, refused: Refused
     ) -> None:
-        self.address: Final = _address_of(sockets[0])
+        self.address: Final = join_address(*sockets[0].getsockname()[:2])
         """The address "HOST:PORT"; for port 0 with the port that the system chose."""
         self._sockets: Final = tuple(sockets)
         self._identity = identity
@@ -180,14 +167,12 @@ def for_another(name: str, meant: str) -> str:
 async def listen(
     address: str, identity: Identity, nursery: trio.Nursery, *, refused: Refused = lambda _where, _why: None
 ) -> Listener:
-    """Listen at "HOST:PORT" for nodes of the cluster; a host name means all its addresses, none this machine.
+    """Listen at "HOST:PORT" for nodes of the cluster; a host name means all of its addresses.
 
     The listener runs in ``nursery``. Raises InvalidError for the address, OSError if it cannot be used.
     """
     host, port = split_address(address)
-    found = await trio.socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, where in dict.fromkeys(found):
@@ -266,12 +251,12 @@ async def connect(
         except ssl.SSLError as error:
             close_socket(tls)
             raise _refused_by_tls(address, error) from None
-        except OSError as error:
-            close_socket(tls)
-            raise UnreachableError(f"{address} closed the connection: {_os_reason(error)}") from None
         except DiosError as error:
             close_socket(tls)
             raise type(error)(f"{address}: {error.message}") from None
+        except OSError as error:
+            close_socket(tls)
+            raise UnreachableError(f"{address} closed the connection: {_os_reason(error)}") from None
         except BaseException:
             close_socket(tls)
             raise
@@ -365,7 +350,7 @@ def _reason(error: Exception) -> str:
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
-    return _os_reason(error) if isinstance(error, OSError) else str(error)
+    return str(error) if isinstance(error, DiosError) or not isinstance(error, OSError) else _os_reason(error)
 
 
 def _os_reason(error: OSError) -> str:
@@ -388,4 +373,4 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
 
 def _note(trust: Trust, peer: PeerIdentity) -> None:
     if peer.role is CertificateRole.NODE:
-        trust.note(known_of(peer.chain[0]))
+        trust.note(known_of(peer.chain))

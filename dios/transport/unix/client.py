@@ -1,4 +1,4 @@
-"""The client's end of the socket to the node, for blocking callers; ``client_trio`` is its trio counterpart.
+"""The client's end of the socket to the node, for blocking callers.
 
 ``dios.client.session`` matches replies to requests. A channel must not be shared between threads.
 
@@ -14,6 +14,7 @@ import socket
 import struct
 from array import array
 from collections import deque
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -26,6 +27,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
+from dios.transport.unix.credentials import require_server
 from dios.transport.unix.path import socket_address
 
 Received: TypeAlias = tuple[bytes, tuple[int, ...]]
@@ -126,15 +128,20 @@ def close_all(fds: tuple[int, ...]) -> None:
             os.close(fd)
 
 
-def connect(path: Path) -> socket.socket:
+def connect(path: Path, users: Callable[[], Collection[int]] = tuple) -> socket.socket:
     """Connect to the node's socket at ``path``, which may have any length.
 
-    Raises UnreachableError if no node listens there, NotPermittedError if its file refuses this user.
+    Raises UnreachableError if no node listens there, NotPermittedError if its file refuses this user, or if
+    the node's process belongs to none of root, this process's own user, and ``users()``.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with socket_address(path) as address:
             sock.connect(address)
+        require_server(sock, path, users)
+    except NotPermittedError:
+        sock.close()
+        raise
     except PermissionError as error:
         sock.close()
         raise NotPermittedError(

@@ -1,6 +1,7 @@
 """The node's end of Unix sockets: the listener for users' processes, and a channel for each peer.
 
-A node never takes descriptors from a peer: it reads with plain ``recv``, so that the kernel drops them.
+A node never takes descriptors from a peer: it refuses them where the kernel can, and reads with plain
+``recv``, so that the kernel drops them otherwise.
 
 Each call of a task passes through here once, so the path is short: wait until readable, one ``recv``, the
 bodies; and one ``send`` that does not wait. Only bytes that the peer's socket does not accept at once are
@@ -10,26 +11,29 @@ queued, within a bound, and sent by a trio task.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import select
 import socket
 import stat
-import struct
+import termios
 from array import array
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic_ns
-from typing import Final, NamedTuple
+from typing import Final
 
 import trio
 
 from dios import limits
 from dios.errors import ExistsError, InvalidError, ProtocolError, WouldBlockError
 from dios.transport.memory.memfd import close_all, copies_of
+from dios.transport.unix.credentials import PeerCredentials, peer_of
+from dios.transport.unix.descriptors import refuse_descriptors
 from dios.transport.unix.path import socket_address
 from dios.wire.codec import FrameSplitter
 
-_CREDENTIALS: Final = struct.Struct("iII")
 _BACKLOG: Final = 128
 _RETRY_ACCEPT_S: Final = 0.05
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -37,14 +41,6 @@ _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.E
 
 _looking = 0
 """The number of channels of this process that spin; a process has one loop."""
-
-
-class PeerCredentials(NamedTuple):
-    """The identity of the peer, as the kernel recorded it when the peer connected."""
-
-    pid: int
-    uid: int
-    gid: int
 
 
 def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
@@ -63,6 +59,7 @@ def open_listener(path: Path, mode: int = 0o600) -> socket.socket:
         with socket_address(path) as address:
             listener.bind(address)
             Path(address).chmod(mode)
+        refuse_descriptors(listener)
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
@@ -92,12 +89,6 @@ def _remove_stale(path: Path) -> None:
         except BlockingIOError:
             pass
     raise ExistsError(f"a node already listens at {path}. Stop that node first.")
-
-
-def peer_of(sock: socket.socket) -> PeerCredentials:
-    """Return the identity of the peer of ``sock`` from the kernel (SO_PEERCRED)."""
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return PeerCredentials(*_CREDENTIALS.unpack(raw))
 
 
 async def accept(listener: socket.socket) -> tuple[socket.socket, PeerCredentials]:
@@ -132,6 +123,63 @@ def close_listener(listener: socket.socket, path: Path | None = None) -> None:
         path.unlink(missing_ok=True)
 
 
+class UnreadDescriptors:
+    """The descriptors that were sent over some channels and may not have been received, with a bound.
+
+    The kernel counts them for the sending user, over all of its processes, and sends no more above the user's
+    limit of open files (ETOOMANYREFS). So peers that do not read could keep the node from sending any. Each
+    channel may have at most DESCRIPTORS_UNREAD_MAX; if all channels together would have more than ``most``,
+    the one with the most is cut off. Copies of descriptors that wait in the node are bounded together, too.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most: Final = max(most, limits.DESCRIPTORS_UNREAD_MAX)
+        self._counts: Final[dict[TaskChannel, int]] = {}
+        self.total = 0
+        self.queued = 0
+
+    def admit(self, channel: TaskChannel, count: int) -> bool:
+        """Count descriptors that the channel is about to send; return False if its peer must read first."""
+        if self.of(channel) + count > limits.DESCRIPTORS_UNREAD_MAX:
+            if not channel.has_peer_read_all():
+                return False
+            self.forget(channel)
+        if self.total + count > self.most:
+            self._make_room()
+        self._counts[channel] = self.of(channel) + count
+        self.total += count
+        return True
+
+    def of(self, channel: TaskChannel) -> int:
+        """Return the number of descriptors that the channel's peer may not have received."""
+        return self._counts.get(channel, 0)
+
+    def has_room_to_queue(self, count: int) -> bool:
+        """Return True if the node may keep copies of ``count`` more descriptors that wait for their peers."""
+        return self.queued + count <= max(self.most // 4, limits.DESCRIPTORS_QUEUED_MAX)
+
+    def forget(self, channel: TaskChannel) -> None:
+        """Stop counting the descriptors of a channel."""
+        self.total -= self._counts.pop(channel, 0)
+
+    def _make_room(self) -> None:
+        for channel in [each for each in self._counts if each.has_peer_read_all()]:
+            self.forget(channel)
+        if self._counts and self.total > self.most // 2:
+            largest = max(self._counts, key=self._counts.__getitem__)
+            largest.cut_off(f"{self.of(largest)} descriptors wait for a peer that does not read them")
+            self.forget(largest)
+
+
+def hung_up(fd: int) -> bool:
+    """Return True if the peer of a socket has closed its end, or this end is closed (``fd`` is -1)."""
+    if fd < 0:
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 class _Unsent:
     """An unsent frame, or the rest of one, with the descriptors that its first byte will carry."""
 
@@ -154,11 +202,17 @@ class TaskChannel:
     """The node's end of one peer's stream of frames.
 
     A task in ``nursery`` sends the bytes that the peer did not accept at once; it runs only while bytes are
-    queued. The creator of the channel closes it.
+    queued. ``unread`` bounds the number of descriptors that all channels have sent and no peer has received.
+    The creator of the channel closes it.
     """
 
-    def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, sock: socket.socket, nursery: trio.Nursery, unread: UnreadDescriptors | None = None
+    ) -> None:
         sock.setblocking(False)
+        refuse_descriptors(sock)
+        self._unread: Final = unread or UnreadDescriptors(limits.DESCRIPTORS_UNREAD_MAX)
+        self._fault = ""
         self._sock: Final = sock
         self._recv: Final = sock.recv
         self._send: Final = sock.send
@@ -183,11 +237,20 @@ class TaskChannel:
         """Return the descriptor of the socket, -1 after closing."""
         return self._sock.fileno()
 
+    @property
+    def abandoned(self) -> bool:
+        """True if the peer has closed both directions, so that nobody can read an answer."""
+        if self._closed or self._sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, 0)
+        return bool(poll.poll(0))
+
     async def receive(self) -> list[bytes]:
         """Wait for the next frames; return the bodies of all that are here, or an empty list at the end.
 
-        The peer or this node may have closed. Raises ProtocolError for a frame over the limit and for a
-        truncated frame; then the channel must be closed.
+        The peer or this node may have closed. Raises ProtocolError for a frame over the limit, for a
+        truncated frame, and after ``cut_off``; then the channel must be closed.
         """
         try:
             data = await self._spin_and_receive()
@@ -204,6 +267,8 @@ class TaskChannel:
                 data = None
         except (trio.ClosedResourceError, OSError, ValueError):
             return []
+        if self._fault:
+            raise ProtocolError(self._fault)
         if self._splitter.pending and not self._closed:
             pending = self._splitter.pending
             raise ProtocolError(f"truncated: the peer closed after {pending} bytes of an unfinished frame")
@@ -245,9 +310,9 @@ class TaskChannel:
         """Send one whole frame with its length and up to DESCRIPTORS_PER_FRAME_MAX descriptors.
 
         Never waits. The descriptors may be closed when it returns. A frame to a peer that is gone is
-        dropped; ``receive`` reports the end. Raises WouldBlockError if more than SEND_QUEUE_BYTES_MAX bytes
-        (or DESCRIPTORS_QUEUED_MAX descriptors) would wait for the peer: then the channel must be closed.
-        Raises InvalidError for too many descriptors.
+        dropped; ``receive`` reports the end. Descriptors wait while the peer has too many unread. Raises
+        WouldBlockError if more than SEND_QUEUE_BYTES_MAX bytes (or DESCRIPTORS_QUEUED_MAX descriptors) would
+        wait for the peer: then the channel must be closed. Raises InvalidError for too many descriptors.
         """
         if self._queue:
             self._enqueue(memoryview(frame), fds)
@@ -258,8 +323,9 @@ class TaskChannel:
                     raise InvalidError(
                         f"cannot send {len(fds)} descriptors at once; {limits.DESCRIPTORS_PER_FRAME_MAX} fit"
                     )
-                sent = self._sock.sendmsg([frame], _ancillary(fds))
-                fds = ()
+                sent = self._send_with(frame, fds)
+                if sent:
+                    fds = ()
             else:
                 sent = self._send(frame)
         except BlockingIOError:
@@ -269,6 +335,44 @@ class TaskChannel:
             return
         if sent != len(frame):
             self._enqueue(memoryview(frame)[sent:], fds)
+
+    def _send_with(self, data: bytes | memoryview, fds: Sequence[int]) -> int:
+        """Send bytes and descriptors; return the number of bytes sent, 0 if the descriptors must wait."""
+        if not self._unread.admit(self, len(fds)):
+            return 0
+        try:
+            return self._sock.sendmsg([data], _ancillary(fds))
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            return 0  # other processes of the user have too many on their way
+
+    def has_peer_read_all(self) -> bool:
+        """Return True if the peer has received everything that was sent, or this end is closed."""
+        try:
+            waiting = fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):
+            return True
+        return not any(waiting)
+
+    async def wait_descriptors_read(self) -> None:
+        """End the connection, and wait until the peer has received its descriptors or has closed its end.
+
+        They stay counted until then, so that a peer gains nothing by connecting again and again.
+        """
+        self.cut_off("")
+        while self._unread.of(self) and not self.has_peer_read_all():  # noqa: ASYNC110 - the kernel has no event
+            await trio.sleep(limits.DESCRIPTORS_LINGER_MS / 1000)
+
+    def cut_off(self, why: str) -> None:
+        """End the connection: ``receive`` raises ProtocolError with ``why``."""
+        self._fault = why
+        self._gone = True
+        self._drop_queue()
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
 
     def _lost(self, error: OSError) -> None:
         if error.errno not in _GONE:
@@ -288,6 +392,7 @@ class TaskChannel:
         if (
             self._queued_bytes + size > limits.SEND_QUEUE_BYTES_MAX
             or self._queued_fds + len(fds) > limits.DESCRIPTORS_QUEUED_MAX
+            or not self._unread.has_room_to_queue(len(fds))
         ):
             raise WouldBlockError(
                 f"{self._queued_bytes} bytes wait for a peer that does not read its replies"
@@ -295,6 +400,7 @@ class TaskChannel:
         self._queue.append(_Unsent(data, fds))
         self._queued_bytes += size
         self._queued_fds += len(fds)
+        self._unread.queued += len(fds)
         if self._drained.is_set():
             self._drained = trio.Event()
             self._nursery.start_soon(self._drain, name="send what waits for a peer")
@@ -304,35 +410,39 @@ class TaskChannel:
         try:
             while queue:
                 await trio.lowlevel.wait_writable(self._sock)
-                if queue:
-                    self._send_first()
+                if queue and not self._send_first():
+                    # The kernel does not report that a peer has received descriptors.
+                    await trio.sleep(limits.DESCRIPTORS_RETRY_MS / 1000)
         except (trio.ClosedResourceError, OSError, ValueError):
             self._gone = True
         finally:
             self._drop_queue()
 
-    def _send_first(self) -> None:
+    def _send_first(self) -> bool:
+        """Send bytes of the first entry; return False if its descriptors must wait."""
         entry = self._queue[0]
         try:
-            if entry.fds:
-                sent = self._sock.sendmsg([entry.data], _ancillary(entry.fds))
-            else:
-                sent = self._send(entry.data)
+            sent = self._send_with(entry.data, entry.fds) if entry.fds else self._send(entry.data)
         except BlockingIOError:
-            return
+            return True
+        if not sent:
+            return False
         # The first byte has carried the descriptors.
         self._queued_fds -= len(entry.fds)
+        self._unread.queued -= len(entry.fds)
         entry.close()
         self._queued_bytes -= sent
         entry.data = entry.data[sent:]
         if not entry.data:
             self._queue.popleft()
             self._queued_bytes -= limits.SEND_QUEUE_ENTRY_BYTES
+        return True
 
     def _drop_queue(self) -> None:
         while self._queue:
             self._queue.popleft().close()
         self._queued_bytes = 0
+        self._unread.queued -= self._queued_fds
         self._queued_fds = 0
         self._drained.set()
 
@@ -345,6 +455,7 @@ class TaskChannel:
         if self._closed:
             return
         self._closed = True
+        self._unread.forget(self)
         self._drop_queue()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()

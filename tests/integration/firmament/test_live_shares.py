@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -11,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 import trio
 
 import dios
-from dios.client.trio.node import open_node
+from dios.client.aio.node import open_node
 from dios.firmament.policies.stored_shares import decode
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
@@ -91,11 +91,19 @@ async def _run_many(socket: Path, count: int, seconds: int) -> None:
     async with open_node(socket, groups=()) as node, trio.open_nursery() as nursery:
 
         async def one() -> None:
-            task = await node.run(SLEEPS % seconds, work=dios.work(cpus=1))
-            await task.wait()
+            await (await _started(node, seconds)).wait()
 
         for _ in range(count):
             nursery.start_soon(one)
+
+
+async def _started(node: dios.AsyncNode, seconds: int) -> dios.AsyncTask:
+    while True:
+        try:
+            return await node.run(SLEEPS % seconds, work=dios.work(cpus=1))
+        except dios.UnreachableError:
+            # On a busy machine a start may get no answer in time, and may have happened or not.
+            traceback.print_exc()
 
 
 def _as_user(uid: int, work: Callable[[], None]) -> int:
@@ -103,12 +111,14 @@ def _as_user(uid: int, work: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
         status = 1
-        with contextlib.suppress(BaseException):
+        try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             work()
             status = 0
+        except BaseException:  # noqa: BLE001  # the process ends here, and says why
+            traceback.print_exc()
         os._exit(status)
     return pid
 
@@ -168,12 +178,13 @@ def test_who_came_late_is_not_behind_a_queue(site: Site) -> None:
     early, late = f"uid:{EARLY}", f"uid:{LATE}"
     site.runs(EARLY, 4 * CPUS, 15)
     wait_until(lambda: site.shares().get(early, {}).get("running") == CPUS, "the cluster is full", 60)
-    site.runs(LATE, CPUS // 2, 60)
+    # They last longer than this test: the first is still there when the second begins.
+    site.runs(LATE, CPUS // 2, LOADED_S)
     seen: list[dict[str, dict[str, object]]] = []
 
     def late_runs() -> bool:
         seen.append(site.shares())
-        return seen[-1].get(late, {}).get("running") == CPUS // 2
+        return int(str(seen[-1].get(late, {}).get("running", 0))) >= CPUS // 2
 
     wait_until(late_runs, "the other's tasks run", 150)
     last = seen[-1]

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import dios
-from dios.client.trio.node import AsyncNode, open_node
+from dios.client.aio.node import AsyncNode, open_node
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.kernel_compilation import KernelProgress

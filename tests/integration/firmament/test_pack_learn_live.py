@@ -162,7 +162,8 @@ def test_a_job_is_run_as_it_was_learned(site: Site) -> None:
     assert learned(site, 2)["store"].completed == 2
 
 
-def test_who_asks_for_what_never_ran_is_told_what_did(site: Site) -> None:
-    """A job that nobody ran is an error with the names of those that are known."""
+@pytest.mark.extended
+def test_a_job_that_never_ran_has_no_usage(site: Site) -> None:
+    """A job that nobody ran is an error that names the jobs with measured runs."""
     told = site.person.types("dios pack learn nothing", status=1).stderr
     assert "usage of 'nothing': no run of it was measured. Jobs with measured runs: phases" in told

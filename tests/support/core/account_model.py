@@ -118,33 +118,38 @@ class Books:
 
     def growth(self, model: Model, thing: Thing, size: int) -> list[Need]:
         """What a next version of this size needs."""
-        free = self.holders(model, thing.bytes) and not thing.opened
-        more = size - (0 if free else thing.bytes.size)
+        new = self.holders(model, thing.bytes) and not self._fits(thing, size)
+        more = size - (0 if new else thing.bytes.size)
         return [(one, Resource.BYTES, more) for one in self.whose(model, thing.creator, thing.shared)]
 
     def rewrite(self, model: Model, thing: Thing) -> None:
         """The object has another version, of its size."""
-        if thing.opened:
-            thing.bytes.size = max(thing.bytes.size, thing.size)
-        elif self.holders(model, thing.bytes):
-            thing.bytes = Bytes(thing.size, thing.creator, thing.shared)
-        else:
-            thing.bytes.size = thing.size
+        self._replace(model, thing, thing.size)
 
     def open_raw(self, model: Model, thing: Thing, size: int) -> None:
-        """A writer gets the object's own memory, which never shrinks."""
-        if not thing.opened and self.holders(model, thing.bytes):
-            thing.bytes = Bytes(size, thing.creator, thing.shared)
+        """A writer gets the object's own memory, which never shrinks; a larger one replaces it."""
+        self._replace(model, thing, max(thing.size, size))
         thing.opened = True
-        thing.bytes.size = max(thing.bytes.size, size)
+
+    @staticmethod
+    def _fits(thing: Thing, size: int) -> bool:
+        return thing.opened and size <= thing.bytes.size
+
+    def _replace(self, model: Model, thing: Thing, size: int) -> None:
+        if self._fits(thing, size):
+            return
+        if self.holders(model, thing.bytes):
+            thing.bytes = Bytes(size, thing.creator, thing.shared)
+        else:
+            thing.bytes.size = size
 
     @staticmethod
     def disown(model: Model) -> None:
         """What only the node keeps of failed tasks is counted with nobody."""
         for thing in model.failed_programs:
             alone = thing.run_by == sum(1 for one in model.failed_programs if one is thing)
-            counted = thing.deletion is Deletion.REFERENCE_COUNTED
-            if thing.alive and thing.creator and alone and counted and not model.holders(thing):
+            named = thing.deletion is Deletion.IMMEDIATE and thing.name is not None
+            if thing.alive and thing.creator and alone and not named and not model.holders(thing):
                 thing.creator, thing.shared = 0, frozenset()
                 thing.bytes = Bytes(thing.size, 0)
 

@@ -10,9 +10,10 @@ import pytest
 from dios.core.calls import delegation, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
 from dios.core.machine import Core
-from dios.core.model.records import Reference, Task
+from dios.core.model.records import Task
+from dios.core.model.work_items import Retirement
 from dios.core.remote import reconciliation, requests, serving
-from dios.core.remote.peers import Cluster, Peer
+from dios.core.remote.peers import Peer, PendingRequest
 from dios.core.step import Step
 from dios.ids import TaskId, Ticket
 from dios.wire import dcp, messages
@@ -49,8 +50,9 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
         del question
         return 10**9
 
-    def silent(step: Step, peer: Peer, why: str = "") -> None:
-        del step, peer, why
+    def none_fails(peer: Peer) -> list[PendingRequest]:
+        del peer
+        return []
 
     def never(step: Step, question: object) -> bool:
         del step, question
@@ -58,7 +60,7 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(requests, "_timeout_ms", patient)
     patch.setattr(requests, "_is_cut_off", never)
-    patch.setattr(requests, "fail_all", silent)
+    patch.setattr(requests, "take_all", none_fails)
 
 
 def compares_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -83,12 +85,13 @@ def gives_everything(patch: pytest.MonkeyPatch) -> None:
 
 def takes_nothing_back(patch: pytest.MonkeyPatch) -> None:
     """Retiring answers, and leaves what was delegated."""
+    honest = retirement.retire_some
 
-    def none(reference: Reference) -> list[Reference]:
-        del reference
-        return []
+    def nothing(step: Step, item: Retirement) -> bool:
+        item.roots.clear()
+        return honest(step, item)
 
-    patch.setattr(retirement, "descendants", none)
+    patch.setattr(retirement, "retire_some", nothing)
 
 
 def tells_twice(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,7 @@ def keeps_silent(patch: pytest.MonkeyPatch) -> None:
 def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:
     """When the grace of a dead node is over, everything stays."""
 
-    def never(step: Step, cluster: Cluster, peer: Peer) -> None:
-        del step, cluster, peer
+    def never(step: Step, peer: Peer) -> None:
+        del step, peer
 
     patch.setattr(reconciliation, "end_remote_tasks", never)

@@ -15,6 +15,7 @@ from dios.core import effects, events
 from dios.core.effects import Outcome
 from dios.core.machine import Core
 from dios.core.model.invariants import check
+from dios.core.model.records import RemoteTask
 from dios.core.remote.peers import Here
 from dios.ids import Name, NodeId, PayloadId, Principal, TaskId
 from dios.wire import dcp, messages
@@ -46,10 +47,17 @@ _ANSWERS = (
     effects.AnswerVector,
 )
 _BOOKS = frozenset({
-    "_moments", "_next_number", "answers", "asked", "heard_ns", "membership", "next_number", "order_out",
+    "_moments", "answers", "asked", "heard_ns", "membership", "next_number", "order_out",
     "placement", "publish_at", "requests", "requests_unnamed", "settled", "to_publish",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""
+
+
+class Removal(NamedTuple):
+    """What the hosts of nodes tell each other below the core: these nodes are removed."""
+
+    nodes: tuple[NodeId, ...]
+    call: tuple[TaskId, int, int] | None = None
 
 
 class Parcel(NamedTuple):
@@ -58,7 +66,7 @@ class Parcel(NamedTuple):
     sender: NodeId
     to: NodeId
     epoch: int
-    message: dcp.Message
+    message: dcp.Message | Removal
     beside: bytes
 
 
@@ -85,10 +93,14 @@ class ClusterNode(Node):
         self.seq = number * 1_000_000
         self.contents: dict[int, bytes] = {}
         self.buffers: dict[int, bytes] = {}
+        self.writing: set[int] = set()
+        """The buffers whose bytes a host could send: those that a task writes."""
         self.payloads: dict[int, bytes] = {}
         self.received: dict[tuple[int, int], bytes] = {}
         self.parts: dict[tuple[int, int], list[tuple[dcp.Answer, bytes]]] = {}
         self.tasks = (number << 50) + (epoch << 40)
+        self.removed: set[NodeId] = set()
+        self.refuses_removals = False
 
     def step(self, event: events.Event) -> Outcome:
         """One step, then every invariant."""
@@ -105,6 +117,9 @@ class ClusterNode(Node):
 
     def take(self, parcel: Parcel) -> None:
         """A message arrives."""
+        if isinstance(parcel.message, Removal):
+            self._take_removal(parcel.message)
+            return
         self.payload += 100
         message = decode_message(encode_message(parcel.message))
         if parcel.beside:
@@ -117,10 +132,22 @@ class ClusterNode(Node):
             )
         )
 
+    def _take_removal(self, removal: Removal) -> None:
+        """Store which nodes are removed, tell the others, and report it to the core."""
+        new = self.removed | set(removal.nodes)
+        if new != self.removed:
+            self.removed = new
+            for other in self.cluster.nodes:
+                if other is not self and other.node not in new:
+                    self.cluster.post(self, other.node, Removal(tuple(sorted(new))))
+        if not self.refuses_removals:
+            self.step(events.NodesRemoved(self.now, tuple(sorted(new)), removal.call))
+
     def _source(self, source: effects.WriteSource) -> bytes:
         if source.payload:
             data = self.payloads[source.payload]
         elif source.buffer:
+            assert source.buffer in self.writing, "a host has no bytes of a buffer that was not to be written"
             data = self.buffers[source.buffer]
         else:
             data = self.contents.get(source.content_of, b"")
@@ -144,6 +171,8 @@ class ClusterNode(Node):
                 self.cluster.post(self, effect.node, effect.message, beside)
             case effects.AnswerAttachRemote():
                 self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
+            case effects.RemoveNode():
+                self.cluster.post(self, self.node, Removal((effect.node,), effect.call))
             case effects.Contact():
                 self.cluster.wanted.add((self.node, effect.node))
             case effects.Spawn():
@@ -193,6 +222,8 @@ class ClusterNode(Node):
         result = cast("_AnyAnswer", effect).result  # type: ignore[union-attr]
         if isinstance(result, messages.Buffer) and result.buffer:
             self.buffers[result.buffer] = data
+            if isinstance(effect, effects.AnswerWrite) or getattr(effect, "writable", False):
+                self.writing.add(result.buffer)
         if isinstance(effect, effects.AnswerRead):
             result = replace(effect.result, length=len(data))
         return cast("dcp.Answer", result), data
@@ -247,6 +278,13 @@ class Citizen(Client):
         return failure.code
 
 
+def record_of(who: Client, at: ClusterNode) -> RemoteTask:
+    """The record that a node has of a task of another node."""
+    cluster = at.core.state.cluster
+    assert cluster is not None
+    return cluster.peer(cast("ClusterNode", who.node).node).remote_tasks[who.task]
+
+
 class Cluster:
     """Some nodes, each connected with each, and what is under way between them."""
 
@@ -272,12 +310,16 @@ class Cluster:
         """Tell ``one`` that it is connected with ``other``."""
         name, address = f"n{other.node}", f"10.0.0.{other.node}:7117"
         one.step(events.PeerUp(one.now, other.node, other.epoch, name, other.rack, address))
+        if one.removed:
+            self.post(one, other.node, Removal(tuple(sorted(one.removed))))
 
     def by_id(self, node: NodeId) -> ClusterNode:
         """The node with an id."""
         return self.nodes[node - 1]
 
-    def post(self, sender: ClusterNode, to: NodeId, message: dcp.Message, beside: bytes = b"") -> None:
+    def post(
+        self, sender: ClusterNode, to: NodeId, message: dcp.Message | Removal, beside: bytes = b""
+    ) -> None:
         """Something is said."""
         if frozenset({sender.node, to}) not in self.cut:
             self.wire.append(Parcel(sender.node, to, sender.epoch, message, beside))
@@ -365,7 +407,9 @@ class Cluster:
                 there = self.by_id(peer.node).core.state
                 for target in peer.proxies.values():
                     for reference in target.references.values():
-                        deputy = there.remote_tasks.get(reference.task.id)
+                        back = there.cluster
+                        assert back is not None
+                        deputy = back.peer(node.node).remote_tasks.get(reference.task.id)
                         held = deputy is not None and reference.id in deputy.table
                         assert held or target.zombie, "a stand-in's reference is not over there"
 

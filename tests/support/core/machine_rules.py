@@ -243,6 +243,7 @@ class CoreMachine(Fate):
         client = self.clients[handle.task]
         thing, person = handle.thing, self.model.people[client.task]
         stranger = thing.type is ObjectType.GROUP and not self.model.may_grant(client.task, handle)
+        stranger = stranger and thing.alive  # nothing of a group that is gone is left to protect
         destroy, may = bool(flags & Flag.DESTROY), bool(handle.rights & Permission.DELETE) and not stranger
         own_end = thing.id == client.task and (destroy or (handle.id == person.self_ref and not flags))
         kept = handle.id in {person.self_ref, person.console_ref} and not own_end

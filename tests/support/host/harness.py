@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import resource
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +16,11 @@ import trio
 
 from dios.core.effects import Effect, Outcome, PutObject, StoreOperation, WriteSource
 from dios.core.events import Event, ObjectRecord
-from dios.errors import DiosError
+from dios.errors import DiosError, NotSupportedError
 from dios.host.audit.log import AuditLog
+from dios.host.process.task_host import ProcessSpawner
 from dios.host.process.task_process import TaskProcess
-from dios.ids import Name, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.node.assembly import NodeHost
 from dios.node.settings import load
 from dios.store.memory_store import MemoryStore
@@ -42,6 +45,16 @@ class ScriptedCore:
         """Take one event."""
         self.events.append(event)
         return self.outcomes.popleft() if self.outcomes else Outcome([], [], Ticket(0), Ticket(0), None)
+
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """No request of another node was handled before."""
+        del node, number
+        return False
+
+    def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
+        """No task of another node has a record."""
+        del node, task
+        return TaskId(0)
 
     def seen(self, kind: type[T]) -> list[T]:
         """Events of one kind so far."""
@@ -88,6 +101,7 @@ class RecordingChannel:
     """A channel that keeps what it is sent; descriptors only as numbers."""
 
     queued_bytes = 0
+    abandoned = False
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, AnyResult, tuple[int, ...]]] = []
@@ -109,7 +123,11 @@ class RecordingChannel:
 class NoTasks:
     """Starts nothing."""
 
-    async def spawn(self, brand: Brand, task_limits: Limits) -> TaskProcess:
+    async def prepare(self, template: str) -> None:
+        """Have no templates."""
+        raise NotSupportedError(f"there is no template {template}")
+
+    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
         """Refuse."""
         raise DiosError(f"no {brand.name} tasks with {task_limits} here")
 
@@ -160,11 +178,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(folder: Path) -> AsyncIterator[Rig]:
+async def rig(
+    folder: Path, core: ScriptedCore | None = None, spawner: ProcessSpawner | None = None
+) -> AsyncIterator[Rig]:
     """A host for one test."""
     store = GatedStore()
     list(store.recover())
-    core = ScriptedCore()
+    core = core or ScriptedCore()
     audit = AuditLog(folder / "audit")
     host: NodeHost | None = None
     try:
@@ -173,7 +193,7 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
                 load(folder, environ={}),
                 store,
                 audit,
-                NoTasks(),
+                spawner or NoTasks(),
                 nursery,
                 complete=lambda info: info,
                 core=core,
@@ -215,3 +235,22 @@ def open_descriptors() -> int:
     """
     gc.collect()
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@contextmanager
+def no_descriptors(spare: int = 0) -> Iterator[None]:
+    """This process can open ``spare`` more, and no further one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fillers: list[int] = []
+    try:
+        # All numbers below the limit must be taken.
+        fillers.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        while fillers[-1] < highest:
+            fillers.append(os.dup(fillers[0]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + spare, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in fillers:
+            os.close(fd)

@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
+from dios.host.process.task_process import TaskProcess
+from dios.host.process.template_setting import TemplateSetting
+from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.wire.messages import Limits
+from dios.wire.types import Brand
 
 NOBODY = 65534
+PROGRAMS = str(Path(__file__).resolve().parents[1] / "programs")
+AS_ORDINARY_USER = "DIOS_TEST_AS_ORDINARY_USER"
+ANSWER_S_MAX = 30
+TEMPLATES_S_MAX = 120
+ENVIRONMENT = [
+    *("HOME", "JOBLIB_MULTIPROCESSING", "LANG", "MPLCONFIGDIR", "PATH"),
+    *("POLARS_OOC_SPILL_DIR", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+]
+"""The names of all variables of a pure task: of its private folder, and of nothing outside."""
 
 
 def mechanisms_or_skip() -> dict[str, Mechanism]:
@@ -20,6 +37,59 @@ def mechanisms_or_skip() -> dict[str, Mechanism]:
     missing = missing_for_pure(found)
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
+    return found
+
+
+@asynccontextmanager
+async def pure_task(
+    mechanisms: dict[str, Mechanism], bounds: Limits = NO_LIMITS, *, pooled: bool = False
+) -> AsyncIterator[TaskProcess]:
+    """One pure task that makes attempts; ``pooled`` means that it waited with the limits of the pool."""
+    async with open_zygote(
+        entry="hostile_entry:main", paths=(PROGRAMS,), pool_size=int(pooled), mechanisms=mechanisms
+    ) as zygote:
+        await zygote.wait_pool_full()
+        task = await zygote.spawn(Brand.PURE, bounds)
+        try:
+            with trio.fail_after(ANSWER_S_MAX):
+                yield task
+        finally:
+            task.close()
+
+
+@asynccontextmanager
+async def pool_with_templates(
+    mechanisms: dict[str, Mechanism], *templates: TemplateSetting
+) -> AsyncIterator[ZygotePool]:
+    """A pool of no children for tasks that make attempts, whose templates find the programs of the tests."""
+    with trio.fail_after(TEMPLATES_S_MAX):
+        async with open_zygote(
+            entry="hostile_entry:main",
+            paths=(PROGRAMS,),
+            pool_size=0,
+            mechanisms=mechanisms,
+            templates=templates,
+        ) as pool:
+            yield pool
+
+
+async def attempt(task: TaskProcess, command: str) -> str:
+    """Have a task make one attempt; an empty answer means that it died of it."""
+    await task.socket.send(command.encode())
+    return (await task.socket.recv(65536)).decode()
+
+
+def children_of(pid: int) -> set[int]:
+    """The running children of a process."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(words[1]) == pid and words[0] != "Z":
+                found.add(int(entry.name))
     return found
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     node = dios.connect()
     orders = cast("Stream", node.input("orders"))
     answers = cast("Stream", node.output("answers"))
-    channel = cast("Connection", node.link)._channel
+    channel = cast("ClientChannel", cast("Connection", node.link)._channel)
     space: dict[str, object] = {"node": node, "channel": channel, "fds": fds}
     inside = ambient()
     assert inside is not None

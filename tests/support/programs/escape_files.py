@@ -11,7 +11,6 @@ import mmap
 import os
 import struct
 import sys
-import tempfile
 from pathlib import Path
 
 from escape_tools import NothingFoundError, checked, libc, number, raw, text
@@ -225,10 +224,6 @@ def _try_nameless_file() -> object:
     return os.open(text("drop").rpartition("/")[0], os.O_TMPFILE | os.O_RDWR, 0o600)
 
 
-def _try_temporary_file() -> None:
-    tempfile.NamedTemporaryFile(delete=False).close()
-
-
 def _try_remove_library() -> None:
     LIBRARY.unlink()
 
@@ -288,7 +283,7 @@ def _try_change_attributes() -> None:
 
 
 def _try_read_attributes() -> object:
-    return os.listxattr(LIBRARY)
+    return os.getxattr(LIBRARY, "security.capability")
 
 
 def _try_truncate() -> None:

@@ -339,6 +339,18 @@ def _try_every_large_buffer() -> object:
     return _until_refused(lambda: blob.write(BLOCK, dios.ANY))
 
 
+def _try_every_stream() -> object:
+    """Streams, each attached at one end, so that the node has a ring for it."""
+    node = dios.connect()
+
+    def attached() -> object:
+        stream = node.create_stream(ring_bytes=4096)
+        stream.writer.close()
+        return stream
+
+    return _until_refused(attached)
+
+
 def _try_giant_blob() -> object:
     node = dios.connect()
     blob = node.create(dios.SHMEM_BLOB, data=b"x", naming=dios.ANONYMOUS)

@@ -6,12 +6,15 @@ writes back what came of it: ``did:…`` with the value, or ``refused:ERRNO``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import importlib
+import json
 import mmap
 import os
+import platform
 import resource
 import signal
 import socket
@@ -34,7 +37,10 @@ STDLIB_MODULES = (
 )
 
 LIBRARY = Path(os.__file__)
+MACHINE = platform.node()
+"""Asked before the sandbox is closed, as modules do at their import: Python remembers the answer."""
 RECEIVED: list[int] = []
+HELD: list[object] = []
 
 
 def main() -> int:
@@ -190,6 +196,17 @@ def _bind_own_socket(_: str) -> None:
         own.bind("\0somewhere")
 
 
+def _send_descriptors(_: str) -> object:
+    here, there = socket.socketpair()
+    with here, there:
+        return socket.send_fds(here, [b"x"], [0])
+
+
+def _send_by_message(_: str) -> object:
+    with socket.socket(fileno=os.dup(3)) as own:
+        return own.sendmsg([b"x"])
+
+
 def _set_option_of_own_socket(_: str) -> object:
     with socket.socket(fileno=os.dup(3)) as own:
         return own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -339,6 +356,91 @@ def _number_is_known(name: str) -> object:
     return syscall_numbers.number_of(name)
 
 
+# -- memory that limits of data do not count --------------------------------------------------------
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+BLOCK = 1 << 20
+
+
+def _mapped(size: int, protection: int, more: int = 0) -> int:
+    return raw("mmap", None, size, protection, PRIVATE | more, -1, 0)
+
+
+def _keep_pages_that_are_read_only(size: str) -> object:
+    """Pages that were written and may no longer be written do not count as data."""
+    for _ in range(int(size) // BLOCK):
+        place = _mapped(BLOCK, mmap.PROT_READ | mmap.PROT_WRITE)
+        ctypes.memset(place, 1, BLOCK)
+        raw("mprotect", place, BLOCK, mmap.PROT_READ)
+    return _wait_to_be_ended()
+
+
+def _keep_pages_without_the_first_thread(size: str) -> object:
+    """The first thread ends, and another one goes on with all memory: the process shows none of its own."""
+    keep = threading.Thread(target=_keep_pages_that_are_read_only, args=(size,))
+    keep.start()
+    return raw("exit", 0)
+
+
+def _fill_page_tables(size: str) -> object:
+    """A page of zeros that is read once in every two MiB costs a page table each time."""
+    reach = 2 << 20
+    place = _mapped(int(size) // mmap.PAGESIZE * reach, mmap.PROT_READ)
+    for page in range(int(size) // mmap.PAGESIZE):
+        ctypes.string_at(place + page * reach, 1)
+    return _wait_to_be_ended()
+
+
+def _fill_folder_and_memory(size: str) -> object:
+    """Keep files in the private folder, and own pages: each less than the limit, both together more."""
+    limit = int(size) // 4
+    with open(os.environ["TMPDIR"] + "/large", "wb") as file:  # noqa: PTH123 - no pathlib in the task
+        file.write(bytes(limit // 2 - 65536))
+    held = bytearray(b"x") * (limit * 3 // 4)
+    return _wait_to_be_ended(), held
+
+
+def _map_growing_stack(_: str) -> object:
+    return _mapped(BLOCK, mmap.PROT_READ | mmap.PROT_WRITE, 0x100)
+
+
+def _wait_to_be_ended() -> object:
+    time.sleep(10)
+    return "kept"
+
+
+def _fill_sockets(_: str) -> object:
+    """As many sockets as there may be, with buffers as large as they get, each full."""
+    kept, buffered = [], 0
+    try:
+        while True:
+            for end in socket.socketpair():
+                kept.append(end)
+                end.setblocking(False)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        buffered += end.send(bytes(32 << 10))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+    count, total = kept[-1].fileno() + 1, buffered
+    for end in kept:
+        end.close()
+    return f"{count} {total}"
+
+
+def _thread_with_own_descriptors(_: str) -> object:
+    shared_but_files = 0x100 | 0x200 | 0x800 | 0x10000
+    stack = _mapped(BLOCK, mmap.PROT_READ | mmap.PROT_WRITE)
+    return raw("clone", shared_but_files, stack + BLOCK, 0, 0, 0)
+
+
+def _use_and_hold(size: str) -> object:
+    HELD.append(bytearray(b"x") * int(size))
+    HELD.append(mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
+    return "held"
+
+
 # -- what a task can see of itself ----------------------------------------------------------------
 def _descriptors(_: str) -> object:
     found = []
@@ -356,7 +458,8 @@ def _environment(_: str) -> object:
 
 
 def _identity(_: str) -> object:
-    return os.getpid(), os.getppid(), socket.gethostname(), str(Path.cwd()), len(sys.argv)
+    names = socket.gethostname(), os.uname().nodename, platform.node()
+    return os.getpid(), os.getppid(), *names, str(Path.cwd()), len(sys.argv)
 
 
 def _limits_of(_: str) -> object:
@@ -470,3 +573,19 @@ def _leave_processes(count: str) -> object:
 
 def _sleep(seconds: str) -> None:
     time.sleep(float(seconds))
+
+
+# -- tasks of the template ``hostile_template`` --------------------------------------------------------
+def _found_at_import(_: str) -> object:
+    """What came of the attempts that the module of the template made."""
+    return json.dumps(sys.modules["hostile_template"].FOUND)
+
+
+def _mark_the_template(text: str) -> object:
+    """Write to the memory that all tasks of the template had at their start, and to the place of files."""
+    mark = sys.modules["hostile_template"].MARK
+    seen = bytes(mark).decode(), sorted(map(str, Path().iterdir()))
+    mark += text.encode()
+    Path(text).write_text(text, encoding="utf-8")
+    os.environ[text] = text
+    return seen

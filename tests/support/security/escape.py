@@ -98,8 +98,11 @@ class Neighbour:
 class Cage:
     """A running node, a session that starts hostile tasks on it, a neighbour and the witnesses."""
 
-    def __init__(self, folder: Path, module: str, stack: ExitStack, **settings: str) -> None:
+    def __init__(
+        self, folder: Path, module: str, stack: ExitStack, template: str = "", **settings: str
+    ) -> None:
         self.module = module
+        self.template = template
         self.running = stack.enter_context(
             running_node(folder / "data", **{"accept_weaker_sandbox": "no", **settings})
         )
@@ -128,7 +131,9 @@ class Cage:
     ) -> tuple[list[str], dios.Status]:
         """Run attempts in one pure task: its answers, and how it ended."""
         arguments = (self.loot, *names)
-        with self.node.run(self.program, args=arguments, limits=limits, inputs=inputs) as task:
+        with self.node.run(
+            self.program, args=arguments, limits=limits, inputs=inputs, template=self.template
+        ) as task:
             try:
                 status = task.wait(timeout=WAIT_S)
             except TimeoutError:
@@ -186,11 +191,13 @@ def check_plainly(cage: Cage, attempts: tuple[Attempt, ...]) -> None:
 
 
 @contextmanager
-def open_cage(folder: Path, module: str, **settings: str) -> Iterator[Cage]:
+def open_cage(folder: Path, module: str, *, template: str = "", **settings: str) -> Iterator[Cage]:
     """A cage for the programs in ``module``, gone at the end with all that it started.
+
+    Hostile tasks start from ``template``, if there is one.
 
     Skips where the machine cannot hold a pure task.
     """
     mechanisms_or_skip()
     with ExitStack() as stack:
-        yield Cage(folder, module, stack, **settings)
+        yield Cage(folder, module, stack, template, **settings)

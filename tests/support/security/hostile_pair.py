@@ -260,8 +260,9 @@ class Stage:
         self._records += [entry.record for entry in self._audit.poll() if entry.record.outcome == "denied"]
         for record in self._records:
             found = (record.action, record.task, record.detail)
-            if found in self._expected:
-                self._expected.remove(found)
+            for _ in range(record.count):
+                if found in self._expected:
+                    self._expected.remove(found)
         self._records.clear()
         return not self._expected
 

@@ -15,6 +15,8 @@ from dios.wire import messages
 
 Anything: TypeAlias = st.SearchStrategy[object]
 U63 = 2**63 - 1
+RANGES = {U63: "u63", 2**62: "0..2^62", 2**62 // 10**6: "0..2^62/10^6", 2**32 - 1: "u32", 2**16 - 1: "u16"}
+"""How the page writes the ranges of numbers from 0 on."""
 
 
 def members(alias: object) -> tuple[type[msgspec.Struct], ...]:
@@ -63,6 +65,8 @@ def strategy(kind: inspect.Type) -> Anything:
             return st.booleans()
         case inspect.NoneType():
             return st.none()
+        case inspect.StrType(pattern=str(pattern)):
+            return st.from_regex(pattern)
         case inspect.StrType():
             return st.text(max_size=min(kind.max_length or 20, 20))
         case inspect.BytesType():
@@ -96,11 +100,14 @@ def told(kind: inspect.Type) -> str:
         case inspect.IntType():
             if kind.le is None:
                 return "int"
-            return "u63" if kind.le == U63 else f"int {kind.ge}..{kind.le}"
+            named = RANGES.get(kind.le) if kind.ge == 0 else None
+            return named or f"int {kind.ge}..{kind.le}"
         case inspect.BoolType():
             return "bool"
         case inspect.NoneType():
             return "nil"
+        case inspect.StrType(pattern=str()):
+            return "user"
         case inspect.StrType():
             return f"str ≤ {kind.max_length}" if kind.max_length else "str"
         case inspect.BytesType():
@@ -181,6 +188,8 @@ def sample(kind: inspect.Type, number: int = 1) -> object:
             return True
         case inspect.NoneType():
             return None
+        case inspect.StrType(pattern=str()):
+            return f"uid:{number}"
         case inspect.StrType():
             return f"text {number}"
         case inspect.BytesType():

@@ -11,13 +11,14 @@ from typing import Final
 
 import pytest
 
+from dios.client.aio import node as trio_client
+from dios.client.aio.handles import AsyncRequest
 from dios.client.sync import node as sync
 from dios.client.sync.handles import BlockingRequest
-from dios.client.trio import node as trio_client
-from dios.client.trio.handles import AsyncRequest
 from dios.lib import aio, retrying
 from dios.lib.clock import LamportClock
 from dios.lib.mutex import Guarded, Mutex
+from dios.lib.sandbox import async_sandbox, sandbox
 
 PAIRS: Final[dict[type, type]] = {
     sync.Node: trio_client.AsyncNode,
@@ -37,6 +38,7 @@ PAIRS: Final[dict[type, type]] = {
     Mutex: aio.AsyncMutex,
     Guarded: aio.AsyncGuarded,
     LamportClock: aio.AsyncLamportClock,
+    sandbox.Sandbox: async_sandbox.Sandbox,
 }
 ASYNC_NAME: Final = {
     "__enter__": "__aenter__",

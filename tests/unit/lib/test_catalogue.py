@@ -3,37 +3,13 @@ from __future__ import annotations
 import pytest
 
 from dios import limits
-from dios.errors import Conflict, DamagedError, InvalidError, LimitError
-from dios.lib.catalogue import CatalogueEntry, checked_file, decode, edit, encode, matching
+from dios.errors import DamagedError, InvalidError, LimitError
+from dios.lib.catalogue import CatalogueEntry, checked_file, decode, encode, matching
 
 
 def entry(file: str, number: int = 0) -> CatalogueEntry:
     """An entry with a name of its own."""
     return CatalogueEntry(file, number.to_bytes(32, "big"), 10, 20)
-
-
-class Memory:
-    """A stored catalogue in memory; ``interrupt`` is run once between a read and the write after it."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.version = 0
-        self.interrupt: list[CatalogueEntry] = []
-        self.always = False
-
-    def read(self) -> tuple[bytes, int]:
-        """Content and version; then somebody else may come between."""
-        seen = self.data, self.version
-        if self.interrupt:
-            other = self.interrupt if self.always else [self.interrupt.pop()]
-            self.data, self.version = encode([*decode(self.data), *other]), self.version + 1
-        return seen
-
-    def replace(self, data: bytes, version: int) -> None:
-        """Write, if the version is the one that was read."""
-        if version != self.version:
-            raise Conflict("somebody wrote")
-        self.data, self.version = data, version + 1
 
 
 def test_entries_come_back_in_order() -> None:
@@ -53,23 +29,6 @@ def test_damage_is_told(data: bytes) -> None:
     """Bytes that are no catalogue, and a catalogue of another version, are refused."""
     with pytest.raises(DamagedError):
         decode(data)
-
-
-def test_an_edit_that_was_overtaken_keeps_both() -> None:
-    """When somebody writes between read and write the edit is done again on what they wrote."""
-    stored = Memory()
-    stored.interrupt = [entry("theirs", 1)]
-    edit(stored, lambda entries: [*entries, entry("mine", 2)])
-    assert [found.file for found in decode(stored.data)] == ["theirs", "mine"]
-
-
-def test_an_edit_gives_up_in_the_end() -> None:
-    """An edit that is overtaken every time ends with Conflict and writes nothing of its own."""
-    stored = Memory()
-    stored.interrupt, stored.always = [entry("theirs")], True
-    with pytest.raises(Conflict):
-        edit(stored, lambda entries: [*entries, entry("mine")])
-    assert "mine" not in {found.file for found in decode(stored.data)}
 
 
 def test_a_file_is_found_by_its_last_parts() -> None:

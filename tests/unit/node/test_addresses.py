@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dios.node.addresses import checked_address, checked_label, is_loopback, join_address, split_address
+from dios.node.addresses import checked_address, checked_label, is_loopback, split_address
+from dios.wire.addresses import join_address
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.host.process.template_setting import TemplateSetting
 from dios.node import machine
 from dios.node.limit_text import parse_size
 from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
@@ -183,4 +184,37 @@ def test_a_rate_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     """A rate below what the slowest principal is given, and what is no size, is named with its line."""
     write(tmp_path, f"store_rate = {text}")
     with pytest.raises(SettingsError, match=r"node\.toml:1: store_rate must be"):
+        load(tmp_path, environ={})
+
+
+def test_templates_are_tables_or_text(tmp_path: Path) -> None:
+    """A table has modules and memory; text, in the environment or an option, has the modules alone."""
+    write(tmp_path, "[templates.data]\nmodules = ['numpy', 'a.b']\nmemory = '256 MiB'\n")
+    assert load(tmp_path, environ={}).templates == (TemplateSetting("data", ("numpy", "a.b"), 256 << 20),)
+    environ = {"DIOS_TEMPLATES": "data=numpy,polars plots=matplotlib"}
+    assert load(tmp_path, environ=environ).templates == (
+        TemplateSetting("data", ("numpy", "polars")),
+        TemplateSetting("plots", ("matplotlib",)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[templates.data]\nmodule = ['numpy']", r"did you mean modules\?"),
+        ("[templates.data]\nmemory = '1 GiB'", "has no modules"),
+        ("[templates.data]\nmodules = []", "has no modules"),
+        ("[templates.data]\nmodules = ['os; x']", "names of importable modules"),
+        ("[templates.data]\nmodules = 5", "must be a list"),
+        ("[templates.data]\nmodules = ['a']\nmemory = 1", "must be between"),
+        ("[templates.'a b']\nmodules = ['a']", "a template's name"),
+        ("templates = ['numpy']", "tables like"),
+        ("templates.data = 'numpy'", "must be a table"),
+        ("[templates]\n" + "\n".join(f"t{n}.modules = ['a']" for n in range(17)), "at most 16 templates"),
+    ],
+)
+def test_a_template_that_means_nothing_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    """Unknown keys, missing modules, sizes out of range and odd names are errors of the settings."""
+    write(tmp_path, text)
+    with pytest.raises(SettingsError, match=why):
         load(tmp_path, environ={})

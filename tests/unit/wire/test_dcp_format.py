@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.errors import ProtocolError
-from dios.ids import NodeId
+from dios.ids import NodeId, TaskId
 from dios.wire import dcp, dcp_frames
 from dios.wire.codec import DCP_VERSION
 from dios.wire.messages import Done
+from dios.wire.types import Brand
 from tests.support.wire import descriptions as described
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dcp.md").read_text()
@@ -118,6 +119,21 @@ def test_any_bytes_are_a_message_or_refused(body: bytes) -> None:
             decode(body)
     with contextlib.suppress(ProtocolError):
         dcp_frames.decode_head(body[: dcp_frames.HEAD_BYTES].ljust(dcp_frames.HEAD_BYTES, b"\0"))
+
+
+@pytest.mark.parametrize(
+    "principal", ["n1", "node:n1", "uid:", "uid:01", "uid:-1", "uid:1\n", "uid:\u0661", "join"]
+)
+def test_a_principal_of_another_node_is_a_user_or_nobody(principal: str) -> None:
+    """A record of a refusal would otherwise blame whom the other node likes to name, such as a third one."""
+
+    def rows(who: str) -> dcp.Ask:
+        return dcp.Ask(7, 3, dcp.Rows(dcp.Caller(TaskId(1), who, "f", Brand.PURE)))
+
+    for allowed in ("", "uid:0", "uid:4294967295"):
+        assert dcp_frames.decode_frame(dcp_frames.encode_frame(rows(allowed))[4:])[0] == rows(allowed)
+    with pytest.raises(ProtocolError, match="regex"):
+        dcp_frames.decode_frame(dcp_frames.encode_frame(rows(principal))[4:])
 
 
 def test_heads_of_transfers() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 import typer
@@ -62,9 +65,17 @@ def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("kind", list(errors.BY_CODE.values()))
 def test_every_error_can_be_told(kind: type[errors.DiosError], capsys: pytest.CaptureFixture[str]) -> None:
-    """Each exception of the tree becomes text that has its code's name."""
-    output.report(kind("something"), as_json=False, doing="dios x")
-    assert kind.code.name in capsys.readouterr().err
+    """Each exception of the tree becomes text that has its message, its call and its code's name."""
+    output.report(kind("something", call="stat"), as_json=False, doing="dios x")
+    told = capsys.readouterr().err
+    assert "dios x: something" in told
+    assert f"where: stat, {kind.code.name}" in told
+
+
+def test_an_error_without_a_place_has_no_line_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bare code is no place: an error of no call and no object shows its message alone."""
+    output.report(errors.InvalidError("--memory must be at least 1 KiB"), as_json=False, doing="dios run")
+    assert capsys.readouterr().err == "dios run: --memory must be at least 1 KiB\n"
 
 
 @pytest.mark.parametrize(
@@ -96,3 +107,82 @@ def test_a_table_shows_control_characters_and_obeys_none(capsys: pytest.CaptureF
     """Text that somebody else chose cannot move the cursor, end a row or colour the terminal."""
     output.table(("LABEL",), [("a\nb\x1b[31mc",)])
     assert capsys.readouterr().out == "LABEL\na\\nb\\x1b[31mc\n"
+
+
+HOSTILE = "a\x1b]52;c;bG9vdA==\x07b\x1b]0;title\x1b\\c\x9b31md\u202ee\r\x08f[link=x]g"
+"""Sets clipboard and title, colours, turns the direction of text, overwrites, and is markup."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_a_tasks_output_does_not_control_the_terminal() -> None:
+    """Escape sequences are shown and not obeyed, also where they arrive in pieces; text stays text."""
+    terminal = Terminal(newline="")
+    shown = output.bytes_output(terminal)
+    for byte in f"{HOSTILE}\nü\tx\r\ny".encode() + b"\xff\x9b":
+        shown.write(bytes([byte]))
+    shown.flush()
+    text = terminal.getvalue()
+    assert not CONTROL.search(text)
+    assert "\\x1b]52;c;bG9vdA==\\x07b" in text
+    assert text.endswith("\nü\tx\ny\\xff\\x9b")
+
+
+def test_a_file_gets_the_bytes_as_they_are() -> None:
+    """What is no terminal gets a task's output unchanged."""
+    file = io.TextIOWrapper(io.BytesIO())
+    output.bytes_output(file).write(HOSTILE.encode() + b"\xff")
+    assert file.buffer.getvalue() == HOSTILE.encode() + b"\xff"
+
+
+def test_nothing_that_a_command_writes_controls_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines, named values, tables, JSON, errors and progress escape what others wrote; markup is text."""
+    terminal = Terminal(newline="")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", terminal)
+    output.say(HOSTILE)
+    output.write_line(HOSTILE)
+    output.write_json({HOSTILE: [HOSTILE]})
+    output.facts([("label", HOSTILE)])
+    output.report(errors.DiosError(HOSTILE), as_json=False, doing="dios x")
+    output.report(errors.DiosError(HOSTILE), as_json=True, doing="dios x")
+    output.table(("A", "B"), [(HOSTILE, HOSTILE)], whole=True)
+    text = terminal.getvalue()
+    assert not CONTROL.search(text)
+    assert text.count("[link=x]") == 9
+    output.table(("A", "B"), [(HOSTILE, "[red]x[/red]")])
+    with output.transfer(HOSTILE, 1 << 30) as advance:
+        advance(1)
+    with output.waiting(HOSTILE), output.progress(HOSTILE) as tell:
+        tell(HOSTILE)
+    for wrong in ("\x1b]", "\x07", "\x9b", "\u202e"):
+        assert wrong not in terminal.getvalue()
+    assert "[red]x[/red]" in terminal.getvalue()
+
+
+def test_json_is_what_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escaped JSON reads as the same value."""
+    output.write_json({"label": HOSTILE, "text": "ü\n"})
+    assert json.loads(capsys.readouterr().out) == {"label": HOSTILE, "text": "ü\n"}
+
+
+def test_commands_write_bytes_through_one_place() -> None:
+    """No command gives bytes to standard output or standard error itself, where they would control it."""
+    commands = Path(output.__file__).parents[1]
+    raw = {
+        path.relative_to(commands).as_posix()
+        for path in commands.rglob("*.py")
+        if re.search(r"std(out|err)\.buffer", path.read_text(encoding="utf-8"))
+    }
+    # The one writes to what is no terminal.
+    assert raw == {"objects/logs.py"}

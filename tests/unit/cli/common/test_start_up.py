@@ -11,6 +11,7 @@ from dios.cli.main import app
 from dios.cli.nodes import daemon
 
 HEAVY = ("rich", "pydantic", "trio", "numpy", "numba", "matplotlib", "cryptography", "lmdb")
+JUPYTER = ("ipykernel", "jupyter_client", "zmq", "IPython", "tornado", "traitlets")
 
 
 @pytest.mark.parametrize("words", [["--version"], ["ls", "--help"], ["put", "--help"], ["ps", "--help"]])
@@ -24,6 +25,19 @@ def test_a_quick_command_loads_no_heavy_library(words: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, text=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_only_the_kernel_loads_jupyter() -> None:
+    """No module of a daemon or a task, and no other command, loads anything of Jupyter."""
+    program = (
+        "import sys, typer.main\n"
+        "import dios.aio, dios.node.serve, dios.host.process.zygote_main, dios.lib.sandbox.session\n"
+        "from dios.cli.main import app\n"
+        "for command in typer.main.get_command(app).commands.values(): command.get_short_help_str()\n"
+        f"print(sorted(set({JUPYTER!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_listed_command_exists() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dios.cli.common.context import CATALOGUE_ALIAS
 from dios.cli.objects import groups
 from dios.client.keyring import Keyring
 from dios.ids import Name
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 
 
 @pytest.fixture

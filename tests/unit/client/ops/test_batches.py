@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from dios import limits
-from dios.client.trio.connection import AsyncConnection
-from dios.client.trio.node import AsyncNode
+from dios.client.aio.channel import AsyncChannel
+from dios.client.aio.connection import AsyncConnection
+from dios.client.aio.node import AsyncNode
 from dios.errors import BadReferenceError, Code, InvalidError
 from dios.transport.memory.memfd import create_memory
-from dios.transport.unix.client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult, Mapping, PlainCall, PlainResult
 from dios.wire.types import ObjectType
@@ -96,11 +96,11 @@ def test_batch_on_trio() -> None:
     """The face on trio has the same, awaited at the end."""
 
     async def main(fake: FakeNode) -> bytes:
-        connection = AsyncConnection(AsyncClientChannel(fake.peer))
+        connection = AsyncConnection(AsyncChannel(fake.peer))
         node = AsyncNode(connection, await connection.hello((), ""))
         async with node.batch() as batch:
             found = batch.add(node.handle(reference(8)).read_bytes)
-        await connection.close()
+        connection.close()
         return found.result()
 
     with FakeNode(script) as fake:

@@ -6,10 +6,10 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from dios.client.trio.connection import AsyncConnection
-from dios.client.trio.node import AsyncNode
+from dios.client.aio.channel import AsyncChannel
+from dios.client.aio.connection import AsyncConnection
+from dios.client.aio.node import AsyncNode
 from dios.errors import InvalidError
-from dios.transport.unix.client_trio import AsyncClientChannel
 from dios.wire import messages
 from dios.wire.types import (
     Brand,
@@ -58,7 +58,7 @@ def test_a_wish_that_is_none_is_refused_before_anything_is_sent() -> None:
     """A misspelled wish, and a node without a name, never reach the node."""
     with FakeNode(in_turn()) as fake:
         node = fake.connect()
-        with pytest.raises(InvalidError, match="drain, undrain, forget"):
+        with pytest.raises(InvalidError, match="drain, undrain, forget, restore"):
             node.set_node("n2", "explode")
         with pytest.raises(InvalidError, match="give the name of a node"):
             node.set_node("", "drain")
@@ -82,7 +82,7 @@ def test_hosts_are_said_in_the_call() -> None:
         made = node.create(ObjectType.SHMEM_BLOB, host="n2")
         made.copy(host="n3", persistence=Persistence.DURABLE)
         node.run(made, host="n2")
-        node.run(made, local=True, wait=False)
+        node.run(made, local=True, wait=False, detach=True)
         node.info(host="n2")
     create, copy, there, here, info = fake.calls
     assert isinstance(create, messages.Create)
@@ -90,7 +90,7 @@ def test_hosts_are_said_in_the_call() -> None:
     assert isinstance(copy, messages.Copy)
     assert (copy.host, copy.persistence) == ("n3", Persistence.DURABLE)
     assert isinstance(there, messages.Run)
-    assert (there.host, there.flags) == ("n2", 0)
+    assert (there.host, there.flags) == ("n2", int(Flag.WITH_SESSION))
     assert isinstance(here, messages.Run)
     assert (here.host, here.flags) == ("", int(Flag.SPAWN_LOCAL | Flag.NON_BLOCKING))
     assert info == messages.NodeInfo("n2")
@@ -131,11 +131,11 @@ def test_the_face_on_trio_asks_the_same() -> None:
     nodes = messages.Nodes((ROW, OTHER))
 
     async def ask(fake: FakeNode) -> None:
-        connection = AsyncConnection(AsyncClientChannel(fake.peer))
+        connection = AsyncConnection(AsyncChannel(fake.peer))
         node = AsyncNode(connection, await connection.hello((), "test"))
         assert [member.name for member in await node.nodes()] == ["n1", "n2"]
         assert await node.set_node("n2", "drain") == await node.nodes()
-        await connection.close()
+        connection.close()
 
     with FakeNode(in_turn(nodes, nodes, nodes)) as fake:
         trio.run(ask, fake)

@@ -284,3 +284,13 @@ def test_mistaken_argument_never_reaches_the_node(mistake: Callable[[Node], obje
             mistake(node)
         assert fake.calls == []
         assert node.self.stat().ref == 7
+
+
+def test_a_commit_stands_if_the_buffer_cannot_be_released() -> None:
+    """The end of a write commits and releases in one message: a refused release does not undo it."""
+    refused = messages.Failure(int(Code.EBADF), "there is no such buffer")
+    buffer = messages.Buffer(5, 4, 1, 1, data=b"abcd", length=4)
+    with FakeNode(in_turn(buffer, messages.Results((COMMITTED, refused)))) as fake:
+        write = blob(fake.connect(), size=4).write(4, replace=True)
+        write.finish()
+        assert (write.v_r, write.v_w) == (3, 4)

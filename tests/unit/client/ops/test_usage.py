@@ -15,7 +15,7 @@ from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Flag, ObjectType, Resource, Scope
 from tests.support.client.fake_node import FakeNode, reference
 
-ROW = messages.LimitRow(Scope.TASK, "0a0b", "job", tuple(range(8)), (None,) * 8)
+ROW = messages.LimitRow(Scope.TASK, "0a0b", "job", tuple(range(len(Resource))), (None,) * len(Resource))
 
 
 def asked(*answers: AnyResult) -> tuple[FakeNode, list[AnyCall]]:
@@ -103,7 +103,7 @@ def test_a_subject_is_a_user_a_task_or_a_group() -> None:
         (usage,) = connected.set_limits("uid:7", objects=5, cpu_ms=None)
         connected.set_limits(connected.handle(reference(9, ObjectType.TASK)), tasks=1)
         connected.set_limits(connected.handle(reference(11, ObjectType.GROUP)), tasks=1)
-    assert usage.used == dict(zip(Resource, range(8), strict=True))
+    assert usage.used == dict(zip(Resource, range(len(Resource)), strict=True))
     assert calls == [
         messages.SetLimits(
             Scope.PRINCIPAL,
@@ -137,5 +137,5 @@ def test_a_run_needs_a_program_or_a_task() -> None:
         connected = fake.connect()
         with pytest.raises(InvalidError, match="give a program"):
             connected.run()
-        connected.run(like=connected.handle(reference(9, ObjectType.TASK)))
+        connected.run(like=connected.handle(reference(9, ObjectType.TASK)), detach=True)
     assert calls == [messages.Run(0, like=9)]

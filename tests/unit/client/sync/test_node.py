@@ -98,7 +98,7 @@ def test_interrupted_call_gives_back_what_it_granted() -> None:
         connection = Connection(ClientChannel(fake.peer))
         node = Node(connection, connection.hello((), ""))
         call = messages.Create(ObjectType.SHMEM_BLOB)
-        connection._session.give_up(connection.begin(call), call)
+        connection._give_up(connection.begin(call), call)
         blob(node).stat()
         node.pause()
     drop = messages.Delete(50, int(Flag.HANDLE_ONLY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dios import limits
 from dios.core import events
 from dios.errors import Code
 from dios.wire import messages
@@ -211,17 +212,61 @@ def test_raw_memory_counts_with_its_creator_and_group(office: Office) -> None:
 
 
 def test_raw_memory_used_again_further_on_counts(office: Office) -> None:
-    """REUSE at a later place opens more of the object's own memory, and counts it."""
+    """REUSE at a later place needs a larger memory, next to the former one until its holders release that."""
     worker = office.worker
     ref = blob(worker, 10, buffering=Buffering.RAW)
     buffer = to_write(worker, ref, 10)
     worker.ask(messages.Committed, messages.CommitWrite(ref, buffer))
     again = messages.AcquireWrite(ref, 10, offset=10, iov=AcquireIov.REUSE, buffer=buffer)
-    office.leave(Scope.TASK, Resource.BYTES, 9)
+    office.leave(Scope.TASK, Resource.BYTES, 19)
     over(worker, again)
-    office.leave(Scope.TASK, Resource.BYTES, 10)
+    office.leave(Scope.TASK, Resource.BYTES, 20)
+    before = used(office)
     worker.ask(messages.Buffer, again)
+    assert used(office) == before + 10
+    worker.ask(messages.Created, anonymous(b"x" * 10))
     over(worker, anonymous(b"x"))
+
+
+def test_former_memory_counts_while_it_is_held(office: Office) -> None:
+    """A raw object that grows step by step counts with each memory that a buffer still holds."""
+    worker = office.worker
+    ref = blob(worker, 10, buffering=Buffering.RAW)
+    before = used(office)
+    buffers = [to_write(worker, ref, size) for size in (10, 20, 30)]
+    assert used(office) == before + 10 + 20 + 20
+    office.leave(Scope.TASK, Resource.BYTES, 39)
+    over(worker, messages.AcquireWrite(ref, 40))
+    for buffer in buffers:
+        worker.ask(messages.Done, messages.ReleaseWrite(ref, buffer))
+    assert used(office) == before + 20
+    to_write(worker, ref, 40)
+    assert used(office) == before + 30
+
+
+def test_former_memory_counts_with_its_descriptors(office: Office) -> None:
+    """However small it is, a former memory that a buffer holds takes descriptors of the node."""
+    worker = office.worker
+    ref = blob(worker, 10, buffering=Buffering.RAW)
+    office.leave(Scope.TASK, Resource.DESCRIPTORS, 2 * limits.MEMORY_DESCRIPTORS)
+    buffers = [to_write(worker, ref, size) for size in (11, 12, 13)]
+    over(worker, messages.AcquireWrite(ref, 14))
+    worker.ask(messages.Done, messages.ReleaseWrite(ref, buffers[0]))
+    to_write(worker, ref, 14)
+    over(worker, messages.AcquireWrite(ref, 15))
+
+
+def test_raw_memory_counts_as_a_whole_for_a_part(office: Office) -> None:
+    """A writer of a few bytes gets memory for all of them, and all of it counts, next to a reader's."""
+    worker = office.worker
+    ref = blob(worker, 50, buffering=Buffering.RAW)
+    before = used(office)
+    worker.ask(messages.Buffer, messages.AcquireRead(ref))
+    office.leave(Scope.TASK, Resource.BYTES, 49)
+    over(worker, messages.AcquireWrite(ref, 1))
+    office.leave(Scope.TASK, Resource.BYTES, 50)
+    to_write(worker, ref, 1)
+    assert used(office) == before + 50
 
 
 def test_readers_of_raw_memory_cost_nothing_more(office: Office) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from dios import limits
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import Deletion, ObjectType, Resource, Scope
+from dios.wire.types import Buffering, Deletion, ObjectType, Resource, Scope
 from tests.support.core.harness import Node
 from tests.support.core.limits import Office, destroyed, ordered, over
 
@@ -18,6 +19,7 @@ UNITS = {
     Resource.VOLATILE_BYTES: 10,
     Resource.CPU_MS: 1000,
     Resource.MEMORY_BYTES: 1 << 26,
+    Resource.DESCRIPTORS: limits.MEMORY_DESCRIPTORS,
 }
 
 
@@ -37,6 +39,13 @@ class Spender:
         if resource in {Resource.OBJECTS, Resource.BYTES, Resource.VOLATILE_BYTES}:
             return messages.Create(
                 ObjectType.SHMEM_BLOB, (self.group,), deletion=Deletion.IMMEDIATE, data=b"x" * unit
+            )
+        if resource is Resource.DESCRIPTORS:
+            return messages.Create(
+                ObjectType.SHMEM_BLOB,
+                (self.group,),
+                deletion=Deletion.IMMEDIATE,
+                buffering=Buffering.RAW,
             )
         if resource is Resource.REFERENCES:
             return messages.Copy(self.blob, worker.self_ref)

@@ -65,6 +65,41 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(again.core.state.logs) == limits.LOGS_KEPT
 
 
+def test_a_principal_with_very_many_ended_tasks_pushes_out_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tasks of one principal end, another's ended task, its recipe and its log are kept."""
+    for bound in ("ENDED_TASKS_KEPT", "ENDED_TASKS_KEPT_MAX", "LOGS_KEPT", "LOGS_KEPT_MAX", "RECIPES_KEPT"):
+        monkeypatch.setattr(limits, bound, 20)
+    node = Node()
+    victim, greedy = node.session(), node.session(Principal("uid:2000"))
+    mine = victim.run()
+    _ends(node, mine, 4)
+    for _ in range(30):
+        _ends(node, greedy.run(), 4)
+    state = node.core.state
+    assert mine.task in state.tasks
+    assert victim.ask(messages.TaskDetail, messages.Describe(mine.reference.ref)).executable
+    assert len(victim.lookup(log_name(Name(mine.welcome.name)))) == 1
+    assert (len(state.ended), len(state.logs), len(state.recipes)) == (20, 20, 20)
+
+
+def test_a_job_with_very_many_ended_tasks_pushes_out_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children and grandchildren of one job leave the ended tasks of the same user's other jobs."""
+    monkeypatch.setattr(limits, "ENDED_TASKS_KEPT", 20)
+    monkeypatch.setattr(limits, "LOGS_KEPT", 20)
+    node = Node()
+    session = node.session()
+    mine = [session.run() for _ in range(5)]
+    for task in mine:
+        _ends(node, task, 4)
+    greedy = session.run()
+    child = greedy.run()
+    for starter in (greedy, child):
+        for _ in range(30):
+            _ends(node, starter.run(), 4)
+    assert all(task.task in node.core.state.tasks for task in mine)
+    assert all(len(session.lookup(log_name(Name(task.welcome.name)))) == 1 for task in mine)
+
+
 def test_without_room_the_task_ends_all_the_same() -> None:
     """A principal's limit takes the log, never the end of the task."""
     node = Node()

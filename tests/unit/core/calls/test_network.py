@@ -110,7 +110,21 @@ def test_the_network_is_no_file(network: Network) -> None:
     assert network.owner.refused(messages.Delete(ref, int(Flag.DESTROY))) == Code.EINVAL
 
 
-@pytest.mark.parametrize("address", ["", "80", ":80", "localhost", "localhost:", "h:65536", "h:x", "h:-1"])
+NO_ADDRESSES = [
+    "",
+    "80",
+    ":80",
+    "localhost",
+    "localhost:",
+    "h:65536",
+    "h:x",
+    "h:-1",
+    "a\0b:1",
+    f"h:{'9' * 4000}",
+]
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES, ids=lambda address: address[:10])
 def test_nonsense_is_no_address(network: Network, address: str) -> None:
     """An address has a host and a port; anything else is refused before a socket is thought of."""
     assert network.owner.refused(creation(address=address)) == Code.EINVAL

@@ -6,11 +6,11 @@ import pytest
 
 from dios.core import effects
 from dios.errors import Code
-from dios.ids import Principal
+from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import Govern, Guarantee, Metered, Rate
 from dios.wire.types import NameKind, Traffic
-from tests.support.core.cluster import Cluster, ClusterNode
+from tests.support.core.cluster import Cluster, ClusterNode, record_of
 from tests.support.core.harness import Node
 
 RATES = (Rate("uid:1", Traffic.OUT, 1_000_000), Rate("uid:2", Traffic.STORE, 5))
@@ -28,6 +28,11 @@ class Hall:
     def govern(self, call: Govern) -> Metered:
         """Have a node keep to rates."""
         return self.scheduler.ask(Metered, call)
+
+    def setter(self, at: ClusterNode) -> TaskId:
+        """The id that the scheduler's task has at a node."""
+        here = at is self.scheduler.node
+        return self.scheduler.task if here else record_of(self.scheduler, at).id
 
     def own(self, since: int = 0, *, own: bool = True) -> messages.QueueRows:
         """The first node's board, as its own coordinator reads it."""
@@ -51,7 +56,7 @@ def test_guarantees_reach_the_host_of_the_node_that_is_named(hall: Hall, host: s
     """They are told with the rates, whole, and to no other host."""
     hall.govern(Govern(host, RATES, 3_000, guarantees=EDGES))
     there, other = (hall.nodes[0], hall.nodes[1]) if host else (hall.nodes[1], hall.nodes[0])
-    assert set_on(there) == [effects.SetRates(RATES, 3_000, hall.scheduler.task, EDGES)]
+    assert set_on(there) == [effects.SetRates(RATES, 3_000, hall.setter(there), EDGES)]
     assert not set_on(other)
 
 
@@ -80,9 +85,7 @@ def test_rates_reach_the_host_of_the_node_that_is_named(hall: Hall, host: str) -
     target: ClusterNode = hall.nodes[int((host or "n2")[1]) - 1]
     assert answer.node == target.node
     for node in hall.nodes:
-        assert set_on(node) == (
-            [effects.SetRates(RATES, 3_000, hall.scheduler.task)] if node is target else []
-        )
+        assert set_on(node) == ([effects.SetRates(RATES, 3_000, hall.setter(node))] if node is target else [])
 
 
 def test_no_lease_changes_no_rate(hall: Hall) -> None:
@@ -91,7 +94,7 @@ def test_no_lease_changes_no_rate(hall: Hall) -> None:
     assert set_on(hall.nodes[0]) == []
     assert hall.scheduler.refused(Govern("n1", RATES)) == Code.EINVAL
     hall.govern(Govern("n1", (), 1_000))
-    assert set_on(hall.nodes[0]) == [effects.SetRates((), 1_000, hall.scheduler.task)]
+    assert set_on(hall.nodes[0]) == [effects.SetRates((), 1_000, hall.setter(hall.nodes[0]))]
 
 
 def test_a_node_that_is_alone_keeps_to_rates_too() -> None:

@@ -238,11 +238,13 @@ def test_life_and_death_are_passed_on_at_once_and_once() -> None:
     """Who learns of a suspicion, a denial or a good-bye tells some others in the same step, and not again."""
     others = [NodeId(n) for n in range(2, 42)]
     membership = view(*others)
-    for told in (row(B, SUSPECT), row(B, incarnation=1), row(B, LEFT, 1)):
-        first = membership.received(NOW, C, News(row(C), (told,)))
+    good_bye = row(B, LEFT, 1)
+    by_another = [(told, C, News(row(C), (told,))) for told in (row(B, SUSPECT), row(B, incarnation=1))]
+    for told, sender, news in (*by_another, (good_bye, B, News(good_bye))):
+        first = membership.received(NOW, sender, news)
         passed = [node for node, m in first.send if isinstance(m, News) and told in m.updates]
         assert len(passed) == limits.GOSSIP_RELAYS
-        again = membership.received(NOW, C, News(row(C), (told,)))
+        again = membership.received(NOW, sender, news)
         assert [node for node, m in again.send if isinstance(m, News)] == []
 
 
@@ -412,7 +414,7 @@ def test_tables_are_exchanged_now_and_then() -> None:
     membership = view(B)
     asked = [m for m in to(membership.tick(NOW), B) if isinstance(m, Table)]
     assert [table.answer for table in asked] == [True]
-    back = to(view(A, B).received(NOW, B, Table(row(B), (), (), answer=True)), B)
+    back = to(view(A, B).received(NOW, B, Table(row(B), (), answer=True)), B)
     assert [m.answer for m in back if isinstance(m, Table)] == [False]
     assert view(B).received(NOW, B, Table(row(B), ())).send == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -64,7 +64,8 @@ def test_a_node_that_was_never_seen_is_a_change_without_a_former_status() -> Non
         ((1, 0, DEAD), (1, 1, ALIVE), (1, 1, ALIVE)),
         ((1, 0, ALIVE), (1, 0, DEAD), (1, 0, SUSPECT)),
         ((1, 5, ALIVE), (1, 0, DEAD), None),
-        ((1, 0, ALIVE), (1, 0, LEFT), (1, 0, LEFT)),
+        ((1, 0, ALIVE), (1, 0, LEFT), (1, 0, SUSPECT)),
+        ((1, 0, SUSPECT), (1, 0, LEFT), (1, 0, SUSPECT)),
         ((1, 0, DEAD), (1, 0, LEFT), (1, 0, LEFT)),
         ((1, 0, LEFT), (1, 0, ALIVE), None),
         ((1, 0, LEFT), (1, 1, ALIVE), (1, 1, ALIVE)),
@@ -201,13 +202,39 @@ def test_a_lie_about_the_own_epoch_is_answered() -> None:
 
 @pytest.mark.parametrize("field", ["incarnation", "version"])
 def test_numbers_that_leave_no_room_for_a_denial_are_nonsense(field: str) -> None:
-    """A number that jumps too far is believed by nobody, so that it can always be outdone."""
+    """A number that jumps too far is not believed of others, and raises the own one by one jump at most."""
     membership = view()
     tell(membership, row(B))
     huge = replace(row(B, status=DEAD), **{field: 2**63 - 1})
     tell(membership, huge, replace(huge, node=A), replace(huge, node=NodeId(9)), replace(huge, epoch=5))
     assert membership.members == {B: row(B), C: row(C)}
-    assert membership.own == row(A)
+    assert membership.own.epoch == row(A).epoch
+    assert membership.own.status is ALIVE
+    assert getattr(membership.own, field) == getattr(row(A), field) + limits.GOSSIP_VERSION_JUMP_MAX + 1
+
+
+def test_a_lie_that_was_raised_in_steps_elsewhere_is_outdone_in_as_many() -> None:
+    """However high others hold this node's numbers, it exceeds them after some of their messages."""
+    membership = view()
+    high = row(A, status=DEAD, incarnation=3 * limits.GOSSIP_VERSION_JUMP_MAX)
+    for _ in range(3):
+        tell(membership, high)
+    assert membership.own.incarnation > high.incarnation
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_node_that_had_to_deny_very_often_is_believed_about_itself(epoch: int) -> None:
+    """A node's own numbers count however high they are, against a lie about it, and where it is new."""
+    truth = replace(row(B), incarnation=2**33, version=2**34)
+    membership = view()
+    membership.connected(NOW, row(B))
+    membership.disconnected(NOW, B)
+    tell(membership, replace(row(B, epoch=epoch), address="elsewhere:1"))
+    membership.received(NOW, B, News(truth))
+    assert membership.members[B] == truth
+    late = replace(truth, node=NodeId(9))
+    membership.connected(NOW, late)
+    assert membership.members[NodeId(9)] == late
 
 
 def test_a_node_that_calls_itself_dead_is_not_believed() -> None:
@@ -240,47 +267,74 @@ def test_the_table_is_bounded_and_the_dead_make_room() -> None:
     assert len(membership.members) == limits.NODES_MAX - 1
 
 
+def test_made_up_rows_keep_no_node_out_that_connects() -> None:
+    """In a table full of nodes that others told of, each node that connects finds a place."""
+    membership = view()
+    membership.connected(NOW, row(B))
+    for n in range(100, 100 + limits.NODES_MAX):
+        tell(membership, row(NodeId(n)))
+    for late in (NodeId(7_001), NodeId(7_002)):
+        assert late not in membership.members
+        membership.connected(NOW, row(late))
+        assert late in membership.members
+    assert len(membership.members) == limits.NODES_MAX - 1
+    assert {B, C, NodeId(7_001), NodeId(7_002)} <= set(membership.members)
+
+
+def test_made_up_rows_take_no_place_of_a_node_that_was_met() -> None:
+    """A node that was met and is dead stays in a full table until a node connects in its place."""
+    membership = view()
+    membership.connected(NOW, row(B))
+    membership.received(NOW, B, gossip.Ping(row(B, status=LEFT), 1))
+    for n in range(100, 100 + 2 * limits.NODES_MAX):
+        tell(membership, row(NodeId(n)))
+    assert membership.members[B].status is LEFT
+    membership.connected(NOW, row(NodeId(7_001)))
+    assert B not in membership.members
+
+
 def test_a_full_table_of_live_nodes_takes_nobody_more() -> None:
-    """Whoever is alive is not put out for a newcomer, even one that connects."""
+    """Whoever was met and is alive is not put out for a newcomer, even one that connects."""
     membership = view()
     for n in range(100, 100 + limits.NODES_MAX):
-        tell(membership, row(NodeId(n)), sender=NodeId(100))
+        membership.connected(NOW, row(NodeId(n)))
     assert len(membership.members) == limits.NODES_MAX - 1
     membership.connected(NOW, row(B))
     assert B not in membership.members
     assert len(membership.members) == limits.NODES_MAX - 1
 
 
-def test_a_removed_node_is_gone_everywhere_and_stays_gone() -> None:
-    """Who is told of a removal drops the row, tells it on once, and believes no row of it again."""
+def test_a_removed_node_is_believed_no_more() -> None:
+    """A removal drops the row, is reported once and sent to nobody, and no row of the node counts again."""
     membership = view()
     tell(membership, row(B))
-    membership.received(NOW, C, News(row(C), (), (B,)))
+    decision = membership.remove(NOW, [B])
+    assert (decision.forgotten, decision.send) == ([B], [])
     assert B not in membership.members
-    for decision in (
+    for quiet in (
         tell(membership, row(B, epoch=7)),
         membership.connected(NOW, row(B, epoch=8)),
         membership.received(NOW, B, gossip.Ping(row(B), 1)),
-        membership.received(NOW, C, News(row(C), (), (B,))),
+        membership.remove(NOW, [B]),
     ):
-        assert (decision.send, decision.changed, decision.forgotten) == ([], [], [])
+        assert (quiet.send, quiet.changed, quiet.forgotten) == ([], [], [])
     assert membership.forgotten == {B}
 
 
-def test_a_removal_is_told_once_and_reaches_all() -> None:
-    """Forgetting tells everybody alive at once, and says so in the decision."""
+def test_a_removal_that_became_void_is_taken_back() -> None:
+    """A node that is not among the removed any more is a member as soon as it is heard of."""
     membership = view()
     tell(membership, row(B))
-    decision = membership.forget(NOW, B)
-    assert decision.forgotten == [B]
-    assert [(to, message.forgotten) for to, message in decision.send] == [(C, (B,))]
-    assert membership.forget(NOW, B).forgotten == []
+    membership.remove(NOW, [B])
+    assert membership.remove(NOW, []).forgotten == []
+    assert not membership.is_forgotten(B)
+    assert [change.member for change in tell(membership, row(B)).changed] == [row(B)]
 
 
 def test_a_node_that_was_removed_itself_is_told() -> None:
     """The own id among the removed is reported, and the own row stays."""
     membership = view()
-    assert membership.received(NOW, C, News(row(C), (), (A,))).forgotten == [A]
+    assert membership.remove(NOW, [A]).forgotten == [A]
     assert membership.own == row(A)
 
 
@@ -288,16 +342,6 @@ def test_the_removed_of_earlier_lives_stay_removed() -> None:
     """What the host kept of removals holds from the start."""
     membership = Membership(row(A), entropy(1), [B])
     assert tell(membership, row(B)).changed == [Change(row(C), None)]
-
-
-def test_removals_are_bounded() -> None:
-    """A peer that removes without end fills the list and no more."""
-    membership = view()
-    many = [NodeId(n) for n in range(100, 200 + limits.NODES_FORGOTTEN_MAX)]
-    for start in range(0, len(many), limits.GOSSIP_UPDATES_MAX):
-        part: Sequence[NodeId] = many[start : start + limits.GOSSIP_UPDATES_MAX]
-        membership.received(NOW, C, News(row(C), (), tuple(part)))
-    assert len(membership.forgotten) == limits.NODES_FORGOTTEN_MAX
 
 
 def test_load_comes_with_the_nodes_own_messages_and_is_no_change() -> None:
@@ -323,3 +367,16 @@ def test_draining_is_a_change() -> None:
     tell(membership, row(B))
     full = replace(row(B), version=1, draining=True)
     assert tell(membership, full).changed == [Change(full, ALIVE)]
+
+
+def test_numbers_end_where_other_nodes_refuse_them() -> None:
+    """A node that was driven to the last incarnation and version states nothing that others would refuse."""
+    last = limits.COUNTER_MAX
+    own = replace(row(A, incarnation=last - 1), version=last - 1)
+    membership = Membership(own, entropy(1))
+    for _ in range(3):
+        lie = replace(membership.own, status=SUSPECT, version=min(membership.own.version + 1, last))
+        said = tell(membership, lie)
+        membership.drain(NOW, on=not membership.own.draining)
+        assert all(gossip.decode(gossip.encode(message)) == message for _, message in said.send)
+    assert (membership.own.incarnation, membership.own.version) == (last, last)

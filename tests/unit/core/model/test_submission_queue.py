@@ -10,7 +10,7 @@ from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.messages import Constraint, Placement, Work
-from dios.wire.types import Affinity, Cause, Flag, NameKind, TaskState
+from dios.wire.types import Affinity, Cause, Flag, NameKind, Permission, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Node
 
@@ -389,3 +389,53 @@ def test_a_boards_rows_stay_small(yard: Yard) -> None:
     yard.started(seq)
     (runs,) = yard.board("n3", attend=False).tasks
     assert runs.work == Work(cpus_milli=100)
+
+
+# -- nodes that fail while a run is placed ------------------------------------------------------------------
+def test_a_run_that_never_left_its_node_waits_again(yard: Yard) -> None:
+    """The scheduler's choice cannot be reached: nothing was started, so that another node may be chosen."""
+    yard.board()
+    seq = yard.submit()
+    (row,) = yard.board().waiting
+    yard.cluster.part(yard.nodes[0], yard.nodes[1])
+    yard.scheduler = yard.cluster.session(yard.nodes[2])
+    assert yard.place(row.id, "n2").refused == ()
+    for _ in range(200):
+        yard.cluster.advance(100, 100)
+        if yard.board().waiting:
+            break
+    assert yard.caller.answer(seq) is None
+    assert yard.place(row.id, "n3").refused == ()
+    job, _ = yard.started(seq)
+    assert job.node is yard.nodes[2]
+
+
+def test_a_run_that_never_left_its_node_is_placed_elsewhere(yard: Yard) -> None:
+    """Without a scheduler, the node of the caller chooses another node by itself."""
+    keeper = yard.cluster.session(yard.nodes[2])
+    (found,) = yard.caller.lookup(keeper.create(data=b"input").name)
+    for busy in ("n1", "n3"):
+        yard.caller.ask(messages.Created, messages.Run(yard.program, host=busy, flags=int(Flag.NON_BLOCKING)))
+    yard.cluster.start_spawned()
+    handed = (messages.Handed(found.ref, int(Permission.READ)),)
+    call = messages.Run(yard.program, inputs=handed, label="job", flags=int(Flag.NON_BLOCKING))
+    seq = yard.caller.send(call)  # the third node is asked for the input before the second one is asked
+    yard.cluster.part(yard.nodes[0], yard.nodes[1])
+    yard.cluster.advance(limits.DCP_TIMEOUT_MS + limits.DCP_SILENCE_TIMEOUT_MS, 100)
+    job, _ = yard.started(seq)
+    assert job.node is not yard.nodes[1]
+
+
+def test_a_run_whose_input_cannot_be_reached_was_not_started(yard: Yard) -> None:
+    """A node fails while it offers an input: the caller learns that no task was started."""
+    keeper = yard.cluster.session(yard.nodes[2])
+    (found,) = yard.caller.lookup(keeper.create(data=b"input").name)
+    handed = (messages.Handed(found.ref, int(Permission.READ)),)
+    seq = yard.caller.send(messages.Run(yard.program, inputs=handed, host="n2"))
+    yard.cluster.wire.clear()
+    yard.cluster.part(yard.nodes[0], yard.nodes[2])
+    failure = yard.cluster.wait(yard.caller, seq, 60_000)
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH
+    assert "No task was started" in failure.message
+    assert not yard.cluster.spawned

@@ -87,15 +87,8 @@ def sharing(scene: Scene) -> dcp.SharedReference:
 
 NONSENSE: dict[str, Make] = {
     "a task of here": lambda scene: scene.forward(messages.Stat(1), scene.me),
-    "a task of a third node": lambda scene: scene.forward(messages.Stat(1), scene.far),
     "resolve for a task of here": lambda scene: dcp.Resolve(scene.caller(scene.me), (InternalName(NAME),), 1),
     "rows for a task of here": lambda scene: dcp.Rows(scene.caller(scene.me)),
-    "delegate for a task of a third node": lambda scene: dcp.Delegate(
-        scene.caller(scene.far),
-        messages.Copy(scene.of_third.ref, 0),
-        scene.caller(scene.other),
-        scene.liar.node,
-    ),
     "offer by a task of here": lambda scene: dcp.Offer(
         scene.caller(scene.me), (), scene.caller(scene.other), scene.liar.node
     ),
@@ -108,15 +101,6 @@ NONSENSE: dict[str, Make] = {
         dcp.Caller(TaskId(999), OWNER, "", Brand.PURE),
         scene.victim.node,
     ),
-    "offer for a third node's task on another": lambda scene: dcp.Offer(
-        scene.caller(scene.other), (sharing(scene),), scene.caller(scene.far), scene.liar.node
-    ),
-    "delegate to a third node's task on another": lambda scene: dcp.Delegate(
-        scene.caller(scene.other),
-        messages.Copy(scene.of_liar.ref, 0),
-        scene.caller(scene.far),
-        scene.liar.node,
-    ),
     "give what another has": lambda scene: dcp.ReferenceGiven(
         scene.me.task, "", replace(scene.held(), node=scene.third.node)
     ),
@@ -127,22 +111,14 @@ NONSENSE: dict[str, Make] = {
         scene.me.task, "", dcp.HeldReference(scene.liar.node, replace(scene.to_theirs))
     ),
     "start with the id of a task": lambda scene: scene.start(child=scene.me.task),
-    "start with the id of another node's task": lambda scene: scene.start(child=scene.far.task),
     "start with the id of an object": lambda scene: scene.start(child=TaskId(scene.mine.reference.object)),
     "start with an object of here that is not": lambda scene: scene.start(
         inputs=(scene.held(object=scene.mine.reference.object),)
     ),
-    "start for a task of a third node": lambda scene: scene.start(caller=scene.caller(scene.far)),
     "plant more than came": lambda scene: scene.plant(size=1),
     "plant what has no bytes": lambda scene: scene.plant(kind=ObjectType.GROUP),
-    "plant for a third node's task, said to be of the liar": lambda scene: scene.plant(
-        caller=scene.caller(scene.far)
-    ),
     "claim for a task of here": lambda scene: dcp.ReconcileReferences(
         1, (dcp.HeldReferences(scene.caller(scene.me), 0, 2**63 - 1, ()),)
-    ),
-    "claim for a third node's task": lambda scene: dcp.ReconcileReferences(
-        1, (dcp.HeldReferences(scene.caller(scene.far), 0, 2**63 - 1, ()),)
     ),
     "keep what did not come": lambda _: dcp.KeepOutput(OWNER, NAME, NAME, 5),
     **{

@@ -168,7 +168,10 @@ def test_a_commit_begins_the_next_request(site: Site, mode: Mode) -> None:
     assert site.counters()[:2] == (int(mode is READ), int(mode is WRITE))
 
 
-ORDERS = ("commit first", "release twice", "read as write", "reuse active", "unknown buffer", "past the end")
+ORDERS = (
+    *("commit first", "release twice", "read as write", "read as write and go on", "released with a commit"),
+    *("reuse active", "unknown buffer", "past the end"),
+)
 
 
 @pytest.mark.parametrize("wrong", ORDERS)
@@ -182,6 +185,11 @@ def test_wrong_orders_change_nothing(site: Site, wrong: str) -> None:
         "commit first": (messages.CommitRead(ref, buffer + 1), Code.EBADF),
         "release twice": (messages.ReleaseRead(ref, buffer), Code.EBADF),
         "read as write": (messages.CommitWrite(ref, buffer), Code.EINVAL),
+        "read as write and go on": (messages.CommitAcquireWrite(ref, buffer), Code.EINVAL),
+        "released with a commit": (
+            messages.ReleaseWrite(ref, buffer, int(Flag.RELEASE_COMMIT)),
+            Code.EINVAL,
+        ),
         "reuse active": (messages.AcquireRead(ref, iov=AcquireIov.REUSE, buffer=buffer), Code.EINVAL),
         "unknown buffer": (messages.CommitAcquireRead(ref, 77_777), Code.EBADF),
         "past the end": (messages.ReadOnce(ref, 1, len(CONTENT) + 1), Code.EINVAL),

@@ -12,7 +12,7 @@ from dios.core.remote.watermark import Watermark
 from dios.errors import Code
 from dios.ids import NodeId
 from dios.wire import dcp, messages
-from tests.support.core.cluster import Parcel
+from tests.support.core.cluster import Parcel, record_of
 from tests.support.core.two_nodes import Two
 
 FEW = 64
@@ -125,7 +125,7 @@ def test_a_call_that_was_given_up_may_come_late(two: Two) -> None:
     (late,) = asks(held)
     _, cancel = two.held_back(messages.Cancel(seq))
     assert two.me.read(two.ref) == b"content"
-    deputy = two.there.core.state.remote_tasks[two.me.task]
+    deputy = record_of(two.me, two.there)
     assert late.number in deputy.pending
     two.hear(late)
     assert late.number not in two.books()[1].answers

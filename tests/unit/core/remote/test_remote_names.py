@@ -8,8 +8,8 @@ from dios import limits
 from dios.errors import Code
 from dios.ids import Name, Principal
 from dios.wire import dcp, messages
-from dios.wire.types import Flag, ObjectType
-from tests.support.core.cluster import Citizen, Cluster, Parcel
+from dios.wire.types import Flag, NodeWish, ObjectType
+from tests.support.core.cluster import Citizen, Cluster, Parcel, record_of
 
 STRANGER = Principal("uid:2000")
 UNKNOWN = bytes(range(32))
@@ -89,7 +89,7 @@ def test_no_more_than_were_asked_for(town: Town) -> None:
     tables = [
         deputy.table for node in town.cluster.nodes[1:] for deputy in node.core.state.remote_tasks.values()
     ]
-    held = [reference for table in tables for reference in table if reference.task.id == session.task]
+    held = [reference for table in tables for reference in table if reference.task.home_id == session.task]
     assert len(held) == 1
 
 
@@ -103,7 +103,7 @@ def test_what_is_over_the_limit_is_let_go(town: Town) -> None:
     found = session.ask(messages.References, messages.Lookup(name, limit=2))
     assert [one.node for one in found.references] == ["n2", "n3"]
     town.cluster.settle()
-    deputies = [node.core.state.remote_tasks[session.task] for node in town.cluster.nodes[1:]]
+    deputies = [record_of(session, node) for node in town.cluster.nodes[1:]]
     assert [len(deputy.table) for deputy in deputies] == [1, 1]
 
 
@@ -130,6 +130,21 @@ def test_a_dead_node_makes_it_incomplete_at_once(town: Town) -> None:
     assert isinstance(found, messages.References)
     assert found.incomplete
     assert [one.node for one in found.references] == ["n2"]
+
+
+def test_a_dead_node_that_was_forgotten_is_missed_no_more(town: Town) -> None:
+    """Once a dead node is removed from the cluster, answers are complete again, on every node."""
+    made = town.two.create(data=b"there")
+    for node in town.cluster.nodes[:2]:
+        town.cluster.part(node, town.cluster.nodes[2])
+    town.cluster.advance(6_000, 100)
+    town.one.call(messages.SetNode("n3", NodeWish.FORGET))
+    town.cluster.advance(1_000, 100)
+    for asker in (town.one, town.two):
+        found = asker.ask(messages.References, messages.Lookup(made.name or b""))
+        assert [one.node for one in found.references] == ["n2"]
+        assert not found.incomplete
+        assert not asker.ask(messages.Tasks, messages.ListTasks()).incomplete
 
 
 @pytest.mark.parametrize("how", ["local only", "vector", "non-blocking"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.types import Brand, ObjectType, Resource
-from tests.support.core.cluster import Cluster
+from tests.support.core.cluster import Cluster, record_of
 from tests.support.core.harness import OWNER, Client
 
 OTHER = Principal("uid:2000")
@@ -35,7 +35,7 @@ def test_what_is_given_is_counted_with_the_receivers_principal_once_that_is_know
     assert isinstance(
         cluster.call(giver, messages.Copy(found.references[0].ref, told.reference.ref, 1)), messages.Done
     )
-    deputy = holder.core.state.remote_tasks[stranger.task]
+    deputy = record_of(stranger, holder)
     assert deputy.guessed
     assert deputy.brand is Brand.PURE
     given = stranger.given()

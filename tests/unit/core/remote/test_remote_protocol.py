@@ -11,14 +11,14 @@ from dios.core import effects, events
 from dios.errors import Code, ProtocolError
 from dios.ids import Name, PayloadId
 from dios.wire import dcp, messages
-from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission
+from dios.wire.types import Cause, Flag, NameKind, NodeWish, ObjectType, Permission
 from tests.support.core.cluster import Citizen, Cluster, Parcel
 from tests.support.core.two_nodes import Two
 
 BODIES = (
     dcp.Forward, dcp.Resolve, dcp.Offer, dcp.Delegate, dcp.ReferenceGiven, dcp.Start, dcp.CreateReplica,
     dcp.Release, dcp.TasksEnded, dcp.DeliverEvent, dcp.ReconcileReferences, dcp.Disband, dcp.Rows,
-    dcp.KeepOutput,
+    dcp.KeepOutput, dcp.ConfirmRemoval,
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ class Story:
                 self.cluster.wire += [parcel] * copies
                 self.late += [parcel] * bool(copies)
 
-        self.cluster.post = many  # type: ignore[method-assign]
+        self.cluster.post = many  # type: ignore[method-assign, assignment]
 
     def ask(self, who: Citizen, call: messages.AnyCall) -> object:
         """A call that must be done, whatever happens to messages."""
@@ -100,6 +100,7 @@ class Story:
         last.lookup(made.name)
         last.node.step(events.Disconnected(cluster.now, last.task))
         cluster.advance(1_000, 250)
+        self.ask(one, messages.SetNode("n3", NodeWish.FORGET))
 
     def ending(self) -> list[object]:
         """How everything stands, without ids."""

@@ -13,7 +13,7 @@ from dios.core.step import Step
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission, Persistence
-from tests.support.core.cluster import MS, Citizen, Cluster, ClusterNode
+from tests.support.core.cluster import MS, Citizen, Cluster, ClusterNode, record_of
 
 READ, DELEGATE, ALL = Permission.READ, Permission.DELEGATE, Permission.ALL
 PLACES = list(itertools.product(range(3), repeat=3))
@@ -267,8 +267,8 @@ def test_both_sides_come_to_agree(side: str) -> None:
     friends = Friends(0, 1, 2)
     told = friends.delegate()
     friends.cluster.advance(limits.RECONCILE_YOUNG_MS + 100, 1_000)
-    state = (friends.receiver.node if side == "home" else friends.home).core.state
-    table = (state.tasks if side == "home" else state.remote_tasks)[friends.receiver.task].table
+    local = friends.receiver.node.core.state.tasks[friends.receiver.task]
+    table = (local if side == "home" else record_of(friends.receiver, friends.home)).table
     friends.cluster.drop = lambda parcel: True  # noqa: ARG005 - all is lost
     if side == "home":
         friends.receiver.send(messages.Delete(told.ref, int(Flag.HANDLE_ONLY)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dios import limits
-from dios.core import events
+from dios.core import effects, events
 from dios.errors import Code
 from dios.ids import Principal
-from dios.wire import messages
+from dios.wire import dcp, messages
+from dios.wire.codec import decode_status
 from dios.wire.types import (
     Brand,
     Cause,
@@ -181,9 +182,22 @@ def test_its_console_is_seen_from_afar(shop: Workshop) -> None:
     shop.cluster.end(job)
 
 
+@pytest.mark.parametrize("host", ["n1", "n3"])
+def test_a_child_ends_with_its_session(shop: Workshop, host: str) -> None:
+    """A child that a session did not detach ends with it, on this node and on another one."""
+    parent = shop.parent
+    flags = int(Flag.NON_BLOCKING | Flag.WITH_SESSION)
+    call = messages.Run(shop.program, (), (messages.Handed(shop.refs[1], READ),), host=host, flags=flags)
+    parent.ask(messages.Created, call)
+    (child,) = shop.cluster.start_spawned()
+    parent.node.step(events.Disconnected(shop.cluster.now, parent.task))
+    shop.cluster.settle()
+    assert shop.nodes[int(host[1:]) - 1].core.state.tasks[child.task].cause is Cause.KILLED
+
+
 @pytest.mark.parametrize("brand", [Brand.PURE, Brand.LEGACY])
 def test_children_of_who_ends(shop: Workshop, brand: Brand) -> None:
-    """A task's child on another node ends with it; what a person's process started lives on."""
+    """A task's child on another node ends with it; what a person's process detached lives on."""
     parent = shop.parent
     if brand is Brand.PURE:
         _, parent = shop.run("n1")
@@ -295,6 +309,65 @@ def test_a_forgotten_node_is_nobody(shop: Workshop) -> None:
         assert "n3" not in {row.name for row in rows if row.status is NodeStatus.ALIVE}
 
 
+def test_a_removal_that_a_live_node_did_not_store_is_reported(shop: Workshop) -> None:
+    """`forget` fails, and names the node, unless all live nodes confirmed; later it succeeds."""
+    shop.nodes[1].refuses_removals = True
+    answer = shop.cluster.call(shop.parent, messages.SetNode("n3", NodeWish.FORGET))
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EHOSTUNREACH
+    assert "not stored at: n2 (it has not stored the removal" in answer.message
+    book = shop.nodes[0].core.state.cluster
+    assert book is not None
+    assert book.membership.is_forgotten(shop.nodes[2].node)
+    shop.nodes[1].refuses_removals = False
+    shop.nodes[1].step(events.NodesRemoved(shop.nodes[1].now, (shop.nodes[2].node,)))
+    for name in ("n3", f"{shop.nodes[2].node:x}"):
+        assert isinstance(
+            shop.cluster.call(shop.parent, messages.SetNode(name, NodeWish.FORGET)), messages.Nodes
+        )
+
+
+def test_a_removal_is_reported_that_a_silent_node_did_not_confirm(shop: Workshop) -> None:
+    """A live node that does not answer is named; a dead one is not asked, and learns it when it returns."""
+    shop.cluster.drop = lambda parcel: parcel.to == shop.nodes[1].node
+    seq = shop.parent.send(messages.SetNode("n3", NodeWish.FORGET))
+    answer = shop.cluster.wait(shop.parent, seq, limits.DCP_TIMEOUT_MS + 4_000)
+    assert isinstance(answer, messages.Failure), answer
+    assert "n2 (" in answer.message
+    lose(shop, shop.nodes[1])
+    again = shop.cluster.call(shop.parent, messages.SetNode("n3", NodeWish.FORGET))
+    assert isinstance(again, messages.Nodes), again
+
+
+def test_a_removal_that_cannot_be_stored_is_refused(shop: Workshop) -> None:
+    """Where this node cannot store it, nothing is removed and the reason is given."""
+    node = shop.nodes[0]
+    seq = shop.parent.send(messages.SetNode("n3", NodeWish.FORGET))
+    (asked,) = [one for one in node.effects if isinstance(one, effects.RemoveNode)]
+    shop.cluster.wire.clear()
+    node.step(events.NodesRemoved(node.now, (), asked.call, "the disk is full"))
+    answer = shop.parent.answer(seq)
+    assert isinstance(answer, messages.Failure)
+    assert (answer.code, answer.message) == (
+        Code.EIO, "cannot remove n3 from the cluster: the disk is full",
+    )  # fmt: skip
+    assert not asked.restore
+
+
+def test_a_restored_node_is_a_member_again(shop: Workshop) -> None:
+    """When a removal became void the node connects again, and is a member like any other."""
+    shop.parent.ask(messages.Nodes, messages.SetNode("n3", NodeWish.FORGET))
+    for node in shop.nodes[:2]:
+        node.step(events.NodesRemoved(node.now, ()))
+        node.removed.clear()
+        shop.cluster.connect(node, shop.nodes[2])
+        shop.cluster.connect(shop.nodes[2], node)
+    shop.cluster.advance(1_000, 100)
+    rows = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
+    assert [row.name for row in rows if row.status is NodeStatus.ALIVE] == ["n1", "n2", "n3"]
+    shop.run("n3")
+
+
 def test_lists_say_what_is_missing(shop: Workshop) -> None:
     """Tasks of all nodes stand in one list; with a node dead it says that it is not complete."""
     shop.run("n2")
@@ -313,3 +386,87 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
         ("n3", NodeStatus.DEAD),
     ]
     assert [row.here for row in nodes] == [True, False, False]
+
+
+def test_a_coordinator_is_no_load(shop: Workshop) -> None:
+    """The node's own coordinator does not count, so that a drained node becomes empty."""
+    (first, *_) = shop.nodes
+    run = messages.Run(shop.program, brand=Brand.LIMBO, flags=int(Flag.NON_BLOCKING | Flag.SPAWN_LOCAL))
+    shop.parent.ask(messages.Created, run)
+    (coordinator,) = shop.cluster.start_spawned()
+    coordinator.ask(messages.QueueRows, messages.ReadQueue(own=True))
+    shop.run("n1")
+
+    def load() -> int:
+        first.step(events.LoadMeasured(first.now, 1 << 30))
+        rows = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
+        return next(row.tasks for row in rows if row.name == "n1")
+
+    assert load() == 1
+    coordinator.call(messages.ReadQueue(own=True))
+    assert load() == 1
+
+
+# -- ends that are known ---------------------------------------------------------------------------------
+def status_of(shop: Workshop, ref: int) -> messages.TaskRow:
+    """The exit status that the parent reads."""
+    seq = shop.parent.send(messages.ReadOnce(ref))
+    shop.cluster.wait(shop.parent, seq)
+    return decode_status(shop.parent.node.received[shop.parent.task, seq])
+
+
+@pytest.mark.parametrize("fault", ["dead", "restarted", "forgotten"])
+def test_an_end_that_was_reported_is_not_lost_with_the_node(shop: Workshop, fault: str) -> None:
+    """Once the parent's node knows how a child has ended, the child's node may fail."""
+    made, job = shop.run("n2")
+    second = shop.nodes[1]
+    second.end(job.task, Cause.EXITED, 3)
+    shop.cluster.settle()
+    fail(shop, second, fault)
+    row = status_of(shop, made.ref)
+    assert (row.cause, row.exit_code) == (Cause.EXITED, 3)
+
+
+def test_an_end_that_was_not_reported_is_unknown(shop: Workshop) -> None:
+    """If the child's node fails first, the cause is NODE_LOST: the child may have succeeded."""
+    made, job = shop.run("n2")
+    shop.cluster.cut.add(frozenset({shop.nodes[0].node, shop.nodes[1].node}))
+    shop.nodes[1].end(job.task, Cause.EXITED, 0)
+    fail(shop, shop.nodes[1], "dead")
+    row = status_of(shop, made.ref)
+    assert row.cause is Cause.NODE_LOST
+    assert "may have succeeded" in row.detail
+
+
+def test_an_end_during_the_start_is_known(shop: Workshop) -> None:
+    """The end of a child may be reported before the answer to its start: it counts all the same."""
+    second = shop.nodes[1]
+    shop.cluster.drop = lambda parcel: (
+        parcel.sender == second.node and isinstance(parcel.message, dcp.PeerReply)
+    )
+    seq = shop.parent.send(shop.call("n2", []))
+    shop.cluster.settle()
+    (job,) = shop.cluster.start_spawned()
+    second.end(job.task, Cause.EXITED, 0)
+    shop.cluster.settle()
+    shop.cluster.drop = lambda parcel: False  # noqa: ARG005 - nothing is lost any more
+    made = shop.cluster.wait(shop.parent, seq)
+    assert isinstance(made, messages.Created), made
+    fail(shop, second, "dead")
+    assert status_of(shop, made.reference.ref).cause is Cause.EXITED
+
+
+def fail(shop: Workshop, node: ClusterNode, how: str) -> None:
+    """Let a node fail, and let the others notice."""
+    if how == "forgotten":
+        shop.parent.ask(messages.Nodes, messages.SetNode(f"n{node.node}", NodeWish.FORGET))
+        shop.cluster.advance(1_000, 100)
+        return
+    for other in shop.nodes:
+        if other is not node:
+            shop.cluster.part(other, node)
+    if how == "dead":
+        shop.cluster.advance(60_000, 500)
+        return
+    node.crash()
+    shop.cluster.heal()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import select
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from dios.firmament import compile_kernels
 from dios.firmament.compile_kernels import LOCK, compile_all, status
 from dios.firmament.coordinator import compile_kernels as compiler
 from dios.firmament.coordinator import kernel_compilation
+
+ENDED_S_MAX = 60
 
 
 @pytest.fixture
@@ -79,3 +84,38 @@ def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyP
     assert "no folder" in status()
     with pytest.raises(SystemExit, match="NUMBA_CACHE_DIR"):
         compile_kernels.main()
+
+
+COORDINATOR = """
+import trio
+from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler
+
+async def main():
+    compiler = BackgroundCompiler()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(compiler.compile)
+        while not compiler.progress.total:
+            await trio.sleep(0.01)
+        print(compiler.progress, flush=True)
+
+trio.run(main)
+"""
+
+
+def test_the_compiler_ends_with_a_killed_coordinator(folder: Path) -> None:
+    """Nothing but the compiler has the other end of the error output when its parent is killed."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = folder / "dios-kernels.status"
+        state.write_text("compiling 3 of 7")
+        command = [sys.executable, "-c", COORDINATOR]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as coordinator:
+            assert coordinator.stdout is not None
+            assert coordinator.stderr is not None
+            assert coordinator.stdout.readline() == b"3 of 7\n"
+            # From now on the compiler has nothing to report, so that no broken pipe ends it.
+            state.write_text("compiling")
+            coordinator.kill()
+            ready, _, _ = select.select([coordinator.stderr], [], [], ENDED_S_MAX)
+            assert ready, "the compiler still runs"
+            assert coordinator.stderr.read() == b""

@@ -79,7 +79,7 @@ def test_the_stored_bytes_never_change(tmp_path: Path) -> None:
     log.close()
     body = bytes.fromhex("9701a372756ea26f6ba57569643a30a174a173a0")
     digest = blake3(GENESIS + body).digest()
-    header = b"DIOSAUD\0" + bytes.fromhex("01000000010000000000000000000000") + GENESIS
+    header = b"DIOSAUD\0" + bytes.fromhex("02000000010000000000000000000000") + GENESIS
     data = segments(tmp_path)[0].read_bytes()
     assert data == header + len(body).to_bytes(4, "little") + body + digest
     assert GENESIS.hex() == blake3(b"dios audit log 1").hexdigest()

@@ -241,6 +241,25 @@ async def test_who_is_in_debt_stores_nothing_from_afar(tmp_path: Path, call: Pla
         assert seen(there) == [(DEPUTY, type(call)), (DEPUTY, Stat)]
 
 
+async def test_who_owes_for_records_asks_nothing_from_afar(tmp_path: Path) -> None:
+    """Every kind of request of a task whose principal owes for audit records waits until that is paid."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        charges = there.host.charges
+        charges.charge(GREEDY, DEPUTY, 10 * limits.AUDIT_BURST_S * limits.AUDIT_RATE_BYTES_S_DEFAULT)
+        resolve = dcp.Resolve(caller(DEPUTY), (), 1)
+        here.do(fx.Send(there.node, dcp.Ask(1, 1, resolve)))
+        here.do(fx.Send(there.node, dcp.Ask(2, 1, dcp.Forward(caller(DEPUTY), Stat(1)))))
+        here.do(fx.Send(there.node, dcp.Ask(3, 1, dcp.Forward(caller(NEIGHBOUR), Stat(1)))))
+        await until(lambda: seen(there), "the neighbour's came")
+        assert seen(there) == [(NEIGHBOUR, Stat)]
+        charges._accounts.clear()
+        charges._indebted.clear()
+        charges.any_debts = False
+        await until(lambda: len(there.messages()) == 3, "the rest comes")
+        assert [message.number for message in there.messages() if isinstance(message, dcp.Ask)] == [3, 1, 2]
+
+
 async def test_what_is_put_aside_is_bounded_and_goes_with_its_node(tmp_path: Path) -> None:
     """Over the bound a request is refused; when the node that asked is gone, so is what it asked."""
     async with two_hosts(tmp_path) as (here, there):

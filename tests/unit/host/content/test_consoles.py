@@ -3,7 +3,7 @@ import trio.testing
 
 from dios import limits
 from dios.host.content.consoles import Consoles, TaskConsole
-from dios.ids import TaskId
+from dios.ids import Principal, TaskId
 
 
 def test_positions_are_absolute() -> None:
@@ -74,7 +74,19 @@ def test_ended_consoles_are_bounded() -> None:
     count = limits.CONSOLE_ENDED_BYTES_MAX // limits.CONSOLE_TAIL_BYTES + 1
     for number in range(count):
         consoles.of(TaskId(number)).append(b"x" * limits.CONSOLE_TAIL_BYTES)
-        consoles.ended(TaskId(number))
-        consoles.ended(TaskId(number))
+        consoles.ended(TaskId(number), Principal("uid:0"), TaskId(number))
+        consoles.ended(TaskId(number), Principal("uid:0"), TaskId(number))
     assert consoles.read(TaskId(0), 0, 5) == b""
     assert consoles.read(TaskId(count - 1), 0, 5) == b"xxxxx"
+
+
+def test_the_consoles_of_one_principal_push_out_no_others() -> None:
+    """However much the tasks of one principal wrote, the last words of another's task are kept."""
+    consoles = Consoles()
+    consoles.of(TaskId(1)).append(b"mine")
+    consoles.ended(TaskId(1), Principal("uid:7"), TaskId(1))
+    for number in range(2, 3 + limits.ENDED_TASKS_KEPT_MAX):
+        consoles.of(TaskId(number)).append(b"x" * 20_000)
+        consoles.ended(TaskId(number), Principal("uid:8"), TaskId(number))
+    assert consoles.read(TaskId(1), 0, 5) == b"mine"
+    assert len(consoles._consoles) <= limits.CONSOLE_ENDED_BYTES_MAX // 20_000 + 1

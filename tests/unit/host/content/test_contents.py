@@ -98,8 +98,10 @@ def test_staged_contents_stay(
 def test_raw_memory_keeps_its_bytes_and_grows(contents: Contents) -> None:
     """A content that becomes raw keeps its bytes; growing adds zeros; a reader cannot write it."""
     contents.set(ObjectId(1), b"hello")
-    memory = contents.raw(ObjectId(1), 10)
-    assert contents.raw(ObjectId(1), 20) is memory
+    former = contents.raw(ObjectId(1), 10)
+    assert contents.raw(ObjectId(1), 7) is former
+    memory = contents.raw(ObjectId(1), 20)
+    assert memory is not former
     assert memory.read(0, 20) == b"hello" + bytes(15)
     reader = memory.reader_fd()
     with pytest.raises(OSError, match=r"descriptor|permitted"):

@@ -6,13 +6,11 @@ Not for: what a receiver can do with one (``tests/security/test_open_files.py``)
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import dios.host
 from dios import limits
 from dios.core.effects import (
     AnswerAttach,
@@ -20,6 +18,7 @@ from dios.core.effects import (
     AnswerVector,
     AnswerWrite,
     ApplyWrite,
+    CloseBuffer,
     Effect,
     WriteSource,
 )
@@ -28,7 +27,8 @@ from dios.errors import Code
 from dios.host.content.contents import Contents
 from dios.host.content.memories import ContentMemory
 from dios.host.loop.outbox import Outbox
-from dios.ids import ObjectId, TaskId
+from dios.ids import BufferId, ObjectId, TaskId
+from dios.sim.step_work import lines_of
 from dios.wire.messages import (
     AnyCall,
     Buffer,
@@ -39,29 +39,10 @@ from dios.wire.messages import (
     Results,
 )
 from dios.wire.types import Mode
-from tests.support.host.harness import TASK, Rig, open_descriptors, put, rig
+from tests.support.host.harness import TASK, Rig, no_descriptors, open_descriptors, put, rig
 
 LARGE = 2 * limits.INLINE_BYTES_MAX
 BLOB, RAW, STREAM, OTHER = ObjectId(1), ObjectId(2), ObjectId(3), ObjectId(4)
-
-
-@contextmanager
-def no_descriptors(spare: int = 0) -> Iterator[None]:
-    """This process can open ``spare`` more, and no further one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fillers: list[int] = []
-    try:
-        # All numbers below the limit must be taken.
-        fillers.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
-        while fillers[-1] < highest:
-            fillers.append(os.dup(fillers[0]))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + spare, hard))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in fillers:
-            os.close(fd)
 
 
 def _with_contents(host: Rig) -> Contents:
@@ -112,7 +93,7 @@ async def test_without_descriptors_one_call_fails(tmp_path: Path, what: str, spa
         with no_descriptors(spare):
             host.do(ANSWERS[what])
             inside = host.replies[0][1]
-        held = sum(1 for result in (inside,) if isinstance(result, Buffer) and what == "shadow")
+        held = int(isinstance(inside, Buffer) and what in {"shadow", "raw"})
         host.do(_read(0, seq=2))
         assert isinstance(host.replies[-1][1], Buffer)
         if what == "stream":
@@ -183,6 +164,41 @@ async def test_a_buffer_not_handed_out_is_not_committed(tmp_path: Path) -> None:
         await host.settled()
         host.host.driver.call(TASK, 7, early)
         assert isinstance(host.core.events[-1], Called)
+
+
+async def test_commits_do_not_look_at_all_deferred_effects(tmp_path: Path) -> None:
+    """The work for an early commit, and for one of another buffer, does not grow with what is deferred."""
+    folder = str(Path(dios.host.__file__).parent)
+    async with rig(tmp_path) as host:
+        host.store.gate.clear()
+        source = WriteSource(payload=host.next_payload, length=5)
+        first = host.do(persist=[put(OTHER, source)], data=b"first")
+        works: list[tuple[int, ...]] = []
+        for count in (1, 100):
+            for number in range(count):
+                host.do(*[_write(1_000 * count + 10 * number + one, 2) for one in range(10)], wait_for=first)
+            calls = (CommitWrite(1, 1_000 * count), CommitWrite(1, 5))
+            works.append(
+                tuple(lines_of(lambda c=call: host.host.driver.call(TASK, 3, c), folder)[1] for call in calls)  # type: ignore[misc] # bound early
+            )
+        assert works[0] == works[1]
+        host.store.gate.set()
+        await host.settled()
+
+
+async def test_a_closed_buffer_is_not_waited_for(tmp_path: Path) -> None:
+    """The core answers a commit of a buffer that deferred effects open and close again."""
+    async with rig(tmp_path) as host:
+        host.store.gate.clear()
+        source = WriteSource(payload=host.next_payload, length=5)
+        first = host.do(persist=[put(OTHER, source)], data=b"first")
+        host.do(_write(5, 2), wait_for=first)
+        host.do(CloseBuffer(BufferId(5)), wait_for=first)
+        host.host.driver.call(TASK, 3, CommitWrite(1, 5))
+        assert isinstance(host.core.events[-1], Called)
+        host.store.gate.set()
+        await host.settled()
+        assert not host.host.effector._unopened
 
 
 def test_waiting_descriptors_are_all_or_none() -> None:

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
+from dios.host.content import public_pages
 from dios.host.content.public_pages import PublicPages
 from dios.ids import ObjectId, TaskId
 from dios.transport.memory.memfd import close_all
 from dios.wire.messages import Reference
-from dios.wire.page import PublicAttributes, read_slot
+from dios.wire.page import PageWriter, PublicAttributes, read_slot
 from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
 
 ONE, TWO = TaskId(1), TaskId(2)
+SLOTS = public_pages._SLOTS_AT_ONCE
 
 
 @pytest.fixture
@@ -86,6 +90,61 @@ def test_older_steps_never_replace_newer_ones(pages: PublicPages) -> None:
     assert shown(pages, ONE, 3).size == 70
     pages.bind(bind(TWO, 0, 9, size=50), 5)
     assert shown(pages, TWO, 0).size == 70
+
+
+def test_an_object_with_many_slots_is_shown_in_short_steps(
+    pages: PublicPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One publication writes a bounded number of slots; newer counters neither restart nor overtake it."""
+    written: list[int] = []
+    write = public_pages._write
+
+    def counted(writer: PageWriter, slot: int, effect: PublishCounters) -> None:
+        written.append(slot)
+        write(writer, slot, effect)
+
+    monkeypatch.setattr(public_pages, "_write", counted)
+    many = 5 * SLOTS
+    for slot in range(many):
+        pages.bind(bind(ONE, slot, 9), 1)
+    pages.publish(counters(9, 60), 2)
+    assert len(written) == SLOTS
+    assert pages.show_more()
+    pages.publish(counters(9, 70), 3)
+    assert len(written) == 3 * SLOTS
+    assert len(set(written)) == len(written), "the slots that waited longest come first"
+    written.clear()
+    for slot in range(many - SLOTS // 2, many):
+        pages.unbind(UnbindSlot(ONE, slot))
+    steps = 0
+    while pages.show_more():
+        steps += 1
+    assert len(written) <= many
+    assert steps <= 5
+    assert {shown(pages, ONE, slot).size for slot in range(many - SLOTS // 2)} == {70}
+
+
+def test_outdated_slots_of_an_ended_task_are_forgotten(pages: PublicPages) -> None:
+    """A task ends while its slots wait to be written."""
+    for slot in range(2 * SLOTS):
+        pages.bind(bind(ONE, slot, 9), 1)
+    pages.publish(counters(9, 60), 2)
+    pages.close(ONE)
+    assert pages.show_more()
+    assert not pages.show_more()
+
+
+async def test_outdated_slots_are_written_in_the_background(pages: PublicPages) -> None:
+    """All slots show the newest counters after a while, also those of a second change."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pages.run)
+        for slot in range(4 * SLOTS):
+            pages.bind(bind(ONE, slot, 9), 1)
+        for step, size in ((2, 60), (3, 70)):
+            pages.publish(counters(9, size), step)
+            await trio.testing.wait_all_tasks_blocked()
+            assert {shown(pages, ONE, slot).size for slot in range(4 * SLOTS)} == {size}
+        nursery.cancel_scope.cancel()
 
 
 def test_unbound_slot_is_cleared(pages: PublicPages) -> None:

@@ -14,7 +14,8 @@ from dios.core import effects as fx
 from dios.core.effects import WriteSource
 from dios.core.events import Called
 from dios.errors import NoSpaceError
-from dios.ids import TaskId
+from dios.host.process.task_host import Payer
+from dios.ids import Principal, TaskId
 from dios.transport.unix.server import TaskChannel
 from dios.wire import messages
 from dios.wire.codec import encode_request
@@ -103,7 +104,7 @@ class Callers:
     async def _serve(self, task: TaskId, sock: socket.socket) -> None:
         async with trio.open_nursery() as senders:
             channel = TaskChannel(sock, senders)
-            await self.host.host.tasks.read_calls(task, channel)
+            await self.host.host.tasks.read_calls(task, channel, Payer(Principal("uid:0"), task))
             channel.close()
 
     async def call(self, task: TaskId, *calls: messages.AnyCall) -> list[tuple[TaskId, type]]:

@@ -1,10 +1,12 @@
-"""A defect in serving one connection ends that one; a defect in a step ends the node.
+"""A defect in serving one connection, or in an effect, ends that one; one that leaves a step ends the node.
 
-Not for: broken frames, which are the peer's fault (``tests/integration/test_node.py``).
+Not for: broken frames, which are the peer's fault (``tests/integration/test_node.py``), or defects that the
+core contains (``tests/unit/core/test_containment.py``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -13,15 +15,21 @@ from pathlib import Path
 import pytest
 import trio
 
-from dios.core.events import Called, Disconnected, SessionOpened
+from dios.core import effects as fx
+from dios.core.effects import Outcome
+from dios.core.events import Called, DefectFound, Disconnected, SessionOpened, TimerFired
+from dios.errors import InvariantError
 from dios.host.audit.reader import AuditReader
+from dios.host.loop.commit_results import CommitResult
+from dios.host.loop.driver import _DeferredEffects
 from dios.host.process.session_server import SessionServer, principal_of
 from dios.host.process.task_host import DEFECT
-from dios.ids import TaskId
+from dios.ids import ObjectId, PayloadId, TaskId, Ticket
 from dios.transport.unix.server import TaskChannel, close_listener, open_listener
 from dios.wire.codec import PROTOCOL_VERSION, encode_request
-from dios.wire.messages import Hello, Stat
-from tests.support.host.harness import WAIT_S, RecordingChannel, Rig, rig
+from dios.wire.messages import Buffer, Done, Hello, Stat
+from dios.wire.types import Mode
+from tests.support.host.harness import TASK, WAIT_S, RecordingChannel, Rig, rig
 
 SESSION = TaskId(5)
 HELLO = encode_request(1, Hello(PROTOCOL_VERSION))[4:]
@@ -68,8 +76,8 @@ async def test_a_defect_of_a_channel_ends_its_session(
         assert len(host.core.seen(SessionOpened)) == 2
 
 
-async def test_a_defect_of_a_step_passes(tmp_path: Path) -> None:
-    """What is raised by the core itself is never taken for one connection's trouble."""
+async def test_a_defect_that_leaves_a_step_passes(tmp_path: Path) -> None:
+    """What the core could not contain is never taken for one connection's trouble."""
     async with rig(tmp_path) as host:
         step = host.core.step
 
@@ -83,6 +91,113 @@ async def test_a_defect_of_a_step_passes(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             await serve(host, None)
         assert not host.host.driver.sound
+
+
+def outcome(*after: fx.Effect) -> Outcome:
+    """A step with these effects."""
+    return Outcome([], list(after), Ticket(0), Ticket(0), None)
+
+
+class Broken:
+    """An effect's handler that does what none should, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, effect: fx.Effect) -> None:
+        """Meet a defect."""
+        self.calls += 1
+        raise KeyError(type(effect).__name__)
+
+
+DEFECTIVE: dict[str, fx.Effect] = {
+    "an answer": fx.Answer(TASK, 1, Done()),
+    "a page": fx.UnbindSlot(TASK, 0),
+    "a process": fx.Suspend(TASK),
+    "a stream": fx.AnswerAttach(TASK, 1, ObjectId(3), Mode.READ, 4096),
+    "bytes for the store's own use": fx.KeepPayload(PayloadId(1)),
+}
+
+
+@pytest.mark.parametrize("what", DEFECTIVE)
+async def test_a_defect_of_an_effect_ends_its_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """The core is told of the task, the log has the exception, and the rest of the step is carried out."""
+    effect = DEFECTIVE[what]
+    async with rig(tmp_path) as host:
+        broken = Broken()
+        host.host.effector._handlers[type(effect)] = broken
+        host.core.outcomes.append(outcome(effect, fx.AnswerBytes(TASK, 3, Buffer(0, 0, 0, 0), b"x")))
+        with caplog.at_level(logging.ERROR):
+            host.host.driver.feed(TimerFired(1))
+        assert broken.calls >= 1
+        assert "an internal error was contained" in caplog.text
+        assert {event.task for event in host.core.seen(DefectFound)} == {TASK}
+        assert host.host.driver.sound
+
+
+async def test_a_defect_of_an_effect_leaves_its_call_without_an_answer(tmp_path: Path) -> None:
+    """Nobody is told that a call failed that may have been made; the other answers of the step arrive."""
+    async with rig(tmp_path) as host:
+        host.host.effector._handlers[fx.AnswerAttach] = Broken()
+        host.core.outcomes.append(outcome(DEFECTIVE["a stream"], fx.Answer(TASK, 2, Done(2))))
+        host.host.driver.feed(TimerFired(1))
+        assert host.replies == [(2, Done(2))]
+
+
+async def test_content_of_a_defect_is_used_by_nobody(tmp_path: Path) -> None:
+    """The core is told to destroy an object whose bytes could not be made current."""
+    async with rig(tmp_path) as host:
+        effect = fx.ApplyWrite(ObjectId(3), fx.WriteSource())
+        host.host.effector._handlers[fx.ApplyWrite] = Broken()
+        host.core.outcomes.append(outcome(effect, fx.Answer(TASK, 1, Done())))
+        host.host.driver.feed(TimerFired(1))
+        (found,) = host.core.seen(DefectFound)
+        assert (found.task, found.object, found.ends_object) == (TASK, 3, True)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        fx.Audit(1, "create", "ok", "uid:0", "", "", ""),
+        fx.BeginShutdown(),
+        fx.ApplyWrite(ObjectId(3), fx.WriteSource(), durable=True),
+    ],
+)
+async def test_a_defect_of_an_essential_effect_ends_the_node(tmp_path: Path, effect: fx.Effect) -> None:
+    """Without a record, an end or the bytes in the store the node's promises would be broken."""
+    async with rig(tmp_path) as host:
+        host.host.effector._handlers[type(effect)] = Broken()
+        host.core.outcomes.append(outcome(effect))
+        with pytest.raises(KeyError):
+            host.host.driver.feed(TimerFired(1))
+        assert not host.host.driver.sound
+
+
+async def test_an_interrupted_step_is_never_hidden(tmp_path: Path) -> None:
+    """The node ends also if the work that caused the step catches every exception."""
+    async with rig(tmp_path) as host:
+        host.host.driver._take = Broken()  # type: ignore[assignment,misc] # the only way in
+        with contextlib.suppress(KeyError):
+            host.host.driver.feed(TimerFired(1))
+        with pytest.raises(InvariantError) as raised:
+            await host.host.driver.watch()
+        assert isinstance(raised.value.__cause__, KeyError)
+
+
+async def test_a_defect_of_an_essential_effect_that_waited_for_the_disk_ends_the_node(
+    tmp_path: Path,
+) -> None:
+    """What is carried out after a ticket is durable is a step like any other."""
+    async with rig(tmp_path) as host:
+        host.host.effector._handlers[fx.BeginShutdown] = Broken()
+        host.host.driver._held.append(_DeferredEffects(Ticket(1), [fx.BeginShutdown()], {}, 1))
+        with pytest.raises(KeyError):
+            host.host.driver.persisted([CommitResult(Ticket(1), Ticket(1), None)])
+        assert not host.host.driver.sound
+        with pytest.raises(InvariantError):
+            await host.host.driver.watch()
 
 
 async def _served(host: Rig, folder: Path) -> str:
@@ -103,9 +218,14 @@ async def _served(host: Rig, folder: Path) -> str:
                     await trio.lowlevel.wait_readable(peer)
         close_listener(listener, path)
         nursery.cancel_scope.cancel()
-    host.host._audit.flush()
+    host.host.journal.settle_all()
+    host.host.journal.flush()
     records = [entry.record for entry in AuditReader(folder / "audit").poll()]
-    return "\n".join(f"{each.action} {each.outcome} {each.principal} {each.detail}" for each in records)
+    return "\n".join(
+        f"{each.action} {each.outcome} {each.principal} {each.detail}"
+        for each in records
+        for _ in range(each.count)
+    )
 
 
 async def test_a_server_outlives_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from dios import limits
 from dios.core.effects import (
     Answer,
     AnswerRead,
+    AnswerVector,
     AnswerWrite,
     ApplyWrite,
     Audit,
@@ -22,7 +23,7 @@ from dios.core.events import EffectFailed, Persisted, PersistFailed, TaskEnded
 from dios.errors import Code, NoSpaceError
 from dios.host.audit.reader import verify
 from dios.ids import BufferId, ObjectId, TaskId
-from dios.wire.messages import Buffer, Done, Failure, Limits
+from dios.wire.messages import Buffer, Committed, Done, Failure, Limits, Results
 from dios.wire.types import Brand, Cause
 from tests.support.host.harness import TASK, WAIT_S, Rig, put, rig
 from tests.support.node.raw_client import pattern
@@ -185,6 +186,17 @@ async def test_missing_bytes_are_a_failure(tmp_path: Path) -> None:
         assert result.code == Code.EIO
         assert [event.buffer for event in host.core.seen(EffectFailed)] == [8]
         assert [seq for seq, _ in host.replies] == [1, 2]
+
+
+@pytest.mark.parametrize("vector", [False, True])
+async def test_a_commit_stands_without_the_next_buffer(tmp_path: Path, *, vector: bool) -> None:
+    """If a call has committed, a buffer that the host cannot provide does not make the commit a failure."""
+    async with rig(tmp_path) as host:
+        part = AnswerRead(TASK, 1, Buffer(8, 50, 3, 4), ObjectId(1), 0, 50, committed=True)
+        host.do(AnswerVector(TASK, 1, (part,)) if vector else part)
+        result = host.replies[0][1]
+        assert result == (Results((Committed(3, 4),)) if vector else Committed(3, 4))
+        assert [event.buffer for event in host.core.seen(EffectFailed)] == [8]
 
 
 async def test_task_that_cannot_start_ends(tmp_path: Path) -> None:

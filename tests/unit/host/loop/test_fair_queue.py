@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from dios.core.effects import Outcome, Spawn
-from dios.core.events import Called, Disconnected, SessionOpened, TaskEnded
+from dios.core.events import Called, Disconnected, SessionOpened, TaskEnded, TimerFired
 from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.ids import ObjectId, Principal, TaskId, Ticket
 from dios.wire.messages import Limits, Run, Stat
@@ -15,9 +15,10 @@ NOTHING = Outcome([], [], Ticket(0), Ticket(0), None)
 GREEDY, NEIGHBOUR = Principal("uid:1"), Principal("uid:2")
 
 
-def started(child: TaskId) -> Outcome:
+def started(child: TaskId, principal: Principal) -> Outcome:
     """What the core says when a task is started."""
-    return Outcome([], [Spawn(child, Brand.PURE, "", ObjectId(1), Limits())], Ticket(0), Ticket(0), None)
+    spawn = Spawn(child, Brand.PURE, "", ObjectId(1), Limits(), principal)
+    return Outcome([], [spawn], Ticket(0), Ticket(0), None)
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def owners() -> TaskPrincipals:
     made = TaskPrincipals()
     made.note(SessionOpened(0, TaskId(1), 1, GREEDY, (), "", 1), NOTHING)
     made.note(SessionOpened(0, TaskId(2), 1, NEIGHBOUR, (), "", 2), NOTHING)
-    made.note(Called(0, TaskId(1), 2, Run(1)), started(TaskId(11)))
-    made.note(Called(0, TaskId(11), 2, Run(1)), started(TaskId(12)))
+    made.note(Called(0, TaskId(1), 2, Run(1)), started(TaskId(11), GREEDY))
+    made.note(Called(0, TaskId(11), 2, Run(1)), started(TaskId(12), GREEDY))
     return made
 
 
@@ -37,11 +38,13 @@ def beginner(begun: list[str], name: str) -> Callable[[], None]:
 
 
 def test_children_act_for_who_started_them(owners: TaskPrincipals) -> None:
-    """A task has the principal of the session at its root, until it ends."""
+    """A task has the principal of the session at its root, until it ends, whichever event began it."""
     assert owners.of(TaskId(12)) == GREEDY
-    owners.note(Called(0, TaskId(2), 2, Stat(1)), started(TaskId(13)))
-    assert owners.of(TaskId(13)) == Principal("")
-    for task in (11, 12):
+    owners.note(Called(0, TaskId(2), 2, Stat(1)), started(TaskId(13), GREEDY))
+    owners.note(TimerFired(0), started(TaskId(14), GREEDY))
+    assert owners.of(TaskId(13)) == owners.of(TaskId(14)) == GREEDY
+    assert owners.of(TaskId(15)) == Principal("")
+    for task in (11, 12, 13, 14):
         owners.note(TaskEnded(0, TaskId(task), Cause.EXITED), NOTHING)
     for task in (1, 2):
         owners.note(Disconnected(0, TaskId(task), ""), NOTHING)

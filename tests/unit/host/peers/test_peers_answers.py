@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
@@ -11,7 +13,7 @@ from dios.errors import Code, NoSpaceError
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
-from dios.wire.calls import ReadOnce
+from dios.wire.calls import ReadOnce, WriteOnce
 from dios.wire.messages import Buffer, Done, Failure, Results
 from tests.support.host.harness import TASK, put
 from tests.support.peers.hosts import BLOB, CALLER, DEPUTY, PeerHost, connected, two_hosts, until
@@ -156,6 +158,28 @@ async def test_an_answer_over_what_is_taken_in(tmp_path: Path) -> None:
         assert isinstance(event.message.result, Failure)
         assert event.message.result.code == Code.EFBIG
         assert "in parts" in event.message.result.message
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_bytes_without_room_are_refused_before_they_are_kept(tmp_path: Path, *, asks: bool) -> None:
+    """A request with more bytes than a node may have arriving fails, and so does an answer."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        room = other.host.links._parts.receiving  # type: ignore[union-attr] # a cluster has links
+        room.most_of_one = LARGE - 1  # type: ignore[misc] # of a node with little memory
+        one.blob(ContentMemory.shadow(LARGE))
+        if asks:
+            call = WriteOnce(1, b"")
+            one.ask(other, dcp.Forward(CALLER, call), fx.WriteSource(content_of=BLOB, length=LARGE))
+            (event,) = await replies(one, 1)
+        else:
+            one.do(fx.OpenRemoteTask(DEPUTY, other.node, "uid:1"), read(1, BLOB, LARGE))
+            (event,) = await replies(other, 1)
+        assert isinstance(event.message, dcp.PeerReply)
+        assert isinstance(event.message.result, Failure)
+        assert event.message.result.code == Code.ENOMEM
+        assert "volatile_bytes_max" in event.message.result.message
+        assert room.used == 0
 
 
 async def test_a_deputy_that_is_over_is_not_answered(tmp_path: Path) -> None:

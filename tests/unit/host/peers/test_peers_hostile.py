@@ -25,7 +25,7 @@ from dios.transport.tcp.tls import dial
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, ReadOnce, WriteOnce
 from dios.wire.codec import DCP_VERSION
-from dios.wire.dcp_frames import Channel, Revoked, encode_channel, encode_frame, encode_head
+from dios.wire.dcp_frames import Channel, Revoked, decode_frame, encode_channel, encode_frame, encode_head
 from dios.wire.messages import Done
 from tests.support.peers.hosts import CALLER, PeerHost, connected, identities, peer_host, until, ups
 
@@ -53,10 +53,19 @@ class Villain:
         """Its id."""
         return self.me.node
 
-    def hello(self, *, oldest: int = 1, newest: int = DCP_VERSION, channel: int = 0, epoch: int = 7) -> bytes:
+    def hello(
+        self,
+        *,
+        oldest: int = 1,
+        newest: int = DCP_VERSION,
+        channel: int = 0,
+        epoch: int = 7,
+        rack: str = "",
+        address: str = "127.0.0.1:1",
+    ) -> bytes:
         """Its hello."""
         return encode_frame(
-            dcp.PeerHello(oldest, newest, self.node, epoch, self.me.name, "", "127.0.0.1:1", channel)
+            dcp.PeerHello(oldest, newest, self.node, epoch, self.me.name, rack, address, channel)
         )
 
     async def connect(self, *frames: bytes) -> Secured:
@@ -112,7 +121,34 @@ async def still_friends(target: PeerHost, friend: PeerHost) -> None:
     assert target.messages()[-1] == dcp.Gossip(b"still there")
 
 
+def published(**changes: int) -> bytes:
+    """A publication of counters with some of them changed."""
+    usual = {"object": 1, "size": 1, "v_r": 1, "v_w": 1, "a_r": 1, "a_w": 1, "dirty": 0}
+    return packed([42, *(usual | changes).values(), False, 1])
+
+
+def answered(**changes: object) -> bytes:
+    """An answer with a reference in which some fields are changed."""
+    usual: dict[str, object] = {
+        "ref": 1, "object": 1, "type": 2, "permissions": 31, "persistence": 0, "proximity": 1, "deletion": 0,
+        "buffering": 0, "slot": 0, "size": 1, "v_r": 1, "v_w": 1, "a_r": 0, "a_w": 0, "fingerprint": "0" * 12,
+    }  # fmt: skip
+    return packed([41, 1, [3, [list((usual | changes).values())]]])
+
+
 RUBBISH = {
+    "a published size below 0": published(size=-1),
+    "more readers than a page can show": published(a_r=2**40),
+    "a published version that cannot be counted on": published(v_w=2**63 - 1),
+    "an answer of a size below 0": answered(size=-1),
+    "an answer with more writers than a page can show": answered(a_w=2**40),
+    "an answer with a slot outside of the page": answered(slot=limits.REFERENCES_PER_TASK_MAX),
+    "an answer with a number of 64 bits": answered(object=2**64 - 1),
+    "an answer with rights below 0": answered(permissions=-1),
+    "an answer with a long fingerprint": answered(fingerprint="f" * 5_000),
+    "a failure with a long message": packed([41, 1, [0, 5, "x" * 100_000]]),
+    "a result that no select has": packed([41, 1, [6, 2**40]]),
+    "an end of a stream without bounds": packed([41, 1, [7, 2**50]]),
     "nothing": framed(b""),
     "no MessagePack": framed(b"\xc1\xff"),
     "not an array": framed(msgpack.encode({"a": 1})),
@@ -134,6 +170,12 @@ RUBBISH = {
     "a frame over the limit": struct.pack("<I", limits.DCP_FRAME_BYTES_MAX + 1) + bytes(100),
     "a frame of four gigabytes": struct.pack("<I", 2**32 - 1),
 }
+
+
+def test_lies_differ_from_valid_messages_in_one_field() -> None:
+    """Without the changed field, the numbers out of range are messages that a node accepts."""
+    for body in (published(), answered()):
+        decode_frame(body[4:])
 
 
 @pytest.mark.parametrize("what", RUBBISH)
@@ -159,6 +201,10 @@ REFUSED_AT_ONCE = {
     "a later version": lambda villain: [villain.hello(oldest=DCP_VERSION + 1, newest=DCP_VERSION + 9)],
     "a negative channel": lambda villain: [villain.hello(channel=-1)],
     "a negative epoch": lambda villain: [villain.hello(epoch=-1)],
+    "an epoch over 63 bits": lambda villain: [villain.hello(epoch=2**63)],
+    "an epoch that no node reaches": lambda villain: [villain.hello(epoch=limits.EPOCH_MAX + 1)],
+    "a rack that gossip cannot carry": lambda villain: [villain.hello(rack="r" * 64)],
+    "an address that gossip cannot carry": lambda villain: [villain.hello(address="h" * 300)],
     "a data connection for rubbish": lambda villain: [villain.hello(channel=1), framed(b"\xc1")],
 }
 
@@ -181,7 +227,7 @@ async def test_a_version_that_is_unknown_is_told_ours(tmp_path: Path) -> None:
         (body,) = await line.receive()
         assert msgpack.decode(body)[0][1:3] == [1, DCP_VERSION]
         await villain.is_cut(line)
-        target.host._audit.flush()
+        target.host.journal.flush()
         assert "n2 8 to 9" in audited(tmp_path / "n0")
 
 

@@ -12,7 +12,7 @@ from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerDown, PeerUp, Received
 from dios.host.peers.connection_protocols import PeerConnection
-from dios.ids import NodeId
+from dios.ids import NodeId, TaskId
 from dios.transport.identity import identity
 from dios.transport.identity.identity import Identity
 from dios.transport.tcp.tls import dial
@@ -83,12 +83,42 @@ async def test_a_node_that_was_hung_up_on_is_left_alone(tmp_path: Path) -> None:
         assert not one.core.seen(PeerDown)
 
 
+@pytest.mark.parametrize("address", ["a..b:1", "l" * 64 + ".example:1", "ü" * 70 + ":1", "no address", ""])
+async def test_an_address_that_a_node_made_up_harms_nobody(tmp_path: Path, address: str) -> None:
+    """Gossip about a node at an address that no resolver takes costs an attempt to connect, and no more."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.links.contact(NodeId(4_711), "liar", address)
+        link = one.links._links[NodeId(4_711)]
+        await until(lambda: link.last_error, "it was tried")
+        await heard(one, other)
+
+
+async def test_a_defect_in_connecting_ends_that_attempt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that nobody expects while a node is dialled is logged, and other nodes are served."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        dial = one.links._network.dial
+
+        async def broken(address: str, *, expect: NodeId | None = None) -> PeerConnection:
+            if address == "liar:1":
+                raise ZeroDivisionError("nobody thought of it")
+            return await dial(address, expect=expect)
+
+        monkeypatch.setattr(one.links._network, "dial", broken)
+        one.links.contact(NodeId(4_711), "liar", "liar:1")
+        await until(lambda: "nobody thought of it" in caplog.text, "it was tried")
+        await heard(one, other)
+
+
 async def test_a_revoked_node_is_refused_by_all(tmp_path: Path) -> None:
     """Whoever is told that a node was revoked tells the others; none of them lets it in again."""
     paths = identities(tmp_path, 3)
     async with peer_host(paths[0]) as one, peer_host(paths[1]) as other, peer_host(paths[2]) as bad:
         await connected(one, other, bad)
-        one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+        one.do(fx.RemoveNode(bad.node, False, (TaskId(1), 1, 1)))
         await until(lambda: not other.links.is_up(bad.node), "the other lets it go, too")
         bad.links.contact(other.node, other.name, other.address)
         await until(lambda: "was revoked" in audited(other, paths[1]), "it is refused")
@@ -104,7 +134,7 @@ async def test_a_revoked_node_is_told_why_nobody_answers(
     async with peer_host(first) as one:
         async with peer_host(second) as bad:
             await connected(one, bad)
-            one.do(fx.HangUp(bad.node, "it was stolen", revoked=True))
+            one.do(fx.RemoveNode(bad.node, False, (TaskId(1), 1, 1)))
             await until(lambda: not bad.links.is_up(one.node), "it is let go")
         async with peer_host(second) as again, trio.open_nursery() as nursery:
             nursery.start_soon(again.links.seek, one.address)
@@ -117,7 +147,7 @@ async def test_a_revoked_node_is_told_why_nobody_answers(
 
 def audited(host: PeerHost, data: Path) -> str:
     """Everything that a node's audit log holds."""
-    host.host._audit.flush()
+    host.host.journal.flush()
     return "".join(path.read_text(errors="replace") for path in (data / "audit").iterdir())
 
 
@@ -202,9 +232,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before, threads = open_descriptors(), threading.active_count()
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        one.links.send(
-            other.node, dcp.PeerReply(1, Results((Buffer(0, 9, 1, 1, data=bytes(1_000_000)),) * 2))
-        )
+        one.links.send(other.node, dcp.PeerReply(1, Results((Buffer(0, 9, 1, 1, data=bytes(50_000)),) * 40)))
         await until(other.messages, "it arrived")
     await until(lambda: threading.active_count() <= threads + 1, "threads have ended")
     assert open_descriptors() <= before + 1

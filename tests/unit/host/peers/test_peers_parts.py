@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import PeerUp, Received
-from dios.errors import Code, UnreachableError, WouldBlockError
+from dios.errors import Code, OutOfMemoryError, UnreachableError, WouldBlockError
 from dios.host.audit.log import BacklogLevel
 from dios.host.bandwidth.rates import Charge, Rates
 from dios.host.content.memories import ContentMemory
@@ -27,6 +27,7 @@ from dios.host.peers.bulk import (
     IncomingTransfer,
     ReceiveAllowance,
     ReceivedTransfer,
+    ReceivingMemory,
     Transfer,
 )
 from dios.host.peers.connection_protocols import NodeDescription
@@ -102,7 +103,7 @@ class Wire:
         self.sent: list[bool] = []
         self.arrived: list[ReceivedTransfer] = []
         self.ended: list[Exception | None] = []
-        self.allowance = ReceiveAllowance(1_000_000)
+        self.allowance = ReceiveAllowance(ReceivingMemory(1_000_000), wait_ms=0)
         self.sender = DataSender(
             here, sent=lambda _, __, whole: self.sent.append(whole), ended=self.ended.append
         )
@@ -162,16 +163,49 @@ async def test_a_source_that_ends_early_ends_the_transfer() -> None:
     os.close(short)
 
 
+async def test_more_than_there_is_room_for_is_dropped_and_reported() -> None:
+    """The bytes of such a transfer are read and not kept, and the next transfer on the connection arrives."""
+    wire = Wire()
+    memory = create_memory(600_000)
+    wire.sender.send(Transfer(b"large", (FileRange(memory, 0, 600_000),), nothing))
+    wire.sender.send(Transfer(b"small", (FileRange(memory, 0, 10),), nothing))
+    await until(lambda: len(wire.arrived) == 2, "both arrived")
+    large, small = wire.arrived
+    assert (large.message, large.fd, large.size) == (b"large", -1, 0)
+    assert isinstance(large.refused, OutOfMemoryError)
+    assert "at most 500000" in large.refused.message
+    assert (small.size, small.refused) == (10, None)
+    await wire.close()
+    os.close(memory)
+
+
+def test_no_node_takes_all_the_memory_for_arriving_bytes() -> None:
+    """One node has at most half, all have no more than there is, and a transfer does not wait for ever."""
+    memory = ReceivingMemory(100)
+    nodes = [ReceiveAllowance(memory, wait_ms=0) for _ in range(3)]
+    assert nodes[0].take(50)
+    with pytest.raises(WouldBlockError):
+        nodes[0].take(1)
+    assert nodes[1].take(40)
+    with pytest.raises(WouldBlockError):
+        nodes[2].take(20)
+    with pytest.raises(OutOfMemoryError):
+        nodes[2].take(51)
+    assert memory.used == 90
+    nodes[0].give_back(50)
+    assert nodes[2].take(20)
+
+
 def test_what_comes_in_is_bounded() -> None:
-    """A transfer waits while others take the room, one alone never does, and at the end nobody waits."""
-    allowance = ReceiveAllowance(100)
-    assert allowance.take(500)
+    """A transfer waits while others take the room, and at the end nobody waits."""
+    allowance = ReceiveAllowance(ReceivingMemory(200))
+    assert allowance.take(100)
     taken: list[bool] = []
     waiting = threading.Thread(target=lambda: taken.append(allowance.take(10)))
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
-    allowance.give_back(500)
+    allowance.give_back(100)
     waiting.join(WAIT_S)
     assert taken == [True]
     blocked = threading.Thread(target=lambda: taken.append(allowance.take(100)))
@@ -208,7 +242,7 @@ async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) ->
     """While the audit log cannot be written, calls of tasks elsewhere are refused as those of tasks here."""
     async with two_hosts(tmp_path) as (one, other):
         await connected(one, other)
-        other.host._audit.pressure = BacklogLevel.SOME
+        other.host.journal._log.pressure = BacklogLevel.SOME
         one.ask(other, dcp.Forward(CALLER, Create(ObjectType.SHMEM_BLOB)))
         (event,) = await until(lambda: one.core.seen(Received), "it is answered")
         assert isinstance(event.message, dcp.PeerReply)
@@ -216,7 +250,7 @@ async def test_what_cannot_be_recorded_is_not_done_for_others(tmp_path: Path) ->
         assert event.message.result.code == Code.ENOSPC
         one.ask(other, dcp.Forward(CALLER, Lookup(bytes(32))))
         await until(lambda: other.core.seen(Received), "what leaves no record is done")
-        other.host._audit.pressure = BacklogLevel.NONE
+        other.host.journal._log.pressure = BacklogLevel.NONE
 
 
 async def test_a_buffer_is_filled_again(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ async def test_a_lost_node_is_no_end_of_stream(tmp_path: Path, mode: Mode) -> No
         with both(await attached(one, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
-            other.links.hang_up(one.node, "it is cut", revoked=False)
+            other.links.hang_up(one.node, "it is cut")
             with pytest.raises(UnreachableError):
                 await trio.to_thread.run_sync(reader.receive, WAIT_S)
             await until(lambda: writer.peer_closed, "the writer is told")
@@ -129,7 +129,7 @@ async def test_an_end_that_nobody_connects_for_is_closed(tmp_path: Path) -> None
         other.do(fx.AnswerAttach(DEPUTY, 5, STREAM, Mode.READ, RING_BYTES))
         with other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES) as writer:
             assert len(between(other)) == 1
-            one.links.hang_up(other.node, "it is cut", revoked=False)
+            one.links.hang_up(other.node, "it is cut")
             await until(lambda: writer.peer_closed, "the writer is told")
         await until(lambda: not len(between(other)), "nothing is left of it")
 
@@ -216,5 +216,5 @@ async def test_a_stream_goes_no_faster_than_its_rate(tmp_path: Path, mode: Mode)
                 await until(lambda: len(came) > 30, "all goes")
                 sender.host.rates.set(slow)
                 await until(lambda: sender.host.rates.completed(ASKED).meters[0].waiting, "it is held up")
-                other.links.hang_up(one.node, "it is cut", revoked=False)
+                other.links.hang_up(one.node, "it is cut")
         await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import resource
 
 import pytest
@@ -11,17 +14,37 @@ from tests.support.node.subprocess_lines import lines_of
 APPLIED = """
 import resource, sys
 from dios.host.sandbox import limits_of_task
-limits_of_task.apply_to_zygote()
-limits_of_task.apply(memory_bytes=%d, cpu_ms=%d, processes=%d, pure=%s)
+limits_of_task.apply_to_zygote(pure=%s)
+memory, processes = %d, %d
+limits_of_task.apply(memory_bytes=memory, cpu_ms=%d)
+if %s:
+    limits_of_task.apply_to_pure(memory_bytes=memory, processes=processes, memory_is_counted=%s)
 for name in sys.argv[1:]:
     print(*resource.getrlimit(getattr(resource, "RLIMIT_" + name)))
+"""
+SIGNALLED = """
+import ctypes, os, signal
+from dios import limits
+from dios.host.sandbox import limits_of_task
+limits_of_task.apply_to_zygote(pure=True)
+limits_of_task.apply(memory_bytes=128 << 20, cpu_ms=1500)
+limits_of_task.apply_to_pure(memory_bytes=128 << 20, processes=7, memory_is_counted=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN})
+libc = ctypes.CDLL(None, use_errno=True)
+sent = 0
+while sent <= 2 * limits.TASK_SIGNALS_MAX and not libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), None):
+    sent += 1
+print(sent)
+print(ctypes.get_errno())
 """
 MEMORY = 128 * limits.MIB
 
 
-def applied(*names: str, memory: int = MEMORY, cpu_ms: int = 1500, pure: bool = True) -> list[str]:
+def applied(
+    *names: str, memory: int = MEMORY, cpu_ms: int = 1500, pure: bool = True, counted: bool = True
+) -> list[str]:
     """The kernel's limits of a process that limited itself, soft and hard, by name."""
-    return lines_of(APPLIED % (memory, cpu_ms, 7, pure), *names)
+    return lines_of(APPLIED % (pure, memory, 7, cpu_ms, pure, counted), *names)
 
 
 def test_a_pure_task_is_limited_in_everything_that_it_could_take() -> None:
@@ -34,6 +57,60 @@ def test_a_pure_task_is_limited_in_everything_that_it_could_take() -> None:
     assert int(descriptors.split()[1]) <= limits.TASK_OPEN_FILES_MAX
     assert 0 < int(stack.split()[1]) <= limits.TASK_STACK_BYTES_MAX
     assert nothing == ["0 0"] * len(nothing)
+
+
+def test_waiting_signals_have_a_bound() -> None:
+    """The kernel keeps no more signals for a pure task than its limit; a limbo task has its user's."""
+    assert applied("SIGPENDING") == [f"{limits.TASK_SIGNALS_MAX} {limits.TASK_SIGNALS_MAX}"]
+    before = resource.getrlimit(resource.RLIMIT_SIGPENDING)
+    assert applied("SIGPENDING", pure=False) == [f"{before[0]} {before[1]}"]
+    sent, why = lines_of(SIGNALLED)
+    assert 0 < int(sent) <= limits.TASK_SIGNALS_MAX
+    assert int(why) == errno.EAGAIN
+
+
+def test_without_a_control_group_more_has_a_bound() -> None:
+    """The kernel's memory behind descriptors, and page tables, are bounded by other limits then."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    assert applied("AS") == [f"{before[0]} {before[1]}"]
+    descriptors, space = applied("NOFILE", "AS", counted=False)
+    expected = MEMORY // limits.DESCRIPTOR_KERNEL_BYTES
+    assert descriptors == f"{expected} {expected}"
+    assert space == " ".join([str(MEMORY + limits.TASK_MAPPED_BYTES_MAX)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("memory", "descriptors"),
+    [
+        (limits.TASK_MEMORY_BYTES_MIN, 256),
+        (limits.MIB, limits.TASK_OPEN_FILES_MIN),
+        (limits.TASK_MEMORY_BYTES_MAX, limits.TASK_OPEN_FILES_UNCOUNTED_MAX),
+    ],
+)
+def test_descriptors_follow_the_memory_limit(memory: int, descriptors: int) -> None:
+    """A task has a useful number of descriptors whatever its limit, and no more than the uncounted bound."""
+    assert limits_of_task.descriptors_for(memory) == descriptors
+
+
+def test_used_memory_is_private_memory() -> None:
+    """Written private pages are counted; an ended process has none."""
+    before = limits_of_task.used_bytes(os.getpid())
+    size = 16 * limits.MIB
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as kept:
+        kept[:] = b"x" * size
+        assert limits_of_task.used_bytes(os.getpid()) - before > size // 2
+    assert limits_of_task.used_bytes(2**22 + 1) == 0
+
+
+def test_all_pure_tasks_together_leave_process_numbers() -> None:
+    """The zygote of pure tasks, whose limit their namespaces have, takes half of the numbers at most."""
+    program = """
+import resource
+from dios.host.sandbox import limits_of_task
+limits_of_task.apply_to_zygote(pure=True)
+print(resource.getrlimit(resource.RLIMIT_NPROC)[0] <= limits_of_task.process_numbers() // 2)
+"""
+    assert lines_of(program) == ["True"]
 
 
 def test_a_limbo_task_keeps_what_ordinary_programs_need() -> None:
@@ -62,7 +139,7 @@ def test_limits_are_only_ever_lowered() -> None:
 import resource
 from dios.host.sandbox import limits_of_task
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
-limits_of_task.apply(memory_bytes=1 << 40, cpu_ms=0, processes=5, pure=True)
+limits_of_task.apply(memory_bytes=1 << 40, cpu_ms=0)
 print(*resource.getrlimit(resource.RLIMIT_DATA))
 """
     assert lines_of(program) == [f"{1 << 30} {1 << 30}"]

@@ -10,7 +10,7 @@ from dios.host.sandbox.mechanisms import Mechanism
 def test_the_probe_names_every_mechanism_with_a_detail() -> None:
     """Each mechanism is reported, as available or not, with a word on it."""
     found = mechanisms.probe()
-    assert list(found) == [*mechanisms.NEEDED_FOR_PURE, *mechanisms.OPTIONAL]
+    assert list(found) == [*mechanisms.NEEDED_FOR_PURE, *mechanisms.LOST_WITHOUT]
     assert all(mechanism.detail for mechanism in found.values())
     assert {name for name, m in found.items() if m.needed_for_pure} == set(mechanisms.NEEDED_FOR_PURE)
 

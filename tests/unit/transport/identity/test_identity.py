@@ -170,8 +170,18 @@ def test_every_start_has_an_epoch_of_its_own(tmp_path: Path) -> None:
     """Epochs count up from 1, over restarts, and a counter that cannot be read is never begun anew."""
     made = create_cluster(tmp_path, name="n1")
     assert [next_epoch(tmp_path) for _ in range(3)] == [1, 2, 3]
-    (made.folder / "epoch").write_text("")
-    with pytest.raises(DamagedError, match="higher than any before"):
+    for broken in ("", "-2", "many"):
+        (made.folder / "epoch").write_text(broken)
+        with pytest.raises(DamagedError, match="higher than any before"):
+            next_epoch(tmp_path)
+
+
+def test_epochs_end_before_other_nodes_refuse_them(tmp_path: Path) -> None:
+    """The last epoch that a message can carry is the last start; then the error names the way out."""
+    made = create_cluster(tmp_path, name="n1")
+    (made.folder / "epoch").write_text(str(limits.EPOCH_MAX - 1))
+    assert next_epoch(tmp_path) == limits.EPOCH_MAX
+    with pytest.raises(DamagedError, match="new data directory"):
         next_epoch(tmp_path)
 
 
@@ -202,7 +212,7 @@ def test_a_chain_ends_some_time_and_can_be_shortened(tmp_path: Path) -> None:
     with pytest.raises(LimitError, match="earlier"):
         admit_here(last, tmp_path / "next", name="next")
     first = nodes[0]
-    first.trust.note(known_of(last.card))
+    first.trust.note(known_of(last.cards))
     shorter = adopt(last, renew(first, last.chain[0]))
     assert (shorter.node, shorter.name, len(shorter.chain)) == (last.node, last.name, 3)
     assert loaded(tmp_path / names[-1]).chain == shorter.chain

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dios import limits
-from dios.transport.identity import joining, tokens, trust
+from dios.transport.identity import joining, statements, tokens, trust
 from dios.transport.identity.certificates import card_of, cards_of, check_signatures, signer_of
 from dios.transport.identity.trust import Known
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs" / "joining.md").read_text()
 VECTORS: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "joining_vectors.json").read_text())
 NUMBERS = re.findall(r"`([A-Z_]+)`\s\(([\d,]+)\)", PAGE)
-KNOWN = (Known(5, "n5", bytes(range(32))), Known(2**63 - 1, "n6", bytes(32)))
+KNOWN = (Known(5, "n5", bytes(range(32)), (7, 8)), Known(2**63 - 1, "n6", bytes(32)))
 
 
 @pytest.mark.parametrize(("name", "value"), NUMBERS, ids=[name for name, _ in NUMBERS])
@@ -57,17 +57,19 @@ def test_lists_of_this_version_are_read_and_written() -> None:
     """The lists of revocations and of known nodes have these bytes."""
     stored = VECTORS["lists"]
     assert trust.roster_of(KNOWN).hex() == stored["known"]
-    listed = trust.decode_revocations(bytes.fromhex(stored["revoked"]))
-    assert (listed.revoked, listed.kept) == ((7, 2**63 - 2), tuple((each.node, each.key) for each in KNOWN))
-    assert msgspec.msgpack.encode(listed).hex() == stored["revoked"]
+    statement = bytes.fromhex(stored["statement"])
+    assert trust.statements_of((statement,)).hex() == stored["revoked"]
+    read = statements.read(statement, bytes.fromhex(stored["authority"]))
+    assert (read.number, read.removed) == (3, {7: 0, 2**63 - 2: 7})
+    assert read.kept == {**{each.node: each.key for each in KNOWN}, read.signer.number: read.signer.key}
 
 
 def test_the_conversation_of_this_version_is_read_and_written() -> None:
     """Request, answer and refusal have these bytes."""
     stored = VECTORS["conversation"]
     for message in (
-        joining.JoinRequest(1, "n9", b"request"),
-        joining.Admitted((b"one", b"two"), bytes(32), b"list", KNOWN),
+        joining.JoinRequest(2, "n9", b"request"),
+        joining.Admitted((b"one", b"two"), bytes(32), (b"statement",), KNOWN),
         joining.Refused(17, "taken"),
     ):
         data = msgspec.msgpack.encode(message)

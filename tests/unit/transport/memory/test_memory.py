@@ -274,3 +274,27 @@ def test_a_part_with_holes_is_copied_in_place() -> None:
     assert os.pread(target, size, 0) == expected
     os.close(source)
     os.close(target)
+
+
+def test_a_writers_flags_are_its_own() -> None:
+    """A writer that sets O_APPEND does not move the writes of the node, whichever user runs the node."""
+
+    def check() -> bool:
+        fd = memfd.create_memory(8)
+        theirs = memfd.reopen_for_writing(fd)
+        fcntl.fcntl(theirs, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)
+        untouched = not fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK)
+        memfd.write_all(fd, b"ours", 2)
+        return untouched and os.pread(theirs, 8, 0) == b"\0\0ours\0\0" and not os.fstat(fd).st_mode & 0o377
+
+    assert check()
+    if os.geteuid():
+        return
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(65_533, 65_533, 65_533)
+            os._exit(0 if check() else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

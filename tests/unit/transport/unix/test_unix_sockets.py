@@ -1,8 +1,10 @@
+import contextlib
 import gc
 import os
 import socket
 import stat
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import trio
 import trio.testing
 
 from dios import limits
+from dios.client.aio.channel import AsyncChannel
 from dios.errors import (
     ClosedError,
     ExistsError,
@@ -21,11 +24,12 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.transport.unix.client import ClientChannel, FrameAssembler, close_all, connect
-from dios.transport.unix.client_trio import AsyncClientChannel
-from dios.transport.unix.server import PeerCredentials, TaskChannel, accept, close_listener, open_listener
+from dios.transport.unix.client import ClientChannel, FrameAssembler, Received, close_all, connect
+from dios.transport.unix.credentials import PeerCredentials
+from dios.transport.unix.server import TaskChannel, UnreadDescriptors, accept, close_listener, open_listener
 
 LIMIT_S = 10
+_SO_PASSRIGHTS = 83
 
 
 def framed(body: bytes) -> bytes:
@@ -186,10 +190,18 @@ async def test_a_frame_cut_by_the_end_is_refused(pair: tuple[socket.socket, sock
 
 
 async def test_descriptors_from_a_peer_are_never_taken(pair: tuple[socket.socket, socket.socket]) -> None:
-    """What a peer sends beside its bytes does not become a descriptor of the node."""
+    """What a peer sends beside its bytes does not become a descriptor of the node.
+
+    The peer cannot even send it, where the kernel can refuse it.
+    """
     ours, theirs = pair
     async with trio.open_nursery() as nursery:
         channel = TaskChannel(ours, nursery)
+        with contextlib.suppress(OSError):
+            assert ours.getsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS) == 0
+            with pytest.raises(PermissionError):
+                socket.send_fds(theirs, [framed(b"take these")], [0, 1, 2])
+            ours.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 1)
         before = open_descriptors()
         socket.send_fds(theirs, [framed(b"take these")], [0, 1, 2])
         with trio.fail_after(LIMIT_S):
@@ -204,7 +216,8 @@ async def test_what_the_peer_does_not_take_is_queued_in_order(
     """Frames beyond the socket's own buffer arrive complete, in order and with their descriptors."""
     ours, theirs = pair
     before = open_descriptors()
-    client = AsyncClientChannel(theirs)
+    client = AsyncChannel(theirs)
+    frames: deque[Received] = deque()
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             channel = TaskChannel(ours, nursery)
@@ -215,13 +228,17 @@ async def test_what_the_peer_does_not_take_is_queued_in_order(
                 os.close(fd)
             assert channel.queued_bytes > 0
             for number in range(30):
-                body, fds = await client.receive()
+                while not frames:
+                    await trio.lowlevel.wait_readable(theirs)
+                    frames = client.receive()
+                body, fds = frames.popleft()
                 assert body == bytes([number]) * 50_000
                 assert [os.pread(fd, 9, 0) for fd in fds] == [b"%d" % number] * (number % 3)
                 close_all(fds)
             await channel.flush()
             assert channel.queued_bytes == 0
             channel.close()
+    trio.lowlevel.notify_closing(theirs)
     client.close()
     assert open_descriptors() == before - 2
 
@@ -254,6 +271,95 @@ async def test_queued_descriptors_are_bounded(pair: tuple[socket.socket, socket.
             channel.send_nowait(framed(b""), [0] * (limits.DESCRIPTORS_PER_FRAME_MAX + 1))
         channel.close()
     assert open_descriptors() == before - 1
+
+
+async def test_descriptors_wait_for_a_peer_that_does_not_read_them(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """A peer has a bounded number on their way to it; the rest follows, in order, when it reads."""
+    ours, theirs = pair
+    frames = limits.DESCRIPTORS_UNREAD_MAX // limits.DESCRIPTORS_PER_FRAME_MAX
+    unread = UnreadDescriptors(10 * limits.DESCRIPTORS_UNREAD_MAX)
+    client = ClientChannel(theirs)
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            channel = TaskChannel(ours, nursery, unread)
+            for number in range(frames + 1):
+                channel.send_nowait(framed(b"%d" % number), [0] * limits.DESCRIPTORS_PER_FRAME_MAX)
+            assert channel.queued_bytes > 0
+            assert unread.of(channel) == unread.total == limits.DESCRIPTORS_UNREAD_MAX
+            for number in range(frames):
+                assert client.receive(0)[0] == b"%d" % number
+            await channel.flush()
+            body, fds = client.receive(0)
+            assert (body, len(fds)) == (b"%d" % frames, limits.DESCRIPTORS_PER_FRAME_MAX)
+            assert unread.total == limits.DESCRIPTORS_PER_FRAME_MAX
+            channel.close()
+    assert unread.total == 0
+
+
+async def test_copies_that_wait_in_the_node_are_bounded_together() -> None:
+    """Peers that read nothing share the node's room for copies; the next one that needs more is let go."""
+    unread = UnreadDescriptors(4 * limits.DESCRIPTORS_UNREAD_MAX)
+    room = unread.most // 4 // limits.DESCRIPTORS_QUEUED_MAX
+    pairs = [socket.socketpair() for _ in range(room + 1)]
+    async with trio.open_nursery() as nursery:
+        channels = [TaskChannel(ours, nursery, unread) for ours, _ in pairs]
+        for channel in channels:
+            channel.send_nowait(framed(bytes(2_000_000)))
+        for channel in channels[:room]:
+            channel.send_nowait(framed(b""), [0] * limits.DESCRIPTORS_QUEUED_MAX)
+        with pytest.raises(WouldBlockError):
+            channels[room].send_nowait(framed(b""), [0])
+        channels[0].close()
+        channels[room].send_nowait(framed(b""), [0])
+        for channel in channels:
+            channel.close()
+    assert unread.queued == 0
+    for _, theirs in pairs:
+        theirs.close()
+
+
+async def test_who_keeps_the_most_descriptors_unread_is_cut_off() -> None:
+    """At the bound for all channels, room comes from the greediest peer, and from no other."""
+    unread = UnreadDescriptors(2 * limits.DESCRIPTORS_UNREAD_MAX)
+    pairs = [socket.socketpair() for _ in range(3)]
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            modest, greedy, other = [TaskChannel(ours, nursery, unread) for ours, _ in pairs]
+            modest.send_nowait(framed(b""), [0] * limits.DESCRIPTORS_PER_FRAME_MAX)
+            for channel in (greedy, other):
+                for _ in range(limits.DESCRIPTORS_UNREAD_MAX // limits.DESCRIPTORS_PER_FRAME_MAX):
+                    channel.send_nowait(framed(b""), [0] * limits.DESCRIPTORS_PER_FRAME_MAX)
+            with pytest.raises(ProtocolError, match="does not read them"):
+                await greedy.receive()
+            assert unread.of(modest) == limits.DESCRIPTORS_PER_FRAME_MAX
+            assert unread.total <= 2 * limits.DESCRIPTORS_UNREAD_MAX
+            pairs[0][1].send(framed(b"still there"))
+            assert await modest.receive() == [b"still there"]
+            for channel in (modest, greedy, other):
+                channel.close()
+    for _, theirs in pairs:
+        theirs.close()
+
+
+async def test_unread_descriptors_stay_counted_until_their_peer_is_gone(
+    pair: tuple[socket.socket, socket.socket], autojump_clock: trio.testing.MockClock
+) -> None:
+    """A peer that hangs on to a finished connection gains nothing: its place is not free yet."""
+    ours, theirs = pair
+    unread = UnreadDescriptors(limits.DESCRIPTORS_UNREAD_MAX)
+    async with trio.open_nursery() as nursery:
+        channel = TaskChannel(ours, nursery, unread)
+        channel.send_nowait(framed(b""), [0, 1])
+        with trio.move_on_after(60) as waiting:
+            await channel.wait_descriptors_read()
+        assert waiting.cancelled_caught
+        assert unread.total == 2
+        theirs.close()
+        await channel.wait_descriptors_read()
+        channel.close()
+    assert unread.total == 0
 
 
 async def test_sending_to_who_is_gone_changes_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -372,7 +478,8 @@ async def test_both_ends_on_trio(pair: tuple[socket.socket, socket.socket]) -> N
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             channel = TaskChannel(ours, nursery)
-            client = AsyncClientChannel(theirs)
+            client = AsyncChannel(theirs)
+            frames: deque[Received] = deque()
 
             async def echo() -> None:
                 while bodies := await channel.receive():
@@ -382,7 +489,15 @@ async def test_both_ends_on_trio(pair: tuple[socket.socket, socket.socket]) -> N
 
             nursery.start_soon(echo)
             for size in (0, 1, 1000, len(body)):
-                assert await client.call(framed(body[:size])) == (body[:size] * 4, ())
+                sent = client.send(framed(body[:size]))
+                while not sent:
+                    await trio.lowlevel.wait_writable(theirs)
+                    sent = client.flush()
+                while not frames:
+                    await trio.lowlevel.wait_readable(theirs)
+                    frames = client.receive()
+                assert frames.popleft() == (body[:size] * 4, ())
+            trio.lowlevel.notify_closing(theirs)
             client.close()
             with pytest.raises(ClosedError):
-                await client.receive()
+                client.receive()

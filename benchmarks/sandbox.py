@@ -1,0 +1,163 @@
+"""Sessions of ``dios.Sandbox``, with and without a template: their start, their use and their memory.
+
+The template has numpy and Polars. Starts of pure tasks are in ``benchmarks.tasks``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import dios
+from benchmarks.measure import clock, median
+from benchmarks.nodes import running_node
+from benchmarks.report import Row, Section, judge, number, times
+from dios.limits import KIB
+
+MODULES: Final = "numpy,polars"
+USE: Final = f"import {MODULES}"
+STARTS: Final = 25
+RUNS: Final = 200
+LIFE_S: Final = 5.0
+THREADS: Final = 2
+NAN: Final = float("nan")
+_MB: Final = 1e6
+_PROTECTED: Final = ("--unshare-all", "--ro-bind", "/", "/", "--die-with-parent")
+
+
+def run(section: Section) -> None:
+    """Measure, and compare with the goals."""
+    with running_node(templates=f"data={MODULES}", pool_size="4") as node:
+        place = str(node.data)
+        with dios.connect(place) as client:
+            client.run(b"", template="data").wait()
+            loaded = client.info().templates[0]
+            section.figure("template: time to load it", loaded.load_ms, "ms")
+            section.figure("template: memory of its process", loaded.used_bytes / _MB, "MB")
+        plain = section.figure("session with the imports, open to first result", _opens(place, ""), "ms")
+        forked = section.figure("session of a template, open to first result", _opens(place, "data"), "ms")
+        run_us, private = _open_session(place)
+        section.figure('run("1+1") in an open session', run_us, "µs")
+        section.figure("private memory of an idle session of a template", private, "MB")
+        lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
+    peers = _others(section)
+    interpreter = peers.get("python -I -c", NAN)
+    beside = ", ".join(f"{name} {number(value)} ms" for name, value in peers.items())
+    section.rows += [
+        Row(
+            "session of a template with numpy and Polars: open to first result",
+            f"{number(forked)} ms",
+            f"{beside}, both with the imports; a session without the template {number(plain)} ms",
+            f"{times(interpreter / forked)} faster than a new interpreter",
+            judge("5 ms", forked, 5),
+            judge("1.5 ms", forked, 1.5),
+        ),
+        Row(
+            'one run("1+1") in an open session',
+            f"{number(run_us)} µs",
+            "",
+            "",
+            judge("150 µs", run_us, 150),
+            judge("60 µs", run_us, 60),
+        ),
+        Row(
+            "sessions of a template opened, used and closed, by two threads",
+            f"{number(lives)}/s",
+            "",
+            "",
+            judge("400/s", lives, 400, below=False),
+            judge("1,500/s", lives, 1500, below=False),
+        ),
+        Row(
+            "private memory of an idle session of a template",
+            f"{number(private)} MB",
+            "",
+            "",
+            judge("6 MB", private, 6),
+            judge("3 MB", private, 3),
+        ),
+    ]
+
+
+def _opens(place: str, template: str) -> float:
+    """Return the median of the milliseconds from the opening of a session to its first result."""
+    taken = []
+    for _ in range(STARTS):
+        began = clock()
+        with dios.Sandbox(node=place, template=template) as box:
+            result = box.run(USE)
+            taken.append((clock() - began) / 1e6)
+        if not result.ok:
+            raise RuntimeError(f"the session failed: {result.error}")
+    return median(taken)
+
+
+def _open_session(place: str) -> tuple[float, float]:
+    """Return the microseconds of a run, and the megabytes that belong to an idle session alone."""
+    with dios.Sandbox(node=place, template="data") as box, dios.connect(place) as client:
+        (session,) = (task for task in client.tasks() if task.label == "sandbox" and not task.ended)
+        private = _private_bytes(session.pid) / _MB
+        taken = []
+        for _ in range(RUNS):
+            began = clock()
+            box.run("1+1")
+            taken.append((clock() - began) / 1e3)
+        return median(taken), private
+
+
+def _private_bytes(pid: int) -> float:
+    """Return the bytes of pages that one process alone has, and NaN if this user may not see them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return NAN
+    rows = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    return float(sum(int(rows[name][0]) for name in ("Private_Clean", "Private_Dirty")) * KIB)
+
+
+def _lives(place: str) -> float:
+    """Return the number of sessions that two threads open, use and close in a second."""
+    counts = [0] * THREADS
+    until = time.monotonic() + LIFE_S
+
+    def live(number: int) -> None:
+        with dios.connect(place) as client:
+            while time.monotonic() < until:
+                with dios.Sandbox(node=client, template="data") as box:
+                    box.run("1+1")
+                counts[number] += 1
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / LIFE_S
+
+
+def _others(section: Section) -> dict[str, float]:
+    """Return the milliseconds of a new interpreter with the same imports, alone and in bubblewrap."""
+    command = [sys.executable, "-I", "-c", USE]
+    found = {"python -I -c": section.figure("python -I -c with the imports", _spawns(command), "ms")}
+    protected = shutil.which("bwrap")
+    if protected is None:
+        section.trouble.append("bubblewrap is not installed")
+        return found
+    taken = _spawns([protected, *_PROTECTED, *command])
+    found["bubblewrap"] = section.figure("bubblewrap with python and the imports", taken, "ms")
+    return found
+
+
+def _spawns(command: list[str]) -> float:
+    taken = []
+    for _ in range(STARTS):
+        began = clock()
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            return NAN
+        taken.append((clock() - began) / 1e6)
+    return median(taken)

@@ -1,0 +1,250 @@
+"""The process of the Jupyter kernel "DIOS sandbox", whose cells run in a sandbox.
+
+``dios.bridges.jupyter_specs`` makes Jupyter start it, with its options as JSON. A restart of the kernel is a
+restart of this process, and so a fresh session. Interrupts come as messages, in another thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import codeop
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import ClassVar, Final, Protocol, cast
+
+import msgspec
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+
+from dios.bridges.jupyter_specs import KernelOptions
+from dios.client.plain_text import plain_lines
+from dios.errors import DiosError
+from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.result import SandboxResult, SandboxTable
+
+Content = dict[str, object]
+
+_NAME_AT_END: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$")
+_ENDED: Final = "SandboxEnded"
+
+
+class _Kernel(Protocol):
+    """A kernel of Jupyter, as far as it has no types."""
+
+    def send_response(self, stream: object, msg_or_type: str, content: Mapping[str, object]) -> object:
+        """Send a message about the present cell."""
+
+
+class _Session(Protocol):
+    """The session of Jupyter's protocol, the same."""
+
+    def send(
+        self, stream: object, msg_or_type: str, content: Content, parent: object, ident: object
+    ) -> object:
+        """Send a reply."""
+
+
+class SandboxKernel(Kernel):
+    """A kernel with one sandbox, which is opened by the first cell."""
+
+    implementation = "dios"
+    implementation_version = version("dios")
+    banner = "Python in a DIOS sandbox: cells reach inputs and the installed packages, and nothing else."
+    language_info: Content = {  # noqa: RUF012 - as Jupyter's kernels have it
+        "name": "python",
+        "version": platform.python_version(),
+        "mimetype": "text/x-python",
+        "file_extension": ".py",
+        "pygments_lexer": "ipython3",
+        "codemirror_mode": {"name": "ipython", "version": 3},
+    }
+    options: ClassVar[KernelOptions] = KernelOptions()
+
+    _box: Sandbox | None = None
+    _runs = False
+
+    # -- cells ------------------------------------------------------------------------------------
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,  # noqa: FBT001 - as Jupyter's kernels have it
+        store_history: bool = True,  # noqa: ARG002, FBT001, FBT002 - the same
+        user_expressions: Content | None = None,  # noqa: ARG002 - the same
+        allow_stdin: bool = False,  # noqa: ARG002, FBT001, FBT002 - the same
+        *,
+        cell_meta: Content | None = None,  # noqa: ARG002 - the same
+        cell_id: str | None = None,  # noqa: ARG002 - the same
+    ) -> Content:
+        """Run a cell in the sandbox, and show its result."""
+        self._runs = True
+        try:
+            box = await self._opened()
+            result = await box.run(code, on_output=None if silent else self._print)
+        except (DiosError, OSError) as error:
+            await self._forget()
+            text = error.message if isinstance(error, DiosError) else str(error)
+            return self._failed(type(error).__name__, text, f"{type(error).__name__}: {text}", silent=silent)
+        finally:
+            self._runs = False
+        if not silent:
+            self._show(result)
+        failure = result.error
+        if failure is None:
+            done: Content = {"status": "ok", "execution_count": self.execution_count}
+            return done | {"payload": [], "user_expressions": {}}
+        if failure.ended:
+            message = f"the session ended: {box.ended}. Its variables are lost; the next cell starts afresh"
+            return self._failed(_ENDED, message, f"{_ENDED}: {message}", silent=silent)
+        return self._failed(failure.type, failure.message, str(failure), silent=silent)
+
+    async def _opened(self) -> Sandbox:
+        if self._box is None:
+            given = self.options
+            box = Sandbox(
+                node=given.node,
+                template=given.template,
+                inputs=given.inputs,
+                memory=given.memory,
+                cpu_seconds=given.cpu_seconds,
+                timeout=given.timeout,
+            )
+            self._box = await box.__aenter__()
+        elif self._box.ended:
+            await self._box.reset()
+            self._print("stderr", "[dios] this is a fresh session, without variables\n")
+        return self._box
+
+    async def _forget(self) -> None:
+        """Close a sandbox that cannot go on, because its node is gone for example."""
+        box, self._box = self._box, None
+        if box is not None:
+            await box.close()
+
+    def _show(self, result: SandboxResult) -> None:
+        for table in result.tables:
+            if table is not result.value_table:
+                self._publish("display_data", _table_data(table))
+        if result.value_repr is not None:
+            data = {"text/plain": shown(result.value_repr)}
+            if result.value_table is not None:
+                data = _table_data(result.value_table) | data
+            self._publish("execute_result", data, execution_count=self.execution_count)
+        for figure in result.figures:
+            self._publish("display_data", {"image/png": base64.b64encode(figure).decode()})
+
+    def _failed(self, kind: str, message: str, traceback: str, *, silent: bool) -> Content:
+        error: Content = {
+            "ename": shown(kind),
+            "evalue": shown(message),
+            "traceback": shown(traceback).splitlines(),
+        }
+        if not silent:
+            self._respond("error", error)
+        return {"status": "error", "execution_count": self.execution_count, **error}
+
+    def _print(self, stream: str, text: str) -> None:
+        self._respond("stream", {"name": stream, "text": shown(text)})
+
+    def _publish(self, kind: str, data: dict[str, str], **others: object) -> None:
+        self._respond(kind, {"data": data, "metadata": {}, **others})
+
+    def _respond(self, kind: str, content: Mapping[str, object]) -> None:
+        cast("_Kernel", self).send_response(self.iopub_socket, kind, content)
+
+    # -- other requests ---------------------------------------------------------------------------
+    async def interrupt_request(self, stream: object, ident: object, parent: object) -> None:
+        """Interrupt the cell that runs. It is called in another thread."""
+        box = self._box
+        if box is not None:
+            box.interrupt()
+        cast("_Session", self.session).send(stream, "interrupt_reply", {"status": "ok"}, parent, ident)
+
+    def pre_handler_hook(self) -> None:
+        """Leave signals ignored: an interrupt is a message."""
+
+    def post_handler_hook(self) -> None:
+        """Change no signals."""
+
+    async def do_complete(self, code: str, cursor_pos: int) -> Content:
+        """Complete the dotted name before the cursor, with names of the session."""
+        names: list[str] = []
+        found = _NAME_AT_END.search(code[:cursor_pos])
+        if found is not None and self._box is not None and not self._runs:
+            try:
+                names = await self._box.complete(found[0])
+            except DiosError:
+                names = []  # it is no name there, or the session has ended
+        start = found.start() if found is not None and names else cursor_pos
+        return {
+            "status": "ok",
+            "matches": names,
+            "cursor_start": start,
+            "cursor_end": cursor_pos,
+            "metadata": {},
+        }
+
+    async def do_is_complete(self, code: str) -> Content:
+        """Return the state of typed code, for frontends with a prompt."""
+        return is_complete(code)
+
+    @property
+    def kernel_info(self) -> Content:
+        """Return the description of the kernel: no debugger, and one shell."""
+        return {**super().kernel_info, "supported_features": []}
+
+    async def create_subshell_request(self, socket: object, ident: object, parent: object) -> None:
+        """Refuse: the cells of a session run one after the other."""
+        content: Content = {"status": "error", "ename": "NotSupported", "evalue": "this kernel has one shell"}
+        cast("_Session", self.session).send(socket, "create_subshell_reply", content, parent, ident)
+
+
+def is_complete(code: str) -> Content:
+    """Return the state of typed code: complete, invalid, or incomplete with an indentation."""
+    last = code.rpartition("\n")[2]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled = codeop.compile_command(code, "<typed>", "exec")
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        return {"status": "invalid"}
+    # A block goes on until an empty line.
+    if compiled is not None and not last.startswith((" ", "\t")):
+        return {"status": "complete"}
+    indent = last[: len(last) - len(last.lstrip())]
+    return {"status": "incomplete", "indent": indent + "    " * last.rstrip().endswith(":")}
+
+
+def shown(text: str) -> str:
+    """Return text of a session for a notebook or a terminal: without letters that control what displays it.
+
+    Progress bars return to the begin of their line, and nothing else changes what was shown.
+    """
+    return "\r".join(map(plain_lines, text.split("\r")))
+
+
+def _table_data(table: SandboxTable) -> dict[str, str]:
+    title = f"a table of {table.row_count} rows and {table.column_count} columns"
+    return {"text/plain": title, "text/html": table._repr_html_()}
+
+
+class _KernelApp(IPKernelApp):
+    def init_path(self) -> None:
+        """Leave the folder of the notebook out of the path: its files must not be loaded here."""
+
+
+def main() -> None:
+    """Serve one kernel, as Jupyter starts it."""
+    parser = argparse.ArgumentParser(prog="dios.bridges.jupyter_kernel", allow_abbrev=False)
+    parser.add_argument("-f", dest="connection_file", required=True)
+    parser.add_argument("--options", type=lambda text: msgspec.json.decode(text, type=KernelOptions))
+    given = parser.parse_args()
+    SandboxKernel.options = given.options or KernelOptions()
+    _KernelApp.launch_instance(argv=[], connection_file=given.connection_file, kernel_class=SandboxKernel)
+
+
+if __name__ == "__main__":
+    main()

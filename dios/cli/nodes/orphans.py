@@ -1,0 +1,92 @@
+"""``dios-node orphans``: lists and removes stored objects that nobody can reach any more.
+
+``dios.store.orphans`` does the work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.output import JsonOption, reporting, say, size_text, table, write_json
+from dios.client.keyring import Keyring
+from dios.client.locate import resolve_node
+from dios.ids import Name
+from dios.node.settings import load
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  dios-node orphans --data ./node0\n"
+    "  dios-node orphans --data ./node0 --remove 3f2a90c1b7de\n"
+    "  dios-node orphans --data ./node0 --keyring ~/backup/keyring.toml --json"
+)
+def orphans(
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="The node's data directory; default: the default node's."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="FINGERPRINT", help="Delete this orphaned object for good."),
+    ] = None,
+    keyring: Annotated[
+        list[Path] | None,
+        typer.Option("--keyring", metavar="FILE", help="Another keyring with names that are not lost."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the stored objects of a stopped node that nobody can reach, or remove some of them.
+
+    An object is listed if it is in no group, if this node has none of its groups, or, for your own objects,
+    if no keyring has the name of one of its groups. Names that are kept elsewhere are not known here: give
+    other keyrings with --keyring. Fingerprints are shown and never names. Stop the node first.
+    """
+    # Imported late, so that commands that start or stop a node load no database.
+    from dios.store.check import hold_directory  # noqa: PLC0415 - see above
+    from dios.store.orphans import chosen_orphans, find_orphans, remove_orphans  # noqa: PLC0415 - see above
+
+    with reporting("dios-node orphans", as_json=as_json):
+        settings = load(resolve_node(None).resolve().parent if data is None else data, environ={})
+        known: set[Name] = set(Keyring.load().groups.values())
+        for path in keyring or ():
+            known |= set(Keyring.load(path).groups.values())
+        with hold_directory(settings.data):
+            found = find_orphans(settings.data, known, f"uid:{settings.data.stat().st_uid}")
+        removed = chosen_orphans(found, remove or ())
+        if removed:
+            remove_orphans(settings.data, removed, map_bytes=settings.map_bytes)
+        shown = removed if remove else found
+        if as_json:
+            write_json(
+                [
+                    {
+                        "fingerprint": each.fingerprint,
+                        "type": each.type.name,
+                        "owner": each.owner,
+                        "size": each.size,
+                        "groups": each.groups,
+                        "reason": each.reason,
+                        "removed": bool(remove),
+                    }
+                    for each in shown
+                ]
+            )
+            return
+        if not shown:
+            say("every stored object can be reached, as far as the keyrings show")
+            return
+        rows = [
+            [each.fingerprint, each.type.name, each.owner, size_text(each.size), each.reason]
+            for each in shown
+        ]
+        table(("object", "type", "owner", "size", "why"), rows, right=("size",))
+        if remove:
+            say(f"removed {len(removed)} of {len(found)} orphaned objects for good")
+        else:
+            say("next: dios-node orphans --remove FINGERPRINT deletes one for good")

@@ -1,0 +1,192 @@
+"""``dios mcp``: a code interpreter for agents, over the Model Context Protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from dios.cli.common.extras import needing_extra
+from dios.cli.common.output import NodeOption, reporting, say
+from dios.cli.tasks.sandbox import (
+    CpuOption,
+    InputOption,
+    MemoryOption,
+    TemplateOption,
+    TimeOption,
+    given_inputs,
+)
+from dios.client.locate import default_socket, names_node
+from dios.client.private_node import PrivateNode
+from dios.client.sync.node import connect
+from dios.errors import InvalidError, UnreachableError
+from dios.lib.sandbox.sandbox import Sandbox
+from dios.trusted_files import require_trusted
+
+app = typer.Typer(rich_markup_mode=None)
+
+PORT_DEFAULT: Final = 7480
+IDLE_S_DEFAULT: Final = 3600.0
+TOKEN_VARIABLE: Final = "DIOS_MCP_TOKEN"  # noqa: S105 - the name of a variable
+_POOL_SIZE: Final = 2
+_BY_SIGNAL: Final = 128
+
+Make: TypeAlias = Callable[[], Sandbox]
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios mcp --memory '512 MiB' --timeout 30\n"
+    "  dios mcp --input sales=sales.parquet\n  dios mcp --http\n  dios mcp --http 8000 --idle 600\n\n"
+    "\b\nIn the settings of an agent that starts the server itself:\n"
+    '  {"mcpServers": {"python": {"command": "dios", "args": ["mcp", "--memory", "512 MiB"]}}}\n\n'
+    "\b\nIn the settings of an agent that connects to it:\n"
+    f'  {{"mcpServers": {{"python": {{"type": "http", "url": "http://127.0.0.1:{PORT_DEFAULT}/mcp",\n'
+    f'    "headers": {{"Authorization": "Bearer ${{{TOKEN_VARIABLE}}}"}}}}}}}}'
+)
+def mcp(
+    port: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[PORT]",
+            min=0,
+            max=65535,
+            help=f"The port, with --http: {PORT_DEFAULT} if none is given, any free one for 0.",
+        ),
+    ] = None,
+    *,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve agents of this machine over HTTP, with a token.")
+    ] = False,
+    idle: Annotated[
+        float | None,
+        typer.Option(
+            "--idle",
+            metavar="SECONDS",
+            help="With --http: close a sandbox that no agent uses for this time; default: an hour.",
+        ),
+    ] = None,
+    inputs: InputOption = None,
+    memory: MemoryOption = None,
+    cpu_seconds: CpuOption = None,
+    timeout: TimeOption = 60.0,
+    template: TemplateOption = "",
+    node: NodeOption = None,
+) -> None:
+    """Serve sandboxes to agents: a server of the Model Context Protocol, on standard input and output.
+
+    Its tools open sessions, run Python in them, set and return variables and files, list and close them. The
+    options are those of every session; an agent cannot change them, and names no file of this machine.
+
+    With --http the server listens on 127.0.0.1, and answers only requests with its token: the text in the
+    variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
+    """
+    with reporting("dios mcp"):
+        if not http and (port is not None or idle is not None):
+            raise InvalidError(
+                "a port and --idle are for the server over HTTP: add --http, or leave them out"
+            )
+        idle_s = IDLE_S_DEFAULT if idle is None else idle
+        if not 0 < idle_s < math.inf:
+            raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
+        given = given_inputs(inputs)
+
+        @contextlib.contextmanager
+        def making() -> Iterator[Make]:
+            with _place(node) as place:
+
+                def make() -> Sandbox:
+                    return Sandbox(
+                        node=place,
+                        template=template,
+                        inputs=given,
+                        memory=memory,
+                        cpu_seconds=cpu_seconds,
+                        timeout=timeout,
+                        bounds=BOUNDS,
+                    )
+
+                # Wrong options are reported now, and not to the agent.
+                make().close()
+                yield make
+
+        with needing_extra("mcp", "sandboxes for agents"):
+            from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
+        if http:
+            number = _serve_http(making(), tuple(given), PORT_DEFAULT if port is None else port, idle_s)
+            raise typer.Exit(_BY_SIGNAL + number)
+        with making() as make:
+            SandboxTools(make, tuple(given)).server().run("stdio")
+
+
+@contextlib.contextmanager
+def _place(node: str | None) -> Iterator[str | Path | None]:
+    """Yield the place of the node; if none was named and none runs, of a private one for all sessions."""
+    try:
+        connect(node).close()
+    except UnreachableError:
+        if names_node(node):
+            raise
+    else:
+        yield node
+        return
+    private = PrivateNode(_POOL_SIZE)
+    try:
+        private.wait_started()
+        yield private.data
+    finally:
+        private.end()
+
+
+def _serve_http(
+    making: contextlib.AbstractContextManager[Make], inputs: tuple[str, ...], port: int, idle_s: float
+) -> int:
+    """Serve over HTTP, and return the number of the signal that ended the server."""
+    from dios.bridges import mcp_http  # noqa: PLC0415 - an optional dependency
+    from dios.bridges.mcp import SandboxTools  # noqa: PLC0415 - the same
+
+    with contextlib.closing(mcp_http.listening(port)) as listener:
+        bound = listener.getsockname()[1]
+        with _token(bound) as (token, kept):
+            mcp_http.check_token(token)
+            with making as make:
+                say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
+                say(f"the token is {kept}; Ctrl-C ends the server and all its sandboxes")
+                tools = SandboxTools(make, inputs, client_of=mcp_http.client_of, idle_s=idle_s)
+                return mcp_http.serve(tools, listener, token, idle_s)
+
+
+@contextlib.contextmanager
+def _token(port: int) -> Iterator[tuple[str, str]]:
+    """Yield the token and the place where it is: the user's own, or a new one in a file until the end."""
+    from dios.bridges.mcp_http import new_token  # noqa: PLC0415 - an optional dependency
+
+    # A private node does not need it.
+    own = os.environ.pop(TOKEN_VARIABLE, "")
+    if own:
+        yield own, f"that of {TOKEN_VARIABLE}"
+        return
+    folder = default_socket().parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_trusted(folder, "the folder of the token")
+    path = folder / f"mcp-{port}.token"
+    path.unlink(missing_ok=True)
+    token = new_token()
+    with _written(path, token):
+        yield token, f"in {path}"
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[None]:
+    """Keep a text in a new file that only this user can read, and delete the file at the end."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:  # noqa: PTH123 - of a descriptor
+        file.write(text + "\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

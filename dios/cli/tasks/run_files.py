@@ -1,0 +1,115 @@
+"""The inputs and outputs of ``dios run``: what the task may read, and what is stored after its success."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dios.cli.common.context import CommandContext
+from dios.client.ops.attributes import Handed
+from dios.client.program import file_label
+from dios.client.sync.node import Reference
+from dios.errors import InvalidError
+from dios.lib.files.paths import checked_path
+from dios.lib.files.staging import StagedFiles
+from dios.wire.types import NameKind, ObjectType
+
+
+class InputOfRun(NamedTuple):
+    """An object that the task may read under ``label``; ``is_file`` if it also finds it as a file."""
+
+    label: str
+    name: str
+    is_file: bool
+
+
+class OutputOfRun(NamedTuple):
+    """An output: the object that the task writes, and the place of its content after a success."""
+
+    label: str
+    group: str
+    path: str
+    written: Reference
+
+
+class FilesOfRun(NamedTuple):
+    """All inputs and outputs of one command."""
+
+    place: CommandContext
+    inputs: tuple[InputOfRun, ...]
+    outputs: tuple[OutputOfRun, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the inputs and outputs that are files."""
+        return [each.label for each in self.inputs if each.is_file] + [each.label for each in self.outputs]
+
+    def inputs_at(self, place: CommandContext) -> list[Handed]:
+        """Return the inputs as references of the connection of ``place``."""
+        return [
+            place.object(each.name).restrict("read", "delegate", label=each.label) for each in self.inputs
+        ]
+
+    def outputs_at(self) -> list[Handed]:
+        """Return the outputs, which the task may write and read."""
+        return [each.written.restrict("read", "write", label=each.label) for each in self.outputs]
+
+    def store(self) -> None:
+        """Store every output under its path; each group changes as a whole. Raise ``InvalidError``.
+
+        Nothing is stored if the task left out an output.
+        """
+        missing = [f"/outputs/{each.label}" for each in self.outputs if not each.written.v_w]
+        if missing:
+            raise InvalidError(
+                f"the task ended with 0, but left no file {', '.join(missing)}. Nothing was stored."
+            )
+        for group in dict.fromkeys(each.group for each in self.outputs):
+            staged = StagedFiles(self.place.files(group))
+            try:
+                for each in self.outputs:
+                    if each.group == group:
+                        staged.add_bytes(each.path, each.written.view_bytes())
+            except BaseException:
+                staged.discard()
+                raise
+            staged.publish()
+
+
+def files_of_run(
+    place: CommandContext, groups: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]
+) -> FilesOfRun:
+    """Return the inputs and outputs that options name. Raise ``InvalidError`` for a bad one."""
+    read = tuple(_input(text) for text in inputs)
+    wanted = [_output(place, groups, text) for text in outputs]
+    labels = [each.label for each in read if each.is_file] + [label for label, _, _ in wanted]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidError(f"two inputs or outputs have the label {label!r}; give each its own")
+    written = tuple(
+        OutputOfRun(label, group, path, place.node.create(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS))
+        for label, group, path in wanted
+    )
+    return FilesOfRun(place, read, written)
+
+
+def _input(text: str) -> InputOfRun:
+    label, is_file, name = text.partition("=")
+    return (
+        InputOfRun(file_label(label), name, is_file=True)
+        if is_file
+        else InputOfRun(text, text, is_file=False)
+    )
+
+
+def _output(place: CommandContext, groups: Sequence[str], text: str) -> tuple[str, str, str]:
+    """Return the label, the group and the path of an output."""
+    label, is_file, file = text.partition("=")
+    if not is_file or not file:
+        raise InvalidError(f"--output {text!r} needs a label and a file, like out.csv=result.csv")
+    found = place.split(file)
+    if found is not None and found[1] and "/" in file:
+        return file_label(label), found[0], checked_path(found[1])
+    if not groups:
+        raise InvalidError(f"--output {text!r} needs a group: add --group ALIAS, or give ALIAS/{file}")
+    return file_label(label), groups[0], checked_path(file)

@@ -1,0 +1,432 @@
+"""``dios sandbox``: runs code that nobody has read in sessions of its own, and lists and stops sessions."""
+
+from __future__ import annotations
+
+import base64
+import codeop
+import math
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import SHOWN_MAX, CommandContext, opened
+from dios.cli.common.output import (
+    FAILED,
+    JsonOption,
+    NodeOption,
+    bytes_output,
+    reporting,
+    say,
+    span_text,
+    table,
+    time_text,
+    write_json,
+)
+from dios.client.ops.status import Status
+from dios.client.plain_text import plain, plain_lines
+from dios.client.sync.node import Task
+from dios.errors import DiosError, InvalidError
+from dios.lib.sandbox.link import LABEL
+from dios.lib.sandbox.protocol import Cell
+from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
+from dios.lib.sandbox.sandbox import Sandbox
+from dios.wire.types import Brand
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Run code that nobody has read: it reaches its inputs and the installed packages, and no other "
+    "file, no network, no other process.",
+)
+
+_EXAMPLES: Final = (
+    "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"
+    "  dios sandbox run plot.py --input sales.parquet --figures pictures\n"
+    "  model-that-writes-code | dios sandbox run - --memory '512 MiB' --timeout 10 --json\n\n"
+    "\b\nIn the code, the inputs are files:\n"
+    '  import pandas\n  sales = pandas.read_csv("/inputs/sales")\n  sales.describe()\n\n'
+    '\b\nLarge ones are opened without a copy by inputs["sales"].'
+)
+
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", "-i", metavar="[NAME=]PATH", help="A file to read, as /inputs/NAME; repeat for more."
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory of the session, such as 512MiB; default: that of the node's tasks.",
+    ),
+]
+CpuOption = Annotated[
+    float | None,
+    typer.Option("--cpu-seconds", metavar="N", help="Processor time of the session; default: no limit."),
+]
+TemplateOption = Annotated[
+    str,
+    typer.Option(
+        "--template", metavar="NAME", help="Modules that are loaded already; see: dios template ls."
+    ),
+]
+TimeOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time of each run.")]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Write figures of matplotlib to this directory, as PNG."),
+]
+
+
+@app.command(epilog=_EXAMPLES)
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Python code; - reads standard input.")],
+    *,
+    inputs: InputOption = None,
+    memory: MemoryOption = None,
+    cpu_seconds: CpuOption = None,
+    timeout: TimeOption = 60.0,
+    template: TemplateOption = "",
+    figures: FiguresOption = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a file, and show its output, the value of its last expression, data frames and figures.
+
+    If the code raises, its traceback is shown with what the sandbox refused, and the exit status is 1.
+    Without a running node the command starts a private one for itself.
+    """
+    with reporting("dios sandbox run", as_json=as_json):
+        source = _source(file)
+        with _sandbox(inputs, memory, cpu_seconds, timeout, template, node) as box:
+            result = box.run(source)
+        pictures = _Pictures(figures)
+        if as_json:
+            write_json(_document(result, pictures))
+        else:
+            _show(result, pictures)
+        if not result.ok:
+            raise typer.Exit(FAILED)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios sandbox shell --input sales=sales.csv\n  >>> import pandas\n"
+    '  >>> sales = pandas.read_csv("/inputs/sales")\n  >>> sales.head()\n  >>> %reset\n\n'
+    "  echo 'print(1 + 1)' | dios sandbox shell"
+)
+def shell(
+    *,
+    inputs: InputOption = None,
+    memory: MemoryOption = None,
+    cpu_seconds: CpuOption = None,
+    timeout: TimeOption = 60.0,
+    template: TemplateOption = "",
+    figures: FiguresOption = None,
+    node: NodeOption = None,
+) -> None:
+    """A prompt for Python in a session that keeps its variables.
+
+    Ctrl-C stops the code that runs and keeps the variables, %reset starts a fresh session, Ctrl-D ends it.
+    Input that is not typed is run as one piece.
+    """
+    with (
+        reporting("dios sandbox shell"),
+        _sandbox(inputs, memory, cpu_seconds, timeout, template, node) as box,
+    ):
+        pictures = _Pictures(figures)
+        typed = sys.stdin.isatty()
+        ok = True
+        for source in _typed_cells() if typed else iter((sys.stdin.read(),)):
+            if source.strip() == "%reset":
+                box.reset()
+                continue
+            try:
+                result = box.run(source)
+            except KeyboardInterrupt:
+                if not typed:
+                    raise
+                say("KeyboardInterrupt")
+            else:
+                ok = result.ok
+                _show(result, pictures)
+            if typed and box.ended:
+                box.reset()
+                say("this is a fresh session, without variables")
+        if not typed and not ok:
+            raise typer.Exit(FAILED)
+
+
+@app.command("ls", epilog="\b\nExamples:\n  dios sandbox ls\n  dios sandbox ls --json")
+def list_sessions(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """List the sessions of your sandboxes that run on a node, whichever of your programs holds them.
+
+    A program that found no node has a private one, whose sessions are not listed and end with the program.
+    """
+    with reporting("dios sandbox ls", as_json=as_json), opened(node) as place:
+        found = _sessions(place)
+        if as_json:
+            write_json([_described(each) for each in found])
+        elif found:
+            table(("SESSION", "PID", "STATE", "STARTED", "FOR"), list(map(_row, found)), right=("PID", "FOR"))
+        else:
+            say("no session of a sandbox runs; `dios sandbox shell` starts one")
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios sandbox stop 3f9a\n  dios sandbox stop 3f9a 41277\n"
+    "  dios sandbox stop --all --json"
+)
+def stop(
+    sessions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SESSION]...",
+            help="The beginning of a fingerprint, or a process id; see `dios sandbox ls`.",
+        ),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Stop all sessions that run.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End sessions of your sandboxes at once; their variables and files are lost.
+
+    The program that holds such a session learns that it was killed, and may start a fresh one. If an argument
+    fits no session or several, nothing is stopped.
+    """
+    with reporting("dios sandbox stop", as_json=as_json), opened(node) as place:
+        if bool(sessions) == everything:
+            raise InvalidError("name the sessions to stop, or give --all; `dios sandbox ls` lists them")
+        found = _sessions(place)
+        chosen = found if everything else _chosen(found, sessions or [])
+        failed = {each.fingerprint: _stopped(place, each) for each in chosen}
+        if as_json:
+            write_json([{**_described(each), "stopped": not failed[each.fingerprint]} for each in chosen])
+        elif chosen:
+            for each, why in zip(chosen, failed.values(), strict=True):
+                say(f"session {each.fingerprint} " + (f"was not stopped: {why}" if why else "stopped"))
+        else:
+            say("no session of a sandbox runs")
+        if any(failed.values()):
+            raise typer.Exit(FAILED)
+
+
+def _sessions(place: CommandContext) -> list[Status]:
+    """Return the sessions that run on the asked node; a sandbox never starts one elsewhere."""
+    tasks = place.node.tasks(local_only=True)
+    return [each for each in tasks if each.label == LABEL and each.brand is Brand.PURE and not each.ended]
+
+
+def _row(session: Status) -> tuple[str, ...]:
+    return (
+        session.fingerprint,
+        str(session.pid or "-"),
+        session.state.name.lower(),
+        time_text(session.started_ns),
+        span_text(time.time_ns() - session.started_ns),
+    )
+
+
+def _chosen(found: list[Status], texts: list[str]) -> list[Status]:
+    """Return the sessions that texts name. Raise InvalidError for a text that fits none, or several."""
+    chosen: dict[str, Status] = {}
+    for text in texts:
+        fitting = [
+            each
+            for each in found
+            if text and (each.fingerprint.startswith(text.lower()) or str(each.pid) == text)
+        ]
+        if not fitting:
+            raise InvalidError(f"no session {text!r} of your sandboxes runs. `dios sandbox ls` lists them.")
+        if len(fitting) > 1:
+            listed = "".join(f"\n  {each.fingerprint}  {each.pid}" for each in fitting[:SHOWN_MAX])
+            raise InvalidError(
+                f"{text!r} fits {len(fitting)} sessions. Give more of the fingerprint:{listed}"
+            )
+        chosen[fitting[0].fingerprint] = fitting[0]
+    return list(chosen.values())
+
+
+def _stopped(place: CommandContext, session: Status) -> str:
+    """End a session; return the reason if that failed, otherwise an empty text."""
+    try:
+        task = None if session.name is None else place.node.find(session.name)
+        if not isinstance(task, Task):
+            return "the node does not keep it any more"
+        task.kill()
+    except DiosError as error:
+        return error.message
+    return ""
+
+
+def _described(session: Status) -> dict[str, object]:
+    return {
+        "fingerprint": session.fingerprint,
+        "pid": session.pid,
+        "state": session.state.name.lower(),
+        "started": session.started_ns,
+        "principal": session.principal,
+    }
+
+
+def _sandbox(
+    inputs: list[str] | None,
+    memory: str | None,
+    cpu_seconds: float | None,
+    timeout: float,
+    template: str,
+    node: str | None,
+) -> Sandbox:
+    return Sandbox(
+        node=node,
+        template=template,
+        inputs=given_inputs(inputs),
+        memory=memory,
+        cpu_seconds=cpu_seconds,
+        timeout=timeout,
+    )
+
+
+def given_inputs(texts: list[str] | None) -> dict[str, str]:
+    """Return the paths of inputs by name; an input without a name has that of its file."""
+    given: dict[str, str] = {}
+    for text in texts or ():
+        name, is_named, path = text.partition("=")
+        if not is_named or "/" in name:
+            # Without a name, or with a sign of equality in the path.
+            name, path = Path(text).name, text
+        if name in given:
+            raise InvalidError(f"two inputs have the name {name}; choose names with --input NAME=PATH")
+        given[name] = path
+    return given
+
+
+def _source(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"{file} is no UTF-8 text, so it is no Python code: {error.reason}") from None
+
+
+def _typed_cells() -> Iterator[str]:
+    """Yield what a person types, statement by statement, until Ctrl-D."""
+    with suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 - it lets input() edit lines
+    say("Python in a sandbox. Ctrl-C stops the code that runs, %reset starts afresh, Ctrl-D ends it.")
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(input("... " if lines else ">>> "))
+        except EOFError:
+            sys.stdout.write("\n")
+            return
+        except KeyboardInterrupt:
+            sys.stdout.write("\n")
+            lines.clear()
+            continue
+        source = "\n".join(lines)
+        if _is_complete(source):
+            lines.clear()
+            if source.strip():
+                yield source
+
+
+def _is_complete(source: str) -> bool:
+    if source.startswith("%"):
+        return True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return codeop.compile_command(source, "<typed>", "single") is not None
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        return True  # the session says what is wrong
+
+
+# -- output -------------------------------------------------------------------------------------------
+class _Pictures:
+    """Writes the figures of one command as figure-1.png and so on."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory: Final = directory
+        self._count = 0
+
+    def write(self, figures: tuple[bytes, ...]) -> list[str]:
+        """Write figures, and return their paths; nothing without a directory."""
+        if self.directory is None or not figures:
+            return []
+        self.directory.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for figure in figures:
+            self._count += 1
+            path = self.directory / f"figure-{self._count}.png"
+            path.write_bytes(figure)
+            paths.append(str(path))
+        return paths
+
+
+def _show(result: SandboxResult, pictures: _Pictures) -> None:
+    """Show a result; on a terminal control characters of the code are escaped."""
+    for stream, text in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.flush()
+        output = bytes_output(stream)
+        output.write(text.encode())
+        output.flush()
+    for frame in result.tables:
+        _show_table(frame)
+    if result.value_repr is not None and result.value_table is None:
+        sys.stdout.write(plain_lines(result.value_repr) + "\n")
+    sys.stdout.flush()
+    for path in pictures.write(result.figures):
+        say(f"figure: {path}")
+    if result.figures and pictures.directory is None:
+        count = len(result.figures)
+        what = "1 figure is" if count == 1 else f"{count} figures are"
+        say(f"{what} not shown; --figures DIR writes figures to a directory")
+    if result.error is not None:
+        say(str(result.error))
+
+
+def _show_table(frame: SandboxTable) -> None:
+    columns = [plain(name) or " " for name in frame.columns]
+    table(columns, [["" if cell is None else str(cell) for cell in row] for row in frame.rows])
+    if len(frame.rows) < frame.row_count or len(frame.columns) < frame.column_count:
+        say(f"({frame.row_count:,} rows and {frame.column_count:,} columns in all)")
+
+
+def _document(result: SandboxResult, pictures: _Pictures) -> dict[str, object]:
+    paths = pictures.write(result.figures)
+    return {
+        "ok": result.ok,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "value": result.value_repr,
+        "error": None if result.error is None else _failure(result.error),
+        "tables": [
+            {
+                "columns": each.columns,
+                "rows": [[_number(cell) for cell in row] for row in each.rows],
+                "row_count": each.row_count,
+                "column_count": each.column_count,
+            }
+            for each in result.tables
+        ],
+        "figures": paths or [base64.b64encode(figure).decode() for figure in result.figures],
+        "cpu_seconds": result.cpu_seconds,
+        "peak_bytes": result.peak_bytes,
+    }
+
+
+def _number(cell: Cell) -> Cell:
+    # JSON has neither infinities nor NaN.
+    return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def _failure(failure: SandboxFailure) -> dict[str, object]:
+    return {name: getattr(failure, name) for name in SandboxFailure.__slots__}

@@ -1,0 +1,177 @@
+"""A private node for one program that finds no node: it has a temporary directory, and ends with the program.
+
+Only a program that starts one loads this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Final
+
+from dios.errors import UnreachableError
+from dios.limits import NODE_START_MS_MAX
+
+_LOG: Final = "node.log"
+
+_LOG_CHARS: Final = 500
+_LOG_WAIT_S: Final = 5.0
+_LOG_IS_MEANT: Final = "node's log"
+"""A part of the message of a node whose reason is in its log."""
+
+_SHARED: Final = ("numpy",)
+"""Modules that the tasks of a private node share if the program has loaded them."""
+
+_POOL_MAX: Final = 16
+
+END_WAIT_S: Final = 10.0
+"""A node that takes longer to end is killed."""
+
+
+class PrivateNode:
+    """A node that this process starts for itself, with ``pool_size`` tasks ready to run.
+
+    ``started`` returns True once it serves. It ends with ``end``, with this object, or with this process,
+    however that ends; then it deletes its directory.
+    """
+
+    def __init__(self, pool_size: int) -> None:
+        self.ready = self._alive = ready_far = alive = -1
+        self._folder: Final = Path(tempfile.mkdtemp(prefix="dios-"))
+        self.data: Final = self._folder / "data"
+        try:
+            self.ready, ready_far = os.pipe()
+            # The node ends when the last writing end of this pipe closes.
+            alive, self._alive = os.pipe()
+            self._process: Final = self._spawn(pool_size, ready_far, alive)
+        except BaseException:
+            self._close_pipes()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        finally:
+            _close(ready_far, alive)
+        self._owner: Final = os.getpid()
+        self._said = b""
+        _nodes.add(self)
+
+    def _spawn(self, pool_size: int, ready: int, alive: int) -> subprocess.Popen[bytes]:
+        flags = ["coordinator=off", f"pool_size={min(pool_size, _POOL_MAX)}"]
+        shared = ",".join(_shared_modules())
+        flags += [f"preload={shared}"] if shared else []
+        command = [sys.executable, "-P", "-m", "dios.node.daemon", str(self.data)]
+        command += [f"--ready={ready}", f"--until={alive}", f"--temporary={self._folder}", *flags]
+        # Its link as the default node goes to its own folder, where no other program looks.
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self._folder)}
+        with (self._folder / _LOG).open("wb") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                pass_fds=(ready, alive),
+                start_new_session=True,
+            )
+
+    def started(self) -> bool:
+        """Return True if the node serves; to be called when the descriptor ``ready`` is readable.
+
+        Raises UnreachableError with the node's reason if it cannot start.
+        """
+        data = os.read(self.ready, 4096)
+        self._said += data
+        if self._said == b"ready\n":
+            sys.stderr.write("dios: no node was running, so this program has a private one until it ends\n")
+            return True
+        if data:
+            return False
+        why = self._said.decode(errors="replace").strip()
+        if not why or _LOG_IS_MEANT in why:
+            # The log is deleted with the node, so its end belongs to the error. It is complete at the end.
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.wait(_LOG_WAIT_S)
+                why = (
+                    f"{why} {(self._folder / _LOG).read_text(errors='replace').strip()[-_LOG_CHARS:]}".strip()
+                )
+        raise UnreachableError(f"no node runs, and a private one did not start: {why}")
+
+    def wait_started(self) -> None:
+        """Wait until the node serves; raises UnreachableError if it does not."""
+        deadline = time.monotonic() + NODE_START_MS_MAX / 1000
+        while select.select([self.ready], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+            if self.started():
+                return
+        raise late()
+
+    @property
+    def pid(self) -> int:
+        """The process of the node."""
+        return self._process.pid
+
+    def begin_end(self) -> None:
+        """Let the node end, without a wait; in a forked process this does nothing."""
+        self._close_pipes()
+
+    def end(self) -> None:
+        """End the node and wait until its data are deleted; in a forked process this does nothing."""
+        self.begin_end()
+        if os.getpid() != self._owner:
+            return
+        try:
+            self._process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # The node has deleted it, unless it was killed or could not start.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_pipes(self) -> None:
+        ready, alive, self.ready, self._alive = self.ready, self._alive, -1, -1
+        _close(ready, alive)
+
+    def __del__(self) -> None:
+        self._close_pipes()
+
+
+def _close(*descriptors: int) -> None:
+    for number in descriptors:
+        if number >= 0:
+            os.close(number)
+
+
+def late() -> UnreachableError:
+    """Return the error for a node that is not ready in time."""
+    return UnreachableError(f"no node runs, and a private one was not ready in {NODE_START_MS_MAX // 1000} s")
+
+
+def _shared_modules() -> list[str]:
+    """Return the modules that tasks shall share: those of ``_SHARED`` that are loaded and installed for all.
+
+    The zygote that loads them ignores PYTHONPATH and the folder of the user.
+    """
+    # Imported late: a program that finds a node does not need it.
+    import site  # noqa: PLC0415 - see above
+
+    folders = {os.path.realpath(folder) for folder in site.getsitepackages()}
+    loaded = [(name, getattr(sys.modules.get(name), "__file__", None)) for name in _SHARED]
+    return [name for name, file in loaded if file and str(Path(file).resolve().parents[1]) in folders]
+
+
+_nodes: Final[weakref.WeakSet[PrivateNode]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Close the pipes in a forked process, so that the nodes end with the process that started them."""
+    for node in _nodes:
+        node.begin_end()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,97 @@
+"""The records of ended things that a node keeps, divided among principals and their jobs.
+
+Without the division, a principal that ends very many tasks would push out what is kept for all others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, TypeVar, cast
+
+from dios.ids import Principal, TaskId
+
+T = TypeVar("T")
+
+_SMALL_JOBS: Final = 16
+"""A job is small if it keeps at most a sixteenth of its principal's bound."""
+
+
+class KeptEntry(NamedTuple):
+    """A kept thing, its size in the unit of the bounds, and its place in the order of time."""
+
+    thing: object
+    size: int
+    number: int
+
+
+class History(Generic[T]):
+    """Kept things, oldest first for each job of each principal.
+
+    Beyond a bound, the principal that keeps most gives up the oldest things of its job that keeps most, or
+    its oldest things if all its jobs are small. So a principal always keeps its equal share of the whole, and
+    no job takes more than a small part from others. A job of two tasks is not the first to give up one of
+    them only because many jobs of one task have ended before.
+    """
+
+    __slots__ = ("_job_sizes", "_jobs", "_next", "_sizes", "_total")
+
+    def __init__(self) -> None:
+        self._jobs: Final[dict[Principal, dict[TaskId, deque[KeptEntry]]]] = {}
+        self._job_sizes: Final[dict[Principal, dict[TaskId, int]]] = {}
+        self._sizes: Final[dict[Principal, int]] = {}
+        self._total = 0
+        self._next = 0
+
+    def __len__(self) -> int:
+        return sum(len(things) for jobs in self._jobs.values() for things in jobs.values())
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the kept things."""
+        return (
+            cast("T", kept.thing)
+            for jobs in self._jobs.values()
+            for things in jobs.values()
+            for kept in things
+        )
+
+    def count(self, thing: T) -> int:
+        """Return the number of times that a thing is kept."""
+        return sum(
+            kept.thing is thing for jobs in self._jobs.values() for things in jobs.values() for kept in things
+        )
+
+    def keep(self, principal: Principal, job: TaskId, thing: T, size: int = 1) -> None:
+        """Keep one more thing, of a job of a principal."""
+        kept = KeptEntry(thing, size, self._next)
+        self._next += 1
+        self._jobs.setdefault(principal, {}).setdefault(job, deque()).append(kept)
+        sizes = self._job_sizes.setdefault(principal, {})
+        sizes[job] = sizes.get(job, 0) + size
+        self._sizes[principal] = self._sizes.get(principal, 0) + size
+        self._total += size
+
+    def excess(self, principal: Principal, each_max: int, total_max: int) -> Iterator[T]:
+        """Give up and yield things while a principal keeps more than ``each_max``, or all together more than
+        ``total_max``.
+        """
+        while self._sizes.get(principal, 0) > each_max:
+            yield self._give_up(principal, each_max // _SMALL_JOBS)
+        while self._total > total_max:
+            yield self._give_up(max(self._sizes, key=self._sizes.__getitem__), each_max // _SMALL_JOBS)
+
+    def _give_up(self, principal: Principal, small: int) -> T:
+        jobs, sizes = self._jobs[principal], self._job_sizes[principal]
+        # Of several equal ones the first, whose things were kept first.
+        job = max(sizes, key=sizes.__getitem__)
+        if sizes[job] <= small:
+            job = min(jobs, key=lambda each: jobs[each][0].number)
+        kept = jobs[job].popleft()
+        sizes[job] -= kept.size
+        self._sizes[principal] -= kept.size
+        self._total -= kept.size
+        if not jobs[job]:
+            del jobs[job], sizes[job]
+        if not jobs:
+            del self._jobs[principal], self._job_sizes[principal], self._sizes[principal]
+        return kept.thing  # type: ignore[return-value] # only things of this type are kept

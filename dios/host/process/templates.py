@@ -1,0 +1,219 @@
+"""The templates of a node in the daemon: each is started at its first use, and again after it has ended.
+
+``dios.host.process.template_supervisor`` is the other side, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
+from dios.host.process.task_process import ProcessLimits, TaskProcess
+from dios.host.process.template_setting import TemplateSetting
+from dios.host.process.zygote_link import ZygoteLink
+from dios.host.sandbox import limits_of_task
+from dios.wire.messages import TemplateRow
+
+_log: Final = logging.getLogger(__name__)
+
+LOAD_S_MAX: Final = 120.0
+"""The time in which a template must load its modules; large ones take many seconds on a busy machine."""
+
+FORK_S_MAX: Final = 20.0
+"""The time in which a template must fork a session; it is ended if it does not."""
+
+BACK_OFF_S: Final = 1.0
+BACK_OFF_S_MAX: Final = 60.0
+_PROCESSES: Final = 256
+
+
+class ProcessMaker(Protocol):
+    """The part of the pool that makes processes."""
+
+    async def template_link(self) -> ZygoteLink:
+        """Return the connection to the supervisor of templates. Raise DiosError if it cannot be started."""
+        ...
+
+    async def counted(self, child: TaskProcess) -> TaskProcess:
+        """Put a new child into a control group, and watch it. Raise DiosError."""
+        ...
+
+
+@dataclass(slots=True)
+class _Template:
+    """A template: its process while it runs, and what its users wait for while it starts."""
+
+    spec: TemplateSetting
+    process: TaskProcess | None = None
+    link: ZygoteLink | None = None
+    starting: trio.Event | None = None
+    failure: DiosError | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    load_ms: int = 0
+    started: int = 0
+    sessions: int = 0
+
+    @property
+    def running(self) -> TaskProcess | None:
+        """The process, if it has loaded its modules and has not ended."""
+        found = self.process
+        return found if found is not None and found.exit is None and self.starting is None else None
+
+
+class Templates:
+    """All templates that the settings name. Each loads the modules ``base`` before its own."""
+
+    def __init__(
+        self,
+        specs: Iterable[TemplateSetting],
+        nursery: trio.Nursery,
+        maker: ProcessMaker,
+        base: tuple[str, ...] = (),
+    ) -> None:
+        self._base: Final = base
+        self._templates: Final = {spec.name: _Template(spec) for spec in specs}
+        self._nursery: Final = nursery
+        self._maker: Final = maker
+
+    async def prepare(self, name: str) -> None:
+        """Wait until a template runs; start it if it does not.
+
+        Raise NotSupportedError if this node has no such template, or it cannot be started; after a failure
+        the next start waits for a time that doubles.
+        """
+        template = self._find(name)
+        while template.running is None:
+            if template.starting is None:
+                if template.failure is not None and trio.current_time() < template.retry_at:
+                    raise template.failure
+                template.starting = trio.Event()
+                self._nursery.start_soon(self._start, template, name=f"start the template {name}")
+            await template.starting.wait()
+            if template.failure is not None:
+                raise template.failure
+
+    async def fork(self, name: str, bounds: ProcessLimits) -> TaskProcess:
+        """Fork a session from a running template. Raise DiosError with the reason if that fails."""
+        template = self._find(name)
+        process, link = template.running, template.link
+        if process is None or link is None:
+            raise OutOfMemoryError(f"the template {name!r} has just ended; try again", call="run")
+        try:
+            with trio.fail_after(FORK_S_MAX):
+                child = await link.make(bounds, process)
+        except trio.TooSlowError:
+            process.kill()
+            raise OutOfMemoryError(
+                f"the template {name!r} did not start the task within {FORK_S_MAX:.0f} s, so it was ended; "
+                "try again",
+                call="run",
+            ) from None
+        template.sessions += 1
+        return child
+
+    def rows(self) -> tuple[TemplateRow, ...]:
+        """Describe all templates."""
+        return tuple(_row(template) for template in self._templates.values())
+
+    def _find(self, name: str) -> _Template:
+        found = self._templates.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._templates)) or "none"
+            raise NotSupportedError(
+                f"this node has no template {name!r} (its templates: {known}). Its settings name templates: "
+                f'[templates.{name}] with modules = ["..."] in node.toml',
+                call="run",
+            )
+        return found
+
+    async def _start(self, template: _Template) -> None:
+        began = time.monotonic()
+        try:
+            failure = await self._try_to_start(template)
+        except Exception as error:  # noqa: BLE001 - an internal error costs the users of this template alone
+            _log.error("an internal error kept a template from starting", exc_info=error)
+            failure = NotSupportedError("an internal error; see the node's log", call="run")
+        name = template.spec.name
+        if failure is None:
+            template.failure, template.failures = None, 0
+            template.load_ms = round(1000 * (time.monotonic() - began))
+            template.started += 1
+            self._nursery.start_soon(_close_at_end, template.process, name="wait for the end of a template")
+            _log.info("a template was loaded", extra={"template": name, "ms": template.load_ms})
+        else:
+            template.failures += 1
+            wait_s = min(BACK_OFF_S * 2 ** min(template.failures - 1, 16), BACK_OFF_S_MAX)
+            template.retry_at = trio.current_time() + wait_s
+            template.failure = NotSupportedError(
+                f"the template {name!r} cannot be loaded: {failure.message}", call="run"
+            )
+            if template.process is not None:
+                template.process.close()
+            _log.warning("a template cannot be loaded", extra={"template": name, "why": failure.message})
+        event, template.starting = template.starting, None
+        if event is not None:
+            event.set()
+
+    async def _try_to_start(self, template: _Template) -> DiosError | None:
+        spec = template.spec
+        try:
+            with trio.fail_after(LOAD_S_MAX):
+                template.link = link = await self._maker.template_link()
+                bounds = ProcessLimits(spec.memory_bytes, 0, _PROCESSES)
+                template.process = process = await link.make_template(bounds)
+                await self._maker.counted(process)
+                reason = await link.load(process, (*self._base, *spec.modules))
+        except trio.TooSlowError:
+            return NotSupportedError(f"it took more than {LOAD_S_MAX:.0f} s")
+        except DiosError as error:
+            return error
+        if reason:
+            with trio.move_on_after(limits.ZYGOTE_STOP_MS_MAX / 1000):
+                end = await process.wait()
+                # The end explains more than the template could, if it was ended by a limit or a system call.
+                if end.signal and end.detail:
+                    reason = f"{reason} ({end.detail})"
+            return NotSupportedError(reason)
+        return None
+
+
+async def _close_at_end(process: TaskProcess | None) -> None:
+    """Wait for the end of a template's process, and close its descriptors."""
+    if process is not None:
+        try:
+            await process.wait()
+        finally:
+            process.close()
+
+
+def _row(template: _Template) -> TemplateRow:
+    running = template.running
+    state = "loaded" if running is not None else "loading" if template.starting is not None else "idle"
+    why = ""
+    if state == "idle" and template.failure is not None:
+        state, why = "failed", template.failure.message
+    used = 0
+    if running is not None:
+        try:
+            used = limits_of_task.used_bytes(running.pid)
+        except OSError:
+            used = 0  # this machine hides processes
+    return TemplateRow(
+        template.spec.name,
+        template.spec.modules,
+        state,
+        template.spec.memory_bytes,
+        used,
+        template.load_ms,
+        template.started,
+        template.sessions,
+        why,
+    )

@@ -1,0 +1,71 @@
+"""Starts the process of a zygote, which then loads its modules while the daemon does something else.
+
+``dios.host.process.zygote_link`` is the connection to it. This module needs no event loop, so that a daemon
+can start the process before it loads one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.host.process.zygote_messages import ZygoteModules, encode
+from dios.wire.types import Brand
+
+_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+_PURE_ENVIRONMENT: Final = {**_ENVIRONMENT, "JOBLIB_MULTIPROCESSING": "0"}
+"""A pure task is one process. Without this variable joblib finds that out by itself, and warns each time."""
+
+
+class StartedZygote(NamedTuple):
+    """A process that loads modules, then waits for a ``ZygoteSetup`` on its socket."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+
+    def close(self) -> None:
+        """End the process and wait for its end. Do nothing if it has ended."""
+        self.control.close()
+        try:
+            self.process.wait(limits.ZYGOTE_STOP_MS_MAX / 1000)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_zygote(brand: Brand, modules: ZygoteModules) -> StartedZygote:
+    """Start a zygote, which loads ``modules``. Raise ``OSError`` if the machine cannot start a process.
+
+    The zygote ends with the thread that calls this (PR_SET_PDEATHSIG).
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # Before the start: the other end is open in this process, so the message waits in the socket.
+        ours.send(encode(modules))
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "dios.host.process.zygote_main", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=_environment(brand),
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
+    return StartedZygote(process, ours)
+
+
+def _environment(brand: Brand) -> dict[str, str]:
+    """Return the environment of a task. Only limbo tasks get the daemon's home directory."""
+    home = os.environ.get("HOME")
+    if brand is Brand.PURE:
+        return _PURE_ENVIRONMENT
+    return _ENVIRONMENT if home is None else {**_ENVIRONMENT, "HOME": home}

@@ -1,0 +1,18 @@
+"""``dios.Executor``: a ``concurrent.futures.Executor`` whose calls run in sandboxed tasks that stay warm.
+
+Read in this order:
+
+- ``executor``: the class for users, and its futures (``futures``).
+- ``pool``: the thread that moves calls and results through the streams of the workers.
+- ``lifecycle``: the thread that starts and ends workers; ``output`` shows what they print.
+- ``nested``: calls within calls.
+- ``worker``: the program of a worker, on the other side of the streams; ``task_entry`` loads it for tasks.
+- ``frames``: the format of both streams; ``values``: calls and results as bytes.
+- ``stored_values``: large values in blobs (``blobs``), in the caller; ``worker_data`` is the other side.
+- ``call_data``: encodes calls with large arguments, references and futures; ``references``: ``dios.put``.
+- ``actors``: objects in workers of their own; ``actor_calls`` is the other side.
+- ``local_modules``: the sources of modules that a worker cannot import.
+- ``map_calls``: the calls of ``map`` in a worker; ``progress`` shows how many are done.
+- ``errors``: what calls and results can raise.
+- ``trusted_results``: what a result may contain, because no worker is trusted; ``pickle_check`` bounds it.
+"""

@@ -1,0 +1,353 @@
+"""``Executor``: calls of functions in sandboxed tasks, with the interface of ``concurrent.futures``."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import dataclasses
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+
+from dios.client.ops.attributes import Handed
+from dios.client.sync.node import Node, Reference, connect_or_start
+from dios.errors import InvalidError
+from dios.lib.executor import actor_calls, map_calls
+from dios.lib.executor.actors import Actor
+from dios.lib.executor.call_data import stored_reference
+from dios.lib.executor.frames import Function
+from dios.lib.executor.futures import CallFuture
+from dios.lib.executor.lifecycle import WorkerOptions
+from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.pool import Call, Pool, PoolOptions, PoolStatistics, running_pools
+from dios.lib.executor.progress import Progress
+from dios.lib.executor.references import ValueReference, close_putter, open_putter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from dios.wire.messages import Limits, Work
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CHUNK_S: Final = 0.02
+"""The calls of one chunk of ``map`` take about this time together."""
+
+_RELEASED_MAX: Final = 64
+"""Of chunks up to this size ``map`` keeps no result that it has yielded. Longer ones have small results."""
+
+_TRIED: Final = (1, 64)
+"""The sizes of the first two chunks: the second one is measured."""
+_ALL_TRIED: Final = sum(_TRIED)
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs calls in pure tasks that stay warm: each has its arguments, the installed packages and no more.
+
+    At most ``max_workers`` tasks run. They start when calls wait; a task that had no call for
+    ``idle_timeout`` seconds ends, except the last one, and with None all stay. By default ``max_workers`` is
+    the number of processors: those of this machine, or with ``work`` those of the cluster. ``node`` is an
+    open ``Node`` or the place of one; with None and no node running, a private one is started and ends with
+    the executor. ``groups`` are groups of which the workers are members; ``files`` are aliases of groups:
+    calls read and write the files of these groups as ``dios://ALIAS/…``. ``host`` is their node, ``work``
+    their needs (``dios.work``), ``limits`` their limits (``dios.Limits``). ``modules`` names modules to send,
+    in addition to those that the functions refer to. ``template`` names a template in the settings of the
+    nodes, whose modules the workers share. ``initializer(*initargs)`` runs first in each worker. A
+    call whose node is lost is repeated at most ``retries`` times. With ``trust`` results are loaded without a
+    check, which lets the code of the workers do anything in this process.
+
+    Raises UnreachableError if there is no node and none can be started, FileNotFoundError if an alias of
+    ``files`` is not in the keyring, InvalidError for arguments that are out of range.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        node: Node | str | Path | None = None,
+        groups: Iterable[Reference] = (),
+        files: Iterable[str] = (),
+        host: str | None = None,
+        work: Work | None = None,
+        limits: Limits | None = None,
+        modules: Iterable[str] = (),
+        initializer: Function[object] | None = None,
+        initargs: Sequence[object] = (),
+        retries: int = 3,
+        trust: bool = False,
+        idle_timeout: float | None = 30.0,
+        template: str = "",
+    ) -> None:
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if idle_timeout is not None and not idle_timeout > 0:
+            raise InvalidError("idle_timeout must be greater than 0, or None")
+        if retries < 0:
+            raise InvalidError("retries must not be negative")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        self._modules: Final = LocalModules(modules)
+        self._opens_node: Final = not isinstance(node, Node)
+        self.node: Final = (
+            node if isinstance(node, Node) else connect_or_start(node, pool_size=max_workers or _processors())
+        )
+        try:
+            self._max_workers: Final = max_workers or _workers_for(self.node, work)
+            members, inputs = _with_files(self.node, groups, files)
+        except BaseException:
+            if self._opens_node:
+                self.node.close()
+            raise
+        options = PoolOptions(
+            workers_max=self._max_workers,
+            idle_s=idle_timeout,
+            worker=WorkerOptions(
+                groups=members,
+                inputs=inputs,
+                host=host or "",
+                work=work,
+                limits=limits,
+                trust=trust,
+                template=template,
+            ),
+            retries=retries,
+            initializer=None if initializer is None else (initializer, tuple(initargs)),
+        )
+        self._node_use: Final = _NodeUse(self.node if self._opens_node else None)
+        self._options: Final = options
+        self._actors: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+        self._pool: Final = Pool(self.node, options, self._modules, self._node_use.begin())
+        open_putter(self)
+        # An executor that is forgotten ends when its calls have run.
+        forgotten = weakref.finalize(self, self._pool.close, cancel=False)
+        forgotten.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<Executor with {self._max_workers} workers>"
+
+    def submit(self, fn: Function[T], /, *args: object, **kwargs: object) -> concurrent.futures.Future[T]:
+        """Queue ``fn(*args, **kwargs)`` for a worker, and return its future at once.
+
+        A reference of ``put`` or a future among the arguments becomes its value, for which the call waits.
+        Any number of calls may wait. A function or argument that cannot be pickled is the exception of the
+        future. Raises RuntimeError after ``shutdown``.
+        """
+        future: CallFuture[T] = CallFuture()
+        self._pool.submit(Call(cast("CallFuture[object]", future), fn, args, kwargs))
+        return future
+
+    def map(
+        self,
+        fn: Function[T],
+        *iterables: Iterable[object],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[T]:
+        """Return an iterator over ``fn(*items)`` for the items of the iterables, in their order.
+
+        ``chunksize`` items go to a worker at a time; None chooses by how long the first items took. With
+        ``progress`` a line on standard error shows how many are done. Raises TimeoutError if the next result
+        is not there ``timeout`` seconds after this call.
+        """
+        if chunksize is not None and chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Items are encoded faster than tuples of one.
+        single = len(iterables) == 1
+        items: list[object] = list(iterables[0] if single else zip(*iterables, strict=False))
+        shown = Progress(len(items)) if progress else None
+        futures = list(self._mapped(fn, items, chunksize, single=single))
+        return _results(futures, deadline, shown)
+
+    def _mapped(
+        self, fn: Function[T], items: list[object], chunksize: int | None, *, single: bool
+    ) -> Iterator[tuple[concurrent.futures.Future[list[T | float]], int]]:
+        place = 0
+        sizes = list(_TRIED) if chunksize is None and len(items) > _ALL_TRIED * self._max_workers else []
+        while place < len(items):
+            part = items[place : place + (sizes[0] if sizes else chunksize or 1)]
+            if single:
+                future = self.submit(map_calls.with_items, fn, part)
+            else:
+                future = self.submit(map_calls.with_tuples, fn, cast("list[tuple[object, ...]]", part))
+            yield future, len(part)
+            place += len(part)
+            if sizes:
+                sizes.pop(0)
+                if future.exception() is None and not sizes:
+                    each_s = cast("float", future.result()[-1]) / len(part)
+                    most = max(1, (len(items) - place) // (4 * self._max_workers))
+                    chunksize = min(most, max(1, int(_CHUNK_S / max(each_s, 1e-7))))
+
+    def put(self, value: T) -> ValueReference[T]:
+        """Store a value on the node, and return a reference that calls get as an argument.
+
+        Raises InvalidError if the value cannot be pickled, LimitError if there is no room.
+        """
+        return cast("ValueReference[T]", stored_reference(self._pool.data, value))
+
+    def actor(
+        self, cls: Function[object], /, *args: object, max_restarts: int = 0, **kwargs: object
+    ) -> Actor:
+        """Make an object of a class in a worker of its own, and return a handle for calls of its methods.
+
+        The worker counts in addition to ``max_workers``. If it is lost, a new one constructs the object
+        again, at most ``max_restarts`` times, without its former state; then calls fail with
+        ActorEndedError. An exception of the class is the cause of an InitializerError of the calls. This call
+        waits for futures among the arguments. Raises RuntimeError after ``shutdown``.
+        """
+        if max_restarts < 0:
+            raise InvalidError("max_restarts must not be negative")
+        if self._pool.is_closing:
+            raise RuntimeError("cannot make an actor after shutdown")
+        name = getattr(cls, "__name__", "object")
+        options = dataclasses.replace(
+            self._options,
+            workers_max=1,
+            worker=dataclasses.replace(self._options.worker, label=f"actor {name}"),
+            retries=0,
+            initializer=(actor_calls.construct, (cls, args, kwargs)),
+            actor_starts=1 + max_restarts,
+        )
+        pool = Pool(self.node, options, self._modules, self._node_use.begin())
+        self._actors.add(pool)
+        return Actor(self, pool, name)
+
+    def stats(self) -> PoolStatistics:
+        """Return numbers of calls (submitted, completed, failed, repeated, waiting, running) and workers."""
+        return self._pool.statistics()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of the base class
+        """Accept no more calls; the workers end when all calls have run, or with ``cancel_futures`` the
+        present ones.
+
+        With ``wait`` this returns when everything has ended, a private node included.
+        """
+        close_putter(self)
+        pools = [self._pool, *self._actors]
+        for pool in pools:
+            pool.close(cancel=cancel_futures)
+        if wait:
+            _join(pools)
+
+    def kill_workers(self) -> None:
+        """End the workers at once, and shut down without waiting: calls that run or wait fail."""
+        for pool in (self._pool, *self._actors):
+            pool.kill()
+        self.shutdown(wait=False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut down and wait; after Ctrl-C the workers are ended at once."""
+        if kind is not None and not issubclass(kind, Exception):
+            for pool in (self._pool, *self._actors):
+                pool.kill()
+        self.shutdown()
+
+
+def _with_files(
+    node: Node, groups: Iterable[Reference], aliases: Iterable[str]
+) -> tuple[tuple[Reference, ...], tuple[Handed, ...]]:
+    """Return groups with those of some aliases, and the inputs by which a task finds their files."""
+    members, inputs = list(groups), []
+    for alias in aliases:
+        from dios.lib.files.groups import files_for_task  # noqa: PLC0415 - most executors need no files
+
+        more, given = files_for_task(node, alias)
+        members += more
+        inputs += given
+    return tuple(members), tuple(inputs)
+
+
+def _results(
+    futures: list[tuple[concurrent.futures.Future[list[T | float]], int]],
+    deadline: float | None,
+    shown: Progress | None,
+) -> Iterator[T]:
+    futures.reverse()
+    try:
+        while futures:
+            future, count = futures.pop()
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                values = cast("list[T]", future.result(left)[:-1])
+            finally:
+                del future
+            if shown is not None:
+                shown.add(count)
+            if len(values) > _RELEASED_MAX:
+                yield from values
+                continue
+            values.reverse()
+            while values:
+                yield values.pop()
+    finally:
+        if shown is not None:
+            shown.close()
+        for future, _ in futures:
+            future.cancel()
+
+
+def _join(pools: Sequence[Pool]) -> None:
+    """Wait for the end of pools; after Ctrl-C their workers are ended at once."""
+    try:
+        for pool in pools:
+            pool.join()
+    except BaseException:
+        for pool in pools:
+            pool.kill()
+        for pool in pools:
+            pool.join()
+        raise
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _workers_for(node: Node, work: Work | None) -> int:
+    """Return the number of tasks that the processors of this machine, or of the cluster, can run at once."""
+    if work is None or node.ambient:
+        return _processors()
+    milli = work.cpus_milli or 1000
+    return max(1, sum(each.cpus * 1000 // milli for each in node.nodes() if each.usable))
+
+
+class _NodeUse:
+    """The pools that use a connection; it is closed after the last one, if the executor opened it."""
+
+    def __init__(self, opened: Node | None) -> None:
+        self._opened: Final = opened
+        self._users = 0
+        self._lock: Final = threading.Lock()
+
+    def begin(self) -> Callable[[], None]:
+        """Count a pool; return the function to call at its end."""
+        with self._lock:
+            self._users += 1
+        return self._end
+
+    def _end(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+        if last and self._opened is not None:
+            self._opened.close()
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    pools = running_pools()
+    for pool in pools:
+        pool.close(cancel=False)
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            pool.kill()
+    _join(pools)

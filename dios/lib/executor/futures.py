@@ -1,0 +1,154 @@
+"""The futures of an executor: their values are decoded by the thread that asks for them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from typing import Final, TypeVar, cast
+
+from dios.client.ops.notebook_html import properties
+from dios.lib.executor.errors import InitializerError
+from dios.lib.executor.stored_values import StoredBlob
+from dios.lib.executor.values import decode_exception, decode_result, decode_stored
+
+T = TypeVar("T")
+
+_forks = [0]
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Undecoded(Exception):  # noqa: N818 - never raised to anybody
+    """Stands for the exception of a call until somebody asks for it."""
+
+
+class InitializerFailure:
+    """The bytes of the exception that left an initializer, decoded when a thread asks for the error."""
+
+    def __init__(self, data: bytes, *, trust: bool) -> None:
+        self._data: Final = data
+        self._trust: Final = trust
+
+    def error(self) -> InitializerError:
+        """Return the error of the executor, with the exception of the initializer as its cause."""
+        try:
+            cause: BaseException = decode_exception(self._data, trust=self._trust)
+        except Exception as error:  # noqa: BLE001 - a worker chose the bytes
+            cause = error
+        found = InitializerError(f"the initializer failed in a worker: {cause}")
+        found.__cause__ = cause
+        return found
+
+
+class CallFuture(concurrent.futures.Future[T]):
+    """The result of a call. A hostile worker can delay only who asks for the result that it sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes: bytearray | None = None
+        self._blob: StoredBlob | None = None
+        self._is_undecoded = False
+        self._trust = False
+        self._decoding: Final = threading.Lock()
+        self._error: BaseException | None = None
+        self._failure: InitializerFailure | None = None
+        self._made_in: Final = _forks[0]
+
+    def _repr_html_(self) -> str:
+        """Return the state for a notebook; the result is not decoded for it."""
+        if not self.done():
+            state = "running" if self.running() else "waiting"
+        elif self.cancelled():
+            state = "cancelled"
+        else:
+            state = "done" if super().exception(0) is None and self._error is None else "failed"
+        return properties("Future of a call", (("state", state),))
+
+    def finish(self, data: bytearray | StoredBlob, *, failed: bool, trust: bool) -> None:
+        """Set the bytes of the result or of the exception, or the blob with the result.
+
+        ``result`` maps the blob.
+        """
+        if isinstance(data, StoredBlob):
+            self._blob = data
+        else:
+            self._bytes = data
+        self._trust, self._is_undecoded = trust, True
+        if failed:
+            self.set_exception(_Undecoded())
+        else:
+            self.set_result(cast("T", None))
+
+    def fail(self, error: BaseException | InitializerFailure) -> None:
+        """Set the exception of a call that no worker can finish."""
+        if isinstance(error, InitializerFailure):
+            self._failure = error
+            self.set_exception(_Undecoded())
+        else:
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the call's value and return it; raise the exception that left the call.
+
+        Raises concurrent.futures.TimeoutError after ``timeout`` seconds, CancelledError, WorkerEndedError if
+        the worker ended in the call, UntrustedResultError for a value that a worker may not send.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # Otherwise the frame of this call and the exception would refer to each other.
+                self = error = None  # type: ignore[assignment]  # noqa: PLW0642 - see above
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the call and return the exception that ``result`` raises, or None."""
+        if self._made_in != _forks[0] and not self.done():
+            raise RuntimeError(
+                "this future belongs to the process that made it, and a forked one cannot wait for it"
+            )
+        found = super().exception(timeout)
+        with self._decoding:
+            if self._failure is not None:
+                self._error, self._failure = self._failure.error(), None
+            elif self._is_undecoded:
+                self._is_undecoded = False
+                self._decode(failed=isinstance(found, _Undecoded))
+        return found if self._error is None and not isinstance(found, _Undecoded) else self._error
+
+    @property
+    def is_undecoded(self) -> bool:
+        """Return True if the result is here as its worker sent it, and nobody asked for it."""
+        return self._is_undecoded or self._failure is not None
+
+    @property
+    def stored(self) -> StoredBlob | None:
+        """Return the blob with the result, if it is in one."""
+        return self._blob
+
+    def as_sent(self) -> StoredBlob | bytes | None:
+        """Return the result of a call as its worker sent it; None if only its value or its error is left."""
+        with self._decoding:
+            if self._blob is not None:
+                return self._blob
+            failed = isinstance(super().exception(0), _Undecoded)
+            return None if failed or self._bytes is None else bytes(self._bytes)
+
+    def _decode(self, *, failed: bool) -> None:
+        data, self._bytes = self._bytes, None
+        try:
+            if self._blob is not None:
+                self._result = cast("T", decode_stored(self._blob.view(), trust=self._trust))
+            elif data is not None and failed:
+                self._error = decode_exception(data, trust=self._trust)
+            elif data is not None:
+                self._result = cast("T", decode_result(data, trust=self._trust))
+        except Exception as error:  # noqa: BLE001 - a hostile worker chose the bytes
+            self._error = error

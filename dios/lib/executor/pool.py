@@ -1,0 +1,1121 @@
+"""The workers of an executor, and the thread that moves calls and results through their streams.
+
+The thread never waits for one worker or for the node: it writes what fits into a stream and reads what is
+there, ``lifecycle`` starts and ends workers, and ``output`` writes what they print. So a worker that stops in
+the middle of a result delays nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from dios.client.ops.status import Status
+from dios.client.sync.node import Node, Reference
+from dios.errors import DiosError, InvalidError, NotPermittedError, NotSupportedError, ProtocolError
+from dios.lib.executor import frames
+from dios.lib.executor.call_data import (
+    CallPreparation,
+    NeedsDataError,
+    PreparedCall,
+    copied,
+    pickled_function,
+    pickled_small,
+    prepare_initializer,
+)
+from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
+from dios.lib.executor.frames import Function
+from dios.lib.executor.futures import CallFuture, InitializerFailure
+from dios.lib.executor.lifecycle import (
+    Ended,
+    Lifecycle,
+    LifecycleEvent,
+    Refused,
+    Started,
+    WorkerOptions,
+    WorkerTask,
+)
+from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.output import OutputLines, OutputWriter
+from dios.lib.executor.references import ValueReference
+from dios.lib.executor.stored_values import DataStore, StoredBlob, close_all_of
+from dios.lib.executor.values import encode_arguments, encode_call_function
+from dios.transport.rings.waiting import wait_any
+from dios.wire.scheduling import Near
+from dios.wire.types import Cause
+
+if TYPE_CHECKING:
+    from dios.transport.rings.end import RingEnd
+
+_AHEAD_MAX: Final = 32
+"""The largest number of short calls that are sent to one worker before it has answered the first of them."""
+
+_AHEAD_S: Final = 0.002
+"""A worker gets the calls that it makes in this time, estimated from its latest ones, before it answers."""
+
+_TOGETHER_BYTES: Final = 64 * 1024
+"""Frames up to this size are joined, so that a worker is woken once for all of them."""
+
+_FUNCTIONS_KEPT: Final = 256
+_REPEATED: Final = frozenset({Cause.NODE, Cause.NODE_LOST, Cause.PREEMPTED})
+
+_DATA_KINDS: Final = frozenset({frames.WANTED, frames.BLANK, frames.STORED, frames.UNREADABLE})
+
+FAILED_STARTS_MAX: Final = 5
+"""An executor without workers breaks after this number of failed starts without a completed call."""
+
+_RETRY_S: Final = (0.05, 30.0)
+"""The first and the longest delay after a failed start. It is doubled after each one."""
+
+_LATEST: Final = 64
+"""The number of the latest nested calls of a family among which a worker's own ones are searched."""
+
+_DEPTH_FOR_OTHERS: Final = 16
+"""A worker with this number of nested calls above each other goes on with its own ones."""
+
+_COPIED_PER_S: Final = 100_000_000
+"""The bytes that are assumed to be copied between nodes in a second. A call waits for a worker that is nearer
+to its arguments for at most the time of the copy that this saves."""
+
+_NEAR_WAIT_S: Final = 5.0
+"""The longest wait of a call for a worker that is nearer to its arguments."""
+
+_NEAR_CALLS_MAX: Final = 64
+"""The number of waiting calls that are considered by where their arguments are."""
+
+_FINAL: Final = (InvalidError, NotPermittedError, NotSupportedError)
+"""Errors of a start that another attempt does not remove."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """The number of workers, and the treatment of their calls."""
+
+    workers_max: int
+    worker: WorkerOptions
+    idle_s: float | None = None
+    """A worker that had no call for this time ends, unless it is the only one; None keeps all."""
+    retries: int = 3
+    initializer: tuple[Function[object], tuple[object, ...]] | None = None
+    """A function that each worker calls first, and its arguments."""
+    actor_starts: int = 0
+    """For an actor, the number of workers that may be started one after the other; its calls keep their
+    order."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call that waits for a worker, or runs. ``tries`` counts the workers that were lost while it ran."""
+
+    future: CallFuture[object]
+    function: Function[object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    begun: bool = False
+    tries: int = 0
+    prepared: PreparedCall | None = None
+    by_value: bool = False
+    near_until: float | None = None
+    """The time until which the call waits for a worker that is nearer to its arguments."""
+
+    @property
+    def blobs(self) -> list[StoredBlob]:
+        """Return those of its arguments that are stored in blobs, as far as that is known now."""
+        if self.prepared is not None:
+            return self.prepared.blobs
+        values = (*self.args, *self.kwargs.values())
+        found = [
+            each.blob if isinstance(each, ValueReference) else each.stored
+            for each in values
+            if isinstance(each, ValueReference | CallFuture)
+        ]
+        return [each for each in found if each is not None]
+
+    def begin(self) -> bool:
+        """Mark the call as sent to a worker; return False if it was cancelled."""
+        if not self.begun:
+            self.begun = self.future.set_running_or_notify_cancel()
+        return self.begun
+
+    def fail(self, error: BaseException | InitializerFailure) -> None:
+        """End the call with an exception."""
+        if self.begin():
+            self.future.fail(error)
+
+
+@dataclass(slots=True, eq=False)
+class NestedCall:
+    """A call that a call in the worker ``origin`` submitted, as bytes that are not read here."""
+
+    origin: _Worker
+    number: int
+    body: bytes
+    tries: int = 0
+
+    def begin(self) -> bool:
+        """Return False if nobody waits for the call any more."""
+        return not self.origin.gone
+
+
+@dataclass(slots=True, eq=False)
+class _Family:
+    """A worker with calls of the executor's user, and workers that make nested calls for it only.
+
+    A nested call runs the code that another worker chose. So a worker that made one for another family gets
+    no more calls of the user.
+    """
+
+    calls: deque[NestedCall] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class PoolStatistics:
+    """The numbers of calls by their end, of workers, and of repeated calls."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    repeated: int = 0
+    workers_started: int = 0
+    workers_lost: int = 0
+    workers_ended: int = 0
+    """Workers that ended because they had nothing to do."""
+    waiting: int = 0
+    running: int = 0
+    starting: int = 0
+    workers: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    task: WorkerTask
+    output: OutputLines
+    outbox: deque[memoryview] = field(default_factory=deque)
+    inbox: frames.FrameBuffer = field(default_factory=lambda: frames.FrameBuffer(frames.RESULT_BYTES_MAX))
+    running: dict[int, Call | NestedCall] = field(default_factory=dict)
+    functions: set[int] = field(default_factory=set)
+    modules: int = 0
+    held: set[int] = field(default_factory=set)
+    blanks: dict[int, Reference] = field(default_factory=dict)
+    blanks_asked: int = 0
+    ready: bool = False
+    gone: bool = False
+    family: _Family = field(default_factory=_Family)
+    helps: bool = False
+    nested: set[int] = field(default_factory=set)
+    sent_nested: int = 0
+    waits: bool = False
+    unanswered: int = 0
+    unanswered_bytes: int = 0
+    unread_bytes: int = 0
+    returned: list[Call] = field(default_factory=list)
+    since: float = 0.0
+    mean_s: float = 1.0
+    error: DiosError | None = None
+
+
+class _Prepared(NamedTuple):
+    """The data of a call is stored and on the node of a worker, or the call failed."""
+
+    call: Call
+    result: PreparedCall | BaseException | None
+
+
+class _InitializerCopied(NamedTuple):
+    """The data of the initializer are on the node of a worker that was started, or cannot be there."""
+
+    worker: WorkerTask
+    error: BaseException | None
+
+
+class _Unused(NamedTuple):
+    """Blobs that workers have are not used any more."""
+
+    object_ids: list[int]
+
+
+class _NotGiven(NamedTuple):
+    """A worker cannot get a blob."""
+
+    worker: _Worker
+    error: DiosError
+
+
+_Event: TypeAlias = "LifecycleEvent | _Prepared | _InitializerCopied | _Unused | _NotGiven"
+
+_pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+
+
+class Pool:
+    """Workers and their thread. ``submit`` may be called by any thread."""
+
+    def __init__(
+        self, node: Node, options: PoolOptions, modules: LocalModules, ended: Callable[[], None]
+    ) -> None:
+        self._options: Final = options
+        self._trust: Final = options.worker.trust
+        self._modules: Final = modules
+        self._ended: Final = ended
+        self._queue: Final[deque[Call]] = deque()
+        self._workers: Final[list[_Worker]] = []
+        self._leaving: Final[dict[int, _Worker]] = {}
+        self._starting = 0
+        self._failed_starts = 0
+        self._retry_at = 0.0
+        self._idle_check_at = math.inf
+        self._near_check_at = math.inf
+        self._initialized = False
+        self._nesting = False
+        self._functions: Final[dict[int, tuple[Function[object], int, bytes]]] = {}
+        self._next_function = 0
+        self._next_call = 0
+        self._next_worker = 0
+        self._closing = False
+        self._cancelled = False
+        self._forked = False
+        self._broken: DiosError | InitializerFailure | None = None
+        self._parked: Final[dict[Call, None]] = {}
+        self._events: Final[deque[_Event]] = deque()
+        self._signalled = False
+        self._asleep = False
+        self.data: Final = DataStore(node, lambda numbers: self._reported(_Unused(numbers)))
+        self._initializer: Final = self._prepared_initializer()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._statistics: Final = PoolStatistics()
+        # The end of an executor that was forgotten may be noticed by a thread that has the lock.
+        self._lock = threading.RLock()
+        self._output: Final = OutputWriter()
+        self._lifecycle: Final = Lifecycle(node, options.worker, self._reported)
+        self._thread: Final = threading.Thread(target=self._run, name="dios executor", daemon=True)
+        self._thread.start()
+        _pools.add(self)
+
+    def _prepared_initializer(self) -> PreparedCall | None:
+        """Encode the initializer, if there is one. If that fails, end what has begun."""
+        if self._options.initializer is None:
+            return None
+        try:
+            prepared = prepare_initializer(self.data, *self._options.initializer)
+            self._modules.add(prepared.modules)
+        except BaseException:
+            self.data.close()
+            self._ended()
+            raise
+        return prepared
+
+    # -- any thread -------------------------------------------------------------------------------
+    def submit(self, call: Call) -> None:
+        """Queue a call. Raise ``RuntimeError`` if the pool is closing, and the error that broke it."""
+        if self._forked:
+            raise RuntimeError("this executor belongs to the process that was forked: make a new one here")
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken.error() if isinstance(self._broken, InitializerFailure) else self._broken
+            if self._closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._statistics.submitted += 1
+            self._queue.append(call)
+        self._wake()
+
+    def close(self, *, cancel: bool) -> None:
+        """Accept no more calls, and end the workers when those that are queued have run."""
+        if self._forked:
+            return
+        with self._lock:
+            self._closing = True
+            if cancel:
+                for call in (*self._queue, *self._parked):
+                    call.future.cancel()
+                self._cancelled = True
+        self._wake()
+
+    @property
+    def is_closing(self) -> bool:
+        """Return True if no more calls are accepted."""
+        return self._closing
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the last worker."""
+        if not self._forked:
+            self._thread.join(timeout)
+
+    def kill(self) -> None:
+        """End the workers now; the calls that run fail."""
+        if self._forked:
+            return
+        with self._lock:
+            self._closing = True
+            self._broken = self._broken or WorkerEndedError("the executor was stopped")
+        self._wake()
+
+    def statistics(self) -> PoolStatistics:
+        """Return the present numbers."""
+        workers = list(self._workers)
+        return PoolStatistics(
+            self._statistics.submitted,
+            self._statistics.completed,
+            self._statistics.failed,
+            self._statistics.repeated,
+            self._statistics.workers_started,
+            self._statistics.workers_lost,
+            self._statistics.workers_ended,
+            len(self._queue) + len(self._parked),
+            sum(len(each.running) for each in workers),
+            self._starting,
+            len(workers),
+        )
+
+    def forked(self) -> None:
+        """Make this copy of the pool in a forked process refuse calls: its threads are not there."""
+        self._forked = True
+        self._lock = threading.RLock()
+
+    def _reported(self, event: _Event) -> None:
+        self._events.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._signalled = True
+        if self._asleep:
+            with self._lock:
+                if self._wake_fd >= 0:
+                    os.eventfd_write(self._wake_fd, 1)
+
+    # -- the pool's thread ------------------------------------------------------------------------
+    def _run(self) -> None:
+        try:
+            while self._broken is None:
+                self._signalled = False
+                self._handle_events()
+                self._assign()
+                if self._closing and self._is_idle():
+                    break
+                if time.monotonic() >= self._idle_check_at:
+                    self._end_idle()
+                self._wait()
+        except BaseException as error:  # noqa: BLE001 - every future must end
+            broken = WorkerEndedError(f"the executor failed: {error}")
+            broken.__cause__ = error
+            self._broken = broken
+        finally:
+            self._end()
+
+    def _is_idle(self) -> bool:
+        busy = any(each.running or each.family.calls for each in self._workers)
+        return not (busy or self._queue or self._parked or self._leaving)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._closing = True
+        for each in self._workers:
+            self._lifecycle.end(each.task, kill=self._broken is not None)
+        calls = [call for each in (*self._workers, *self._leaving.values()) for call in each.running.values()]
+        for call in (*calls, *self._queue, *self._parked):
+            self._fail(call, self._broken or WorkerEndedError("the executor was stopped"))
+        self._queue.clear()
+        self._parked.clear()
+        for each in (*self._workers, *self._leaving.values()):
+            self._output.show(each.output.end())
+        self._workers.clear()
+        self.data.close()
+        self._lifecycle.close()
+        self._output.close()
+        with self._lock:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+        self._ended()
+
+    # -- calls to workers -------------------------------------------------------------------------
+    def _assign(self) -> None:
+        """Give queued calls to workers that have room for them, and start workers while calls wait."""
+        if self._cancelled:
+            self._cancelled = False
+            for call in [each for each in self._queue if each.future.cancelled()]:
+                call.begin()
+                self._queue.remove(call)
+        skipped = 0  # calls at the front that wait for another worker than the free ones
+        self._near_check_at = math.inf
+        while len(self._queue) > skipped < _NEAR_CALLS_MAX and not self._is_held_up():
+            free = [
+                each
+                for each in self._workers
+                if len(each.running) < self._ahead(each) and not each.helps and not each.unanswered
+            ]
+            idle = [each for each in free if not each.running]
+            if not idle:
+                self._start(len(self._queue))
+                self._replace_helper()
+            chosen = idle or free
+            if not chosen:
+                break
+            prepared = self._queue[skipped].prepared
+            if prepared is None or not prepared.blobs:
+                target = min(chosen, key=lambda each: len(each.running))
+                count = max(1, self._ahead(target) - len(target.running))
+            else:
+                nearest = self._nearest(self._queue[skipped], prepared, free)
+                if nearest is None:
+                    skipped += 1
+                    continue
+                target, count = nearest, 1
+            for _ in range(count):
+                if len(self._queue) <= skipped or self._is_held_up():
+                    break
+                call = self._queue[skipped]
+                del self._queue[skipped]
+                self._send(target, call)
+            self._flush(target)
+        if self._nesting:
+            self._assign_nested()
+
+    def _nearest(self, call: Call, prepared: PreparedCall, free: Sequence[_Worker]) -> _Worker | None:
+        """Return the free worker to which the fewest bytes must be copied for a call.
+
+        None if fewer must be copied to a busy one, and the call has not yet waited for as long as the
+        difference takes to copy.
+        """
+        missing = {
+            node: prepared.missing(node)
+            for node in {each.task.task.node for each in self._workers if not each.helps}
+        }
+        found = min(free, key=lambda each: (missing[each.task.task.node], len(each.running)))
+        saved = missing[found.task.task.node] - min(missing.values())
+        if not saved:
+            return found
+        now = time.monotonic()
+        if call.near_until is None:
+            call.near_until = now + min(_NEAR_WAIT_S, saved / _COPIED_PER_S)
+        if now >= call.near_until:
+            return found
+        self._near_check_at = min(self._near_check_at, call.near_until)
+        return None
+
+    def _near(self) -> list[Near]:
+        """Return the nodes with arguments of the calls that wait, those with the most bytes first."""
+        sums: dict[str, int] = {}
+        for call in islice(self._queue, _NEAR_CALLS_MAX):
+            for blob in call.blobs:
+                for node in blob.nodes:
+                    sums[node] = sums.get(node, 0) + blob.size
+        return [Near(node, sums[node]) for node in sorted(sums, key=lambda name: -sums[name]) if node]
+
+    def _replace_helper(self) -> None:
+        """End an idle worker that made nested calls of another one; a new one takes its place."""
+        if self._starting or len(self._workers) < self._options.workers_max:
+            return
+        for each in self._workers:
+            if each.helps and not each.running:
+                self._remove(each)
+                self._lifecycle.end(each.task, kill=False)
+                self._start(len(self._queue))
+                return
+
+    def _assign_nested(self) -> None:
+        """Give nested calls to waiting and idle workers of their family, or to idle ones of nobody."""
+        for family in {id(each.family): each.family for each in self._workers}.values():
+            while family.calls:
+                mine = [each for each in self._workers if each.family is family]
+                chosen = _for_waiting(family, mine)
+                if chosen is None:
+                    idle = [each for each in mine if not each.running]
+                    if not idle and not self._queue:
+                        idle = [each for each in self._workers if not each.helps and self._is_unused(each)]
+                        if not idle:
+                            self._start(len(family.calls))
+                    if not idle:
+                        break
+                    # The oldest call probably takes longest.
+                    chosen = idle[0], family.calls.popleft()
+                target, call = chosen
+                if call.begin():
+                    if target.family is not family:
+                        target.family, target.helps = family, True
+                    self._send_nested(target, call)
+
+    def _is_unused(self, each: _Worker) -> bool:
+        """Return True if a worker has nothing to do."""
+        return each.ready and not (each.running or each.unanswered or each.family.calls)
+
+    def _send_nested(self, target: _Worker, call: NestedCall) -> None:
+        self._next_call += 1
+        target.running[self._next_call] = call
+        target.nested.add(self._next_call)
+        target.sent_nested += 1
+        target.waits = False
+        nested = frames.frame(frames.NESTED, frames.number(self._next_call), call.body)
+        target.outbox += map(memoryview, (*self._new_modules(target), nested))
+        self._flush(target)
+
+    def _is_held_up(self) -> bool:
+        """Return True if calls must wait for an earlier call whose data are not there yet."""
+        return bool(self._parked and self._options.actor_starts)
+
+    def _ahead(self, each: _Worker) -> int:
+        """Return how many calls a worker may have: one if calls take long or few wait."""
+        share = len(self._queue) // (2 * self._options.workers_max)
+        by_time = int(_AHEAD_S / max(each.mean_s, 1e-6))
+        return max(1, min(_AHEAD_MAX, share, by_time))
+
+    def _send(self, target: _Worker, call: Call) -> None:
+        node = target.task.task.node
+        if call.future.cancelled():
+            call.begin()
+            return
+        try:
+            if call.prepared is None:
+                number, definition = self._function(call.function)
+                arguments, _ = encode_arguments(call.args, call.kwargs, self._modules, pickled_small)
+            elif not call.prepared.missing(node):
+                number, definition = 0, call.prepared.function.message(node)
+                arguments = call.prepared.arguments.message(node)
+                self._modules.add(call.prepared.modules)
+            else:
+                raise NeedsDataError  # noqa: TRY301 - the same as for calls that are not prepared
+            if not call.begin():
+                return
+            self._next_call += 1
+            parts = self._new_modules(target)
+            if not number:
+                parts.append(
+                    frames.frame(
+                        frames.CALL_ONCE,
+                        frames.number(self._next_call),
+                        frames.number(len(definition)),
+                        definition,
+                        arguments,
+                    )
+                )
+            else:
+                if number not in target.functions:
+                    target.functions.add(number)
+                    parts.append(frames.frame(frames.FUNCTION, frames.number(number), definition))
+                parts.append(
+                    frames.frame(
+                        frames.CALL, frames.number(self._next_call), frames.number(number), arguments
+                    )
+                )
+        except NeedsDataError:
+            self._park(call, node)
+            return
+        except Exception as error:  # noqa: BLE001 - the call's own values
+            self._fail(call, error)
+            return
+        if not target.running:
+            target.since = time.monotonic()
+        target.running[self._next_call] = call
+        target.outbox.append(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+
+    def _park(self, call: Call, node: str) -> None:
+        """Have the data of a call stored; it returns to the queue when that is done."""
+        self._parked[call] = None
+        if call.prepared is None:
+            arguments = call.args, call.kwargs
+            CallPreparation(
+                self.data,
+                call.function,
+                arguments,
+                lambda result: self._reported(_Prepared(call, result)),
+                by_value=call.by_value,
+            ).start()
+        else:
+            call.near_until = None
+            copied(self.data, call.prepared, node, lambda error: self._reported(_Prepared(call, error)))
+
+    def _new_modules(self, target: _Worker) -> list[bytes]:
+        """Return a frame with the sources of modules that a worker has not got yet, or nothing."""
+        sources = self._modules.sources
+        if len(sources) == target.modules:
+            return []
+        new = dict(list(sources.items())[target.modules :])
+        target.modules += len(new)
+        return [frames.frame(frames.MODULES, msgspec.msgpack.encode(new))]
+
+    def _function(self, function: Function[object]) -> tuple[int, bytes]:
+        """Return a function's number and pickle.
+
+        The number is 0 if the pickle is for one call, because the function refers to something that can
+        change.
+        """
+        known = self._functions.get(id(function))
+        if known is not None and known[0] is function:
+            return known[1], known[2]
+        data, _, constant = encode_call_function(function, self._modules, pickled_function)
+        if not constant:
+            return 0, data
+        while len(self._functions) >= _FUNCTIONS_KEPT:
+            self._forget(self._functions.pop(next(iter(self._functions)))[1])
+        self._next_function += 1
+        self._functions[id(function)] = (function, self._next_function, data)
+        return self._next_function, data
+
+    def _forget(self, number: int) -> None:
+        for each in self._workers:
+            if number in each.functions:
+                each.functions.discard(number)
+                each.outbox.append(memoryview(frames.frame(frames.FORGET, frames.number(number))))
+
+    def _flush(self, each: _Worker) -> None:
+        """Write as much as the stream has room for."""
+        ring = each.task.writer
+        with contextlib.suppress(DiosError):  # the end of the worker is seen where its results are read
+            while each.outbox:
+                room = ring.room
+                if not room:
+                    return
+                together = []
+                while each.outbox and len(each.outbox[0]) <= min(room, _TOGETHER_BYTES):
+                    together.append(each.outbox.popleft())
+                    room -= len(together[-1])
+                if together:
+                    ring.write(together[0] if len(together) == 1 else b"".join(together))
+                else:
+                    data = each.outbox[0]
+                    ring.write(data[:room])
+                    if len(data) > room:
+                        each.outbox[0] = data[room:]
+                    else:
+                        each.outbox.popleft()
+            each.unread_bytes = 0
+
+    # -- waiting ----------------------------------------------------------------------------------
+    def _wait(self) -> None:
+        self._asleep = True
+        try:
+            if self._signalled or self._broken is not None:
+                return
+            rings: list[RingEnd] = [each.task.reader for each in self._workers]
+            rings += [each.task.writer for each in self._workers if each.outbox]
+            ready, readable = wait_any(rings, self._until_next_step(), [self._wake_fd])
+        finally:
+            self._asleep = False
+        if readable:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+        for each in list(self._workers):
+            if each.task.reader in ready:
+                self._receive(each)
+            if each.outbox:
+                self._flush(each)
+
+    def _until_next_step(self) -> float | None:
+        """Return the seconds until a worker may be started or ended, or None."""
+        now = time.monotonic()
+        times = [] if self._near_check_at == math.inf else [self._near_check_at]
+        times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
+        if self._retry_at > now and (self._queue or any(each.family.calls for each in self._workers)):
+            times.append(self._retry_at)
+        return max(0.0, min(times) - now) if times else None
+
+    # -- starts and ends of workers ---------------------------------------------------------------
+    def _start(self, calls: int) -> None:
+        """Start workers for ``calls`` that wait, as far as there are places for them.
+
+        After a failed start they start one at a time.
+        """
+        if time.monotonic() < self._retry_at:
+            return
+        unready = sum(not each.ready for each in self._leaving.values())
+        places = self._options.workers_max - len(self._workers) - self._starting - unready
+        if self._options.actor_starts:
+            started = self._statistics.workers_started + self._starting
+            places = min(places, self._options.actor_starts - started)
+        if self._failed_starts:
+            calls = min(calls, 1 - unready - sum(not each.ready for each in self._workers))
+        count = min(places, calls - self._starting)
+        near = self._near() if count > 0 and self._options.worker.work is not None else ()
+        for _ in range(count):
+            self._starting += 1
+            self._next_worker += 1
+            self._lifecycle.start(self._next_worker, near)
+
+    def _end_idle(self) -> None:
+        """End the workers that had nothing to do for some time, but not the last one."""
+        idle_s = self._options.idle_s
+        if idle_s is None:
+            self._idle_check_at = math.inf
+            return
+        now = time.monotonic()
+        self._idle_check_at = now + idle_s / 2
+        for each in reversed(self._workers.copy()):
+            if len(self._workers) > 1 and self._is_unused(each) and now - each.since >= idle_s:
+                self._remove(each)
+                self._statistics.workers_ended += 1
+                self._lifecycle.end(each.task, kill=False)
+
+    def _handle_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, Started):
+                self._started(event.worker)
+            elif isinstance(event, Refused):
+                self._starting -= 1
+                self._start_failed(f"no worker can be started: {event.error}", event.error)
+            elif isinstance(event, _Prepared):
+                self._prepared(event)
+            elif isinstance(event, _InitializerCopied):
+                self._initializer_copied(event)
+            elif isinstance(event, _Unused):
+                self._drop(event.object_ids)
+            elif isinstance(event, _NotGiven):
+                if event.worker in self._workers:
+                    self._lost(event.worker, ProtocolError(f"its data cannot be had: {event.error}"))
+            elif event.number in self._leaving:
+                self._left(self._leaving.pop(event.number), event)
+
+    def _started(self, task: WorkerTask) -> None:
+        """Add a worker; before, have the data of the initializer copied to its node if they are not there."""
+        initializer, node = self._initializer, task.task.node
+        if initializer is not None and initializer.missing(node):
+            copied(
+                self.data, initializer, node, lambda error: self._reported(_InitializerCopied(task, error))
+            )
+            return
+        self._starting -= 1
+        self._statistics.workers_started += 1
+        made = _Worker(task, OutputLines(task.number), since=time.monotonic())
+        first = self._new_modules(made)
+        first.append(
+            frames.frame(
+                frames.INITIALIZER, b"" if initializer is None else initializer.function.message(node)
+            )
+        )
+        made.outbox.append(memoryview(b"".join(first)))
+        self._workers.append(made)
+        self._idle_check_at = min(self._idle_check_at, made.since)
+        self._flush(made)
+
+    def _initializer_copied(self, event: _InitializerCopied) -> None:
+        if event.error is None:
+            self._started(event.worker)
+            return
+        self._starting -= 1
+        self._lifecycle.end(event.worker, kill=True)
+        self._start_failed(f"the arguments of the initializer cannot be copied: {event.error}", None)
+
+    def _start_failed(self, reason: str, error: DiosError | None) -> None:
+        """Delay the next start; break the pool if it has no worker, and starts failed too often.
+
+        Starts that were requested together and failed count once.
+        """
+        if time.monotonic() >= self._retry_at:
+            self._failed_starts += 1
+            delay, delay_max = _RETRY_S
+            self._retry_at = time.monotonic() + min(delay_max, delay * 2 ** min(self._failed_starts - 1, 16))
+        if self._workers or self._starting:
+            return
+        if self._failed_starts >= FAILED_STARTS_MAX or isinstance(error, _FINAL):
+            tries = f" ({self._failed_starts} attempts)" if self._failed_starts > 1 else ""
+            broken = NoWorkerError(f"{reason}{tries}. Remove the cause, and make a new executor")
+            broken.__cause__ = error
+            self._broken = broken
+
+    def _lost(self, each: _Worker, error: DiosError) -> None:
+        """Take a worker out that ended or broke the rules; its calls that did not run go to others."""
+        self._remove(each)
+        self._statistics.workers_lost += 1
+        each.error = error
+        # A worker makes its calls in order, so the first is the one that ran, with the nested ones above it.
+        waiting = [
+            number for number in list(each.running)[1 if each.ready else 0 :] if number not in each.nested
+        ]
+        self._give_back([each.running.pop(number) for number in waiting])
+        self._lifecycle.end(each.task, kill=isinstance(error, ProtocolError))
+
+    def _remove(self, each: _Worker) -> None:
+        """Take a worker out of the list; its nested calls that did not begin are dropped."""
+        self._workers.remove(each)
+        self._output.show(each.output.end())
+        each.gone = True
+        self.data.do(lambda: close_all_of(each.blanks))
+        for call in [call for call in each.family.calls if call.origin is each]:
+            each.family.calls.remove(call)
+        self._leaving[each.task.number] = each
+
+    def _give_back(self, calls: Sequence[Call | NestedCall]) -> None:
+        """Put calls back at the front, in their order."""
+        for call in reversed(calls):
+            if isinstance(call, Call):
+                self._queue.appendleft(call)
+            elif not call.origin.gone:
+                call.origin.family.calls.append(call)
+
+    def _left(self, each: _Worker, event: Ended) -> None:
+        """Repeat or fail the call that ran in a worker that has ended."""
+        status = event.status
+        violation = isinstance(each.error, ProtocolError)
+        reason = str(each.error) if violation else _reason(status, each.error)
+        if not each.ready:
+            self._start_failed(f"the workers end before their first call: {reason}", None)
+        repeated = not violation and (status is None or status.cause in _REPEATED)
+        for call in each.running.values():
+            call.tries += 1
+            if repeated and call.tries <= self._options.retries:
+                self._statistics.repeated += 1
+                self._give_back([call])
+            else:
+                fingerprint = "" if status is None else status.fingerprint
+                kind = ActorEndedError if self._options.actor_starts else WorkerEndedError
+                self._fail(call, kind(f"the worker ended in the call: {reason}", fingerprint=fingerprint))
+        each.running.clear()
+        starts = self._options.actor_starts
+        if starts and self._statistics.workers_started >= starts and self._broken is None:
+            self._broken = ActorEndedError(f"the worker of the actor has ended: {reason}")
+
+    # -- results ----------------------------------------------------------------------------------
+    def _receive(self, each: _Worker) -> None:
+        try:
+            for kind, body in each.inbox.feed(each.task.reader.read()):
+                self._obey(each, kind, body)
+        except DiosError as error:
+            self._lost(each, error)
+        if each.returned:
+            self._give_back(each.returned)
+            each.returned.clear()
+
+    def _obey(self, each: _Worker, kind: int, body: memoryview) -> None:
+        """Handle a frame of a worker. Nothing in it is decoded here except numbers."""
+        if kind in {frames.RESULT, frames.EXCEPTION}:
+            self._answered(each, body, failed=kind == frames.EXCEPTION)
+        elif kind == frames.OUTPUT:
+            self._output.show(each.output.feed(body))
+        elif kind == frames.SUBMIT and each.ready:
+            self._submitted(each, body)
+        elif kind == frames.WAITING and each.ready:
+            # If another nested call or answer is under way, the worker says so again when it has read it.
+            each.waits = bool(each.running) and frames.numbered(body)[0] == each.sent_nested
+        elif kind == frames.RETURNED and each.ready:
+            self._returned(each, body)
+        elif kind == frames.WANTED or (kind in _DATA_KINDS and each.ready):
+            self._obey_data(each, kind, body)
+        elif kind == frames.READY and not each.ready:
+            each.ready = self._initialized = True
+        elif kind == frames.BROKEN and not each.ready and self._options.initializer:
+            # No call has run in this worker, so its initializer has sent this. If it succeeded in another
+            # worker, only this worker ends.
+            if not self._initialized:
+                self._broken = InitializerFailure(bytes(body), trust=self._trust)
+        else:
+            raise ProtocolError(f"a worker sent a frame of kind {kind}, which it may not send now")
+
+    def _answered(self, each: _Worker, body: memoryview, *, failed: bool) -> None:
+        call, rest = self._ended_call(each, body, failed=failed)
+        if isinstance(call, Call):
+            call.future.finish(bytearray(rest), failed=failed, trust=self._trust)
+        else:
+            self._answer(call, frames.RAISES if failed else frames.RETURNS, bytes(rest))
+
+    def _ended_call(
+        self, each: _Worker, body: memoryview, *, failed: bool
+    ) -> tuple[Call | NestedCall, memoryview]:
+        """Return the call that a worker answers, and the rest of the answer."""
+        number, rest = frames.numbered(body)
+        call = each.running.pop(number, None) if each.ready else None
+        if call is None:
+            raise ProtocolError("a worker answered a call that it was not given")
+        now = time.monotonic()
+        each.mean_s = (each.mean_s + now - each.since) / 2 if each.mean_s < 1.0 else now - each.since
+        each.since = now
+        each.output.renew()
+        each.nested.discard(number)
+        each.waits = False
+        self._failed_starts = 0
+        if failed:
+            self._statistics.failed += 1
+        else:
+            self._statistics.completed += 1
+        return call, rest
+
+    # -- data in blobs ----------------------------------------------------------------------------
+    def _prepared(self, event: _Prepared) -> None:
+        """Put a call back into the queue, at its head, or end it."""
+        call, result = event
+        if self._parked.pop(call, self) is self:
+            return
+        if isinstance(result, BaseException):
+            self._fail(call, result)
+            return
+        call.prepared = result or call.prepared
+        self._queue.appendleft(call)
+
+    def _drop(self, object_ids: list[int]) -> None:
+        """Report to workers the blobs that are not used any more."""
+        for each in self._workers:
+            held = each.held.intersection(object_ids)
+            if held:
+                each.held -= held
+                each.outbox.append(
+                    memoryview(frames.frame(frames.DROPPED, msgspec.msgpack.encode(list(held))))
+                )
+                self._flush(each)
+
+    def _obey_data(self, each: _Worker, kind: int, body: memoryview) -> None:
+        """Handle a frame of a worker about blobs. It gets those of its calls and initializer, each once."""
+        task = each.task.task
+        if kind == frames.WANTED:
+            blobs = self._wanted(each, body)
+            self.data.do(lambda: self._give(each, lambda: self.data.give(task, blobs)))
+        elif kind == frames.BLANK:
+            if each.blanks_asked or not each.running:
+                raise ProtocolError("a worker asked for more blobs than it has results")
+            each.blanks_asked += 1
+            self.data.do(lambda: self._give(each, lambda: self.data.give_blank(task, each.blanks)))
+        elif kind == frames.STORED:
+            call, rest = self._ended_call(each, body, failed=False)
+            blob = each.blanks.pop(frames.numbered(rest)[0], None)
+            if blob is None or not isinstance(call, Call):
+                self._fail(
+                    call, WorkerEndedError("the worker named a blob for its result that is not its own")
+                )
+                raise ProtocolError("a worker named a blob that it was not given")
+            each.blanks_asked -= 1
+            self.data.do(lambda: self._take_over(blob, call))
+        else:
+            number, _ = frames.numbered(body)
+            call_again = each.running.get(number)
+            if not isinstance(call_again, Call) or call_again.by_value or call_again.prepared is None:
+                raise ProtocolError("a worker did not accept a call that it can load")
+            del each.running[number]
+            call_again.by_value, call_again.prepared = True, None
+            self._park(call_again, task.node)
+
+    def _wanted(self, each: _Worker, body: memoryview) -> list[Reference]:
+        try:
+            numbers = msgspec.msgpack.decode(body, type=list[int])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise ProtocolError("a worker asked for blobs in an unknown form") from None
+        calls = [call.prepared for call in each.running.values() if isinstance(call, Call)]
+        known = {
+            reference.object_id: reference
+            for prepared in (self._initializer, *calls)
+            if prepared is not None
+            for reference in prepared.references(each.task.task.node)
+        }
+        if (
+            not known.keys() >= set(numbers)
+            or not each.held.isdisjoint(numbers)
+            or len(set(numbers)) != len(numbers)
+        ):
+            raise ProtocolError("a worker asked for a blob that does not belong to its calls")
+        each.held.update(numbers)
+        return [known[number] for number in numbers]
+
+    def _give(self, each: _Worker, give: Callable[[], None]) -> None:
+        try:
+            give()
+        except DiosError as error:
+            self._reported(_NotGiven(each, error))
+
+    def _take_over(self, blob: Reference, call: Call) -> None:
+        try:
+            kept = self.data.take_over(blob)
+        except DiosError as error:
+            call.future.fail(error)
+        else:
+            call.future.finish(kept, failed=False, trust=self._trust)
+
+    def _fail(self, call: Call | NestedCall, error: BaseException | InitializerFailure) -> None:
+        self._statistics.failed += 1
+        if isinstance(call, Call):
+            call.fail(error)
+        else:
+            self._answer(call, frames.LOST, str(error).encode(errors="replace"))
+
+    # -- nested calls -----------------------------------------------------------------------------
+    def _submitted(self, each: _Worker, body: memoryview) -> None:
+        """Queue a nested call, or refuse it if it is over a bound."""
+        number, rest = frames.numbered(body)
+        if frames.numbered(rest)[0] > len(rest):
+            raise ProtocolError("a worker sent a nested call whose function is longer than the frame")
+        self._nesting = True
+        call = NestedCall(each, number, bytes(rest))
+        each.unanswered += 1
+        each.unanswered_bytes += len(call.body)
+        with self._lock:
+            self._statistics.submitted += 1
+        if each.unanswered > frames.NESTED_CALLS_MAX or each.unanswered_bytes > frames.NESTED_BYTES_MAX:
+            raise ProtocolError("a worker sent more nested calls than it may have")
+        if len(each.nested) >= frames.NESTED_DEPTH_MAX:
+            reason = f"more than {frames.NESTED_DEPTH_MAX} calls wait for nested ones in one worker"
+            self._statistics.failed += 1
+            self._answer(call, frames.REFUSED, reason.encode())
+        else:
+            each.family.calls.append(call)
+
+    def _answer(self, call: NestedCall, outcome: int, data: bytes) -> None:
+        """Send the outcome of a nested call to the worker that submitted it."""
+        origin = call.origin
+        if origin.gone:
+            return
+        origin.unanswered -= 1
+        origin.unanswered_bytes -= len(call.body)
+        origin.unread_bytes += len(data)
+        if origin.unread_bytes > frames.NESTED_BYTES_MAX:
+            outcome = frames.REFUSED
+            data = f"results of nested calls over {frames.NESTED_BYTES_MAX:,} bytes were not read".encode()
+        origin.sent_nested += 1
+        origin.waits = False
+        parts = (frames.number(call.number), bytes([outcome]), data)
+        origin.outbox.append(memoryview(frames.frame(frames.ANSWER, *parts)))
+        self._flush(origin)
+
+    def _returned(self, each: _Worker, body: memoryview) -> None:
+        """Queue a call again that a worker has not begun, because its present call waits."""
+        number = frames.numbered(body)[0]
+        call = each.running.get(number)
+        if not isinstance(call, Call) or next(iter(each.running)) == number:
+            raise ProtocolError("a worker gave back a call that it had begun, or was not given")
+        del each.running[number]
+        each.returned.append(call)
+
+
+def _for_waiting(family: _Family, workers: list[_Worker]) -> tuple[_Worker, NestedCall] | None:
+    """Take a nested call for a waiting worker of a family: the latest of its own, or else of another one.
+
+    A worker with many calls above each other gets those of others only if all workers wait: then nobody else
+    can go on.
+    """
+    all_wait = all(each.waits or not each.running for each in workers)
+    for each in workers:
+        if not each.waits:
+            continue
+        latest = range(len(family.calls) - 1, max(-1, len(family.calls) - 1 - _LATEST), -1)
+        own = next((place for place in latest if family.calls[place].origin is each), None)
+        if own is not None:
+            call = family.calls[own]
+            del family.calls[own]
+            return each, call
+        if all_wait or len(each.nested) < _DEPTH_FOR_OTHERS:
+            return each, family.calls.pop()
+    return None
+
+
+def _reason(status: Status | None, error: DiosError | None) -> str:
+    if status is None:
+        return f"it was lost: {error}"
+    if status.cause is Cause.EXITED:
+        return f"it left its process with exit code {status.exit_code}"
+    return status.detail or f"its task ended ({status.cause.name.lower()})"
+
+
+def running_pools() -> list[Pool]:
+    """Return the pools of this process."""
+    return list(_pools)
+
+
+def _forked() -> None:
+    for pool in _pools:
+        pool.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,16 @@
+"""The files of a group: paths, directories and whole changes over the group's catalogue.
+
+Read in this order:
+
+- ``paths``: the meaning of ``group/path/name``
+- ``tree``: the directories of a catalogue
+- ``catalogue_places``: the catalogue of a group, found by the keyring or handed to a task
+- ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
+- ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
+  visible yet
+- ``writers``: files for writing
+- ``groups``: the groups that a process can reach
+- ``filesystem``: the fsspec file system ``dios://``, for pandas, Polars, pyarrow, DuckDB and Dask
+
+``docs/files.md`` is the guide for their users. Only ``filesystem`` needs fsspec.
+"""

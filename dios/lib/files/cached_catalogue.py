@@ -1,0 +1,74 @@
+"""A catalogue that is read again only when it has changed, and edited without losing the edits of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.errors import Busy, Conflict
+from dios.lib.catalogue import CatalogueEntry, CatalogueObject, decode, encode
+from dios.lib.files.tree import FileTree
+from dios.lib.retrying import Pauses
+
+
+class _Known(NamedTuple):
+    version: int
+    tree: FileTree
+
+
+class CachedCatalogue:
+    """The tree of a catalogue, with the version from which it was made. Threads may share it."""
+
+    def __init__(self, stored: CatalogueObject) -> None:
+        self._stored: Final = stored
+        self._known: _Known | None = None
+        self._lock: Final = threading.RLock()
+
+    def tree(self) -> FileTree:
+        """Return the present tree. It takes no call while nobody writes, if the catalogue is on this node."""
+        return self._current().tree
+
+    def _current(self) -> _Known:
+        known = self._known
+        if known is not None and known.version == self._stored.version():
+            return known
+        with self._lock:
+            data, version = self._read()
+            known = self._known
+            if known is None or known.version != version:
+                known = self._known = _Known(version, FileTree(decode(data)))
+            return known
+
+    def _read(self) -> tuple[bytes, int]:
+        pauses = Pauses()
+        for _ in range(limits.CATALOGUE_EDITS_MAX):
+            try:
+                return self._stored.read()
+            except (Busy, Conflict) as conflict:
+                pauses.wait(conflict)
+        return self._stored.read()
+
+    def edit(self, change: Callable[[FileTree], Iterable[CatalogueEntry]]) -> None:
+        """Replace the entries by those that ``change`` returns, even if others edit them at the same time.
+
+        ``change`` may be called several times; an exception that it raises ends the edit. Raises LimitError
+        if the catalogue is full, and Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
+        """
+        with self._lock:
+            pauses = Pauses()
+            for attempt in range(limits.CATALOGUE_EDITS_MAX):
+                known = self._current()
+                after = FileTree(change(known.tree))
+                data = encode(after.entries)
+                try:
+                    version = self._stored.replace(data, known.version)
+                except (Busy, Conflict) as conflict:
+                    self._known = None
+                    if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+                        raise
+                    pauses.wait(conflict)
+                else:
+                    self._known = _Known(version, after)
+                    return

@@ -1,0 +1,82 @@
+"""The catalogue object of a group: named in the user's keyring, or handed to a task as an input."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from dios.client.keyring import Keyring
+from dios.client.sync.node import Group, Node, Reference
+from dios.errors import ExistsError, UnreachableError
+from dios.ids import Name
+from dios.lib import catalogue
+from dios.wire.types import ObjectType
+
+CATALOGUE_ALIAS: Final = "catalogue/"
+
+
+class CataloguePlace(Protocol):
+    """The place of a group's catalogue."""
+
+    def find(self) -> Reference | None:
+        """Return a reference to the catalogue; None if there is none yet."""
+
+    def create(self) -> Reference:
+        """Return a reference to the catalogue, which is created if there is none."""
+
+
+class KeyringCatalogue:
+    """A catalogue whose name is in the keyring, next to the name of its group."""
+
+    def __init__(self, node: Node, keyring: Keyring, alias: str, group: Group) -> None:
+        self._node: Final = node
+        self._keyring: Final = keyring
+        self._alias: Final = alias
+        self._group: Final = group
+
+    def find(self) -> Reference | None:
+        """Return the catalogue, or None. Raises UnreachableError if its node does not answer."""
+        name = self._keyring.objects.get(CATALOGUE_ALIAS + self._alias)
+        if name is None:
+            # Another process may have made it after this process read the keyring.
+            name = Keyring.load(self._keyring.path).objects.get(CATALOGUE_ALIAS + self._alias)
+        return None if name is None else self._look_up(name)
+
+    def _look_up(self, name: Name) -> Reference | None:
+        found = self._node.lookup(name, group=self._group, limit=1)
+        if not found and found.incomplete:
+            raise UnreachableError(
+                f"the catalogue of group {self._alias!r} is on a node that does not answer", call="lookup"
+            )
+        return found[0] if found else None
+
+    def create(self) -> Reference:
+        """Return the catalogue; create it, and add its name to the keyring, if there is none."""
+        known = self.find()
+        if known is not None:
+            return known
+        made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._group], data=catalogue.encode(()))
+        try:
+            self._keyring.add(CATALOGUE_ALIAS + self._alias, Name(made.name or b""), section="objects")
+        except ExistsError:
+            # Another process created the catalogue at the same moment: use the other's.
+            made.destroy()
+            again = self.find()
+            if again is None:
+                raise
+            return again
+        return made
+
+
+class HandedCatalogue:
+    """A catalogue that a task has among its inputs."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference: Final = reference
+
+    def find(self) -> Reference | None:
+        """Return the catalogue."""
+        return self._reference
+
+    def create(self) -> Reference:
+        """Return the catalogue: its giver has created it."""
+        return self._reference

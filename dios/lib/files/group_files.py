@@ -1,0 +1,270 @@
+"""The files of one group: reading, moving and removing them. ``staging`` adds files.
+
+A file is a durable object of its own, and never written again: new content is a new object, which takes the
+path in one write of the catalogue. So a reader sees the old content or the new, and never a part.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from dios import limits
+from dios.client.blob_file import BlobFile
+from dios.client.sync.node import Group, Node, Reference
+from dios.errors import (
+    BadReferenceError,
+    DiosError,
+    InvalidError,
+    NotPermittedError,
+    StaleError,
+    UnreachableError,
+)
+from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
+from dios.lib.files.cached_catalogue import CachedCatalogue
+from dios.lib.files.catalogue_places import CataloguePlace
+from dios.lib.files.tree import FileTree, is_directory
+from dios.wire.nametext import fingerprint
+from dios.wire.types import ObjectType, Permission, Proximity
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+BATCH_OBJECTS: Final = 256
+_RANGES_BYTES_MIN: Final = 16 * limits.MIB
+_RANGE_BYTES: Final = 1 * limits.MIB
+_ATTEMPTS: Final = 5
+_BLOBS: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB, ObjectType.PRIVMEM_BLOB})
+
+
+class Destroyed(NamedTuple):
+    """The outcome of the destruction of one name."""
+
+    replicas: int
+    """The number of physical objects that were destroyed."""
+    complete: bool
+    """False if a node that may have another replica did not answer."""
+
+
+class GroupFiles:
+    """The files of one group."""
+
+    def __init__(self, node: Node, group: Group, place: CataloguePlace) -> None:
+        self.node: Final = node
+        self.group: Final = group
+        self._place: Final = place
+        self._catalogue: CachedCatalogue | None = None
+
+    def _known(self) -> CachedCatalogue | None:
+        if self._catalogue is None:
+            found = self._place.find()
+            if found is not None:
+                self._catalogue = CachedCatalogue(StoredCatalogue(found))
+        return self._catalogue
+
+    def tree(self) -> FileTree:
+        """Return the present files and directories."""
+        known = self._known()
+        return FileTree(()) if known is None else known.tree()
+
+    def edit(self, change: Callable[[FileTree], Iterable[CatalogueEntry]]) -> None:
+        """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
+        known = self._known()
+        if known is None:
+            known = self._catalogue = CachedCatalogue(StoredCatalogue(self._place.create()))
+        known.edit(change)
+
+    # -- reading ------------------------------------------------------------------------------------
+    def entry(self, path: str) -> CatalogueEntry:
+        """Return the entry of a file; FileNotFoundError or IsADirectoryError without one."""
+        tree = self.tree()
+        found = tree.files.get(path)
+        if found is not None:
+            return found
+        if tree.is_directory(path):
+            raise IsADirectoryError(21, "this is a directory", path)
+        raise FileNotFoundError(2, "there is no such file", path)
+
+    def view(self, path: str) -> memoryview:
+        """Return a view of a file's bytes, without a copy; it stays valid when the file is replaced."""
+        return self._read(path, self._view)
+
+    def _view(self, reference: Reference) -> memoryview:
+        """View the object's bytes and close the reference, in one message."""
+        with self.node.batch() as batch:
+            viewed = batch.add(reference.view_bytes)
+            batch.add(reference.close)
+        return viewed.result()
+
+    def open(self, path: str) -> BlobFile | io.BufferedReader:
+        """Open a file for reading: its bytes in place, or in ranges if it is large and on another node."""
+
+        def opened(reference: Reference) -> BlobFile | io.BufferedReader:
+            if reference.proximity > Proximity.NODE and reference.size >= _RANGES_BYTES_MIN:
+                copy = reference.copy()
+                return io.BufferedReader(_RangeFile(copy), _RANGE_BYTES)
+            return BlobFile(self._view(reference), path)
+
+        return self._read(path, opened)
+
+    def _read(self, path: str, read: Callable[[Reference], T]) -> T:
+        """Look a file up and read it, once more if it was replaced in between."""
+        for _ in range(_ATTEMPTS):
+            entry = self.entry(path)
+            found = self.node.lookup(entry.name, group=self.group, limit=1)
+            if found:
+                with found[0] as reference:
+                    if reference.type not in _BLOBS:
+                        raise InvalidError(f"{path!r} is a {reference.type.name}, not a file")
+                    try:
+                        return read(reference)
+                    except (StaleError, BadReferenceError):
+                        continue
+            elif found.incomplete:
+                raise UnreachableError(f"{path!r} is on a node that does not answer", call="lookup")
+            elif self.entry(path).name == entry.name:
+                break
+        raise FileNotFoundError(2, "the object of the file was destroyed", path)
+
+    # -- moving and removing ------------------------------------------------------------------------
+    def move(self, pairs: Mapping[str, str]) -> None:
+        """Give files and directories other paths, in one write: no object changes, and no byte is copied.
+
+        A file that has the new path of another one is replaced. Raises FileNotFoundError if an old path does
+        not exist, and the errors of ``FileTree.require_room``.
+        """
+        replaced: list[CatalogueEntry] = []
+
+        def change(tree: FileTree) -> list[CatalogueEntry]:
+            replaced.clear()
+            moved: dict[int, CatalogueEntry] = {}
+            for old, new in pairs.items():
+                entry = tree.files.get(old) or tree.made.get(old)
+                if entry is not None:
+                    directory = is_directory(entry)
+                    moved[id(entry)] = msgspec.structs.replace(entry, file=f"{new}/" if directory else new)
+                elif not tree.is_directory(old):
+                    raise FileNotFoundError(2, "there is no such file or directory", old)
+            gone = {id(tree.files[new]) for new in pairs.values() if new in tree.files} - moved.keys()
+            replaced.extend(entry for entry in tree.entries if id(entry) in gone)
+            kept = [entry for entry in tree.entries if id(entry) not in gone and id(entry) not in moved]
+            rest = FileTree(kept)
+            for entry in moved.values():
+                rest.require_room(entry.file.rstrip("/"), directory=is_directory(entry))
+            return [*kept, *moved.values()]
+
+        self.edit(change)
+        self.destroy_unlisted(replaced)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files, and the own entries of directories, in one write; destroy the files' objects.
+
+        Raises FileNotFoundError, NotPermittedError if an object may not be destroyed, and UnreachableError if
+        a node that may have a replica of one did not answer: its file stays, to be removed later.
+        """
+        tree = self.tree()
+        entries = [tree.files.get(path) or tree.made[path] for path in paths]
+        outcomes = destroy(self.node, [entry.name for entry in entries if entry.name])
+        left = {name for name, outcome in outcomes.items() if not outcome.complete}
+        self.forget([entry for entry in entries if entry.name not in left])
+        if left:
+            shown = ", ".join(entry.file for entry in islice((e for e in entries if e.name in left), 3))
+            raise UnreachableError(
+                f"{len(left)} files stay, because a node that may have a replica did not answer: {shown}"
+            )
+
+    def forget(self, entries: Iterable[CatalogueEntry]) -> None:
+        """Remove entries from the catalogue in one write."""
+        gone = {(entry.file, entry.name) for entry in entries}
+        if gone:
+            self.edit(lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone])
+
+    def destroy_unlisted(self, entries: Iterable[CatalogueEntry]) -> None:
+        """Destroy the objects of entries that are no longer in the catalogue."""
+        names = [entry.name for entry in entries if entry.name]
+        if names:
+            try:
+                destroy(self.node, names)
+            except DiosError:
+                # The change is made and visible. An object that cannot be destroyed now stays without a path.
+                return
+
+
+def destroy(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+    """Destroy every replica of these names, in few messages; return the outcome for each name.
+
+    Raises NotPermittedError before anything is destroyed if a reference lacks the right to delete.
+    """
+    outcomes: dict[bytes, Destroyed] = {}
+    for start in range(0, len(names), BATCH_OBJECTS):
+        outcomes |= _destroy_some(node, names[start : start + BATCH_OBJECTS])
+    return outcomes
+
+
+def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+    with node.batch() as batch:
+        asked = {name: batch.add(node.lookup, name) for name in names}
+    found = {name: pending.result() for name, pending in asked.items()}
+    # In a message with others a lookup does not wait for the other nodes of a cluster.
+    partial = [name for name, given in found.items() if given.incomplete]
+    if partial:
+        with node.batch() as batch:
+            for each in (each for name in partial for each in found[name]):
+                batch.add(each.close)
+        found |= {name: node.lookup(name) for name in partial}
+    replicas = {name: {each.object_id: each for each in given} for name, given in found.items()}
+    for name, objects in replicas.items():
+        if not all(each.permissions & Permission.DELETE for each in objects.values()):
+            raise NotPermittedError(f"the reference to {fingerprint(name)} lacks the right to delete")
+    with node.batch() as batch:
+        ends = [batch.add(each.destroy) for objects in replicas.values() for each in objects.values()]
+    for end in ends:
+        if end.error is not None and not isinstance(end.error, StaleError | BadReferenceError):
+            raise end.error
+    return {name: Destroyed(len(objects), not found[name].incomplete) for name, objects in replicas.items()}
+
+
+class _RangeFile(io.RawIOBase):
+    """A file on another node, of which only the ranges that are read come here."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference: Final = reference
+        self.size: Final = reference.size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
+        if place < 0:
+            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
+        self._at = place
+        return place
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        with memoryview(buffer) as given, given.cast("B") as target:
+            size = min(target.nbytes, self.size - self._at)
+            if size <= 0:
+                return 0
+            part = self._reference.read_bytes(size, self._at)
+            target[: len(part)] = part
+            self._at += len(part)
+            return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._reference.close()

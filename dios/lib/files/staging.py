@@ -1,0 +1,238 @@
+"""Files that are stored but not visible yet: many files become visible in one write of the catalogue."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dios import limits
+from dios.client.ops.handles import Data
+from dios.client.sync.node import Reference
+from dios.errors import (
+    Busy,
+    Conflict,
+    DiosError,
+    InvalidError,
+    LimitError,
+    NotPermittedError,
+    UnreachableError,
+)
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
+from dios.lib.files.paths import stored_path
+from dios.lib.files.tree import FileTree, directory_entry, is_directory
+from dios.wire.types import ObjectType, Semantics
+
+_CHUNK_BYTES: Final = 4 * limits.MIB
+_WAITING_BYTES_MAX: Final = 4 * limits.MIB
+
+
+class StagedFiles:
+    """Files and directories that are added to a group together, or not at all.
+
+    ``publish`` makes them visible, ``discard`` destroys what was stored.
+    """
+
+    def __init__(self, files: GroupFiles) -> None:
+        self.files: Final = files
+        self._entries: Final[dict[str, CatalogueEntry]] = {}
+        self._unused: Final[list[CatalogueEntry]] = []
+        self._waiting: Final[list[tuple[str, bytes]]] = []
+        self._waiting_bytes = 0
+        self._new: Final[set[str]] = set()
+        self._expected: Final[dict[str, bytes]] = {}
+
+    def add_bytes(self, path: str, data: Data) -> None:
+        """Store a file with these bytes, copied once."""
+        view = memoryview(data).cast("B")
+        if view.nbytes <= limits.INLINE_BYTES_MAX:
+            self._waiting.append((path, bytes(view)))
+            self._waiting_bytes += view.nbytes
+            if len(self._waiting) >= BATCH_OBJECTS or self._waiting_bytes >= _WAITING_BYTES_MAX:
+                self._store_waiting()
+            return
+        self._require_size(path, view.nbytes)
+        made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view)
+        self._add(path, made, view.nbytes)
+
+    def add_file(
+        self, path: str, file: io.RawIOBase, size: int, moved: Callable[[int], object] = lambda _: None
+    ) -> None:
+        """Store the next ``size`` bytes of an open local file, copied once; ``moved`` gets the progress.
+
+        Raises InvalidError if the file has fewer bytes.
+        """
+        if size <= limits.INLINE_BYTES_MAX:
+            data = file.read(size) or b""
+            moved(len(data))
+            self.add_bytes(path, data)
+            return
+        self._require_size(path, size)
+        made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group])
+        try:
+            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+                done = 0
+                while done < size:
+                    with request.view[done : done + _CHUNK_BYTES] as part:
+                        got = os.readv(file.fileno(), [part])
+                    _require_more(path, got)
+                    done += got
+                    moved(got)
+        except BaseException:
+            made.destroy()
+            raise
+        self._add(path, made, size)
+
+    def add_object(self, path: str, name: bytes, size: int = 0) -> None:
+        """Add an object that exists already."""
+        self._replace(path, CatalogueEntry(path, name, size, time.time_ns()))
+
+    def add_directory(self, path: str) -> None:
+        """Add a directory, if it does not exist."""
+        if path:
+            self._entries.setdefault(path, directory_entry(path, time.time_ns()))
+
+    def require_new(self, path: str) -> None:
+        """Let ``publish`` raise FileExistsError if a file has this path by then."""
+        self._new.add(path)
+
+    def require_unchanged(self, path: str, name: bytes) -> None:
+        """Let ``publish`` raise Conflict if the file's object is not the one of ``name`` by then."""
+        self._expected[path] = name
+
+    def take(self, other: StagedFiles) -> None:
+        """Take over everything that ``other`` has staged for the same group."""
+        other._store_waiting()
+        for path, entry in other._entries.items():
+            self._replace(path, entry)
+        self._unused.extend(other._unused)
+        self._new.update(other._new)
+        self._expected.update(other._expected)
+        other._entries.clear()
+
+    def _require_size(self, path: str, size: int) -> None:
+        if size > limits.BLOB_BYTES_MAX:
+            raise InvalidError(f"{path} has {size} bytes; a file can have {limits.BLOB_BYTES_MAX}")
+
+    def _add(self, path: str, made: Reference, size: int) -> None:
+        self.add_object(path, made.name or b"", size)
+        made.close()
+
+    def _replace(self, path: str, entry: CatalogueEntry) -> None:
+        former = self._entries.get(path)
+        if former is not None:
+            self._unused.append(former)
+        self._entries[path] = entry
+
+    def _store_waiting(self) -> None:
+        """Create the small objects, in few messages."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        node, group = self.files.node, self.files.group
+        if len(waiting) == 1:
+            ((path, data),) = waiting
+            self._add(path, node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data), len(data))
+            return
+        if not waiting:
+            return
+        with node.batch() as batch:
+            asked = [
+                (path, data, batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group], data=data))
+                for path, data in waiting
+            ]
+        made = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]
+        for path, data, reference in made:
+            self.add_object(path, reference.name or b"", len(data))
+        with node.batch() as batch:
+            for _, _, reference in made:
+                batch.add(reference.close)
+        for _, _, pending in asked:
+            pending.result()
+
+    def publish(self) -> list[CatalogueEntry]:
+        """Make everything visible in one write, and return its entries. On an error nothing is visible.
+
+        Files that had these paths are replaced, and their objects destroyed. Raises FileExistsError,
+        IsADirectoryError or NotADirectoryError if a path is taken, Conflict if another writer replaced a file
+        that had to be unchanged, LimitError if the catalogue is full.
+        """
+        replaced: list[CatalogueEntry] = []
+        try:
+            self._store_waiting()
+            entries = dict(self._entries)
+            own = FileTree(entries.values())
+            if not entries:
+                return []
+            self._require_files(entries)
+
+            def change(tree: FileTree) -> Iterable[CatalogueEntry]:
+                replaced.clear()
+                added = self._checked(tree, own, entries)
+                if not any(path in tree.files for path in entries):
+                    return [*tree.entries, *added]
+                kept: list[CatalogueEntry] = []
+                for entry in tree.entries:
+                    gone = not is_directory(entry) and stored_path(entry.file) in entries
+                    (replaced if gone else kept).append(entry)
+                return [*kept, *added]
+
+            self.files.edit(change)
+        except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError) as error:
+            # After any other error the files may be visible, because the answer to the write was lost.
+            if not isinstance(error, UnreachableError):
+                self.discard()
+            raise
+        self.files.destroy_unlisted([*replaced, *self._unused])
+        self._entries.clear()
+        return list(entries.values())
+
+    def _checked(
+        self, tree: FileTree, own: FileTree, entries: dict[str, CatalogueEntry]
+    ) -> list[CatalogueEntry]:
+        for path, name in self._expected.items():
+            present = tree.files.get(path)
+            if present is None or present.name != name:
+                raise Conflict(f"{path!r} was replaced by another writer meanwhile. Open it again.")
+        for path in self._new & tree.files.keys():
+            raise FileExistsError(17, "there is a file with this path", path)
+        added = []
+        for path, entry in entries.items():
+            directory = is_directory(entry)
+            tree.require_room(path, directory=directory)
+            own.require_room(path, directory=directory)
+            if not directory or path not in tree.made:
+                added.append(entry)
+        return added
+
+    def _require_files(self, entries: dict[str, CatalogueEntry]) -> None:
+        """Check that no log is replaced: an entry without bytes may be the one of a log."""
+        files = self.files.tree().files
+        for path in entries.keys() & files.keys():
+            if files[path].size:
+                continue
+            found = self.files.node.find(files[path].name, group=self.files.group)
+            if found is not None:
+                with found:
+                    if found.type is ObjectType.DURABLE_STREAM:
+                        raise InvalidError(f"{path!r} is a log. Choose another path, or remove it first.")
+
+    def discard(self) -> None:
+        """Destroy everything that was stored and is not visible."""
+        names = [entry.name for entry in (*self._entries.values(), *self._unused) if entry.name]
+        self._entries.clear()
+        self._unused.clear()
+        self._waiting.clear()
+        try:
+            destroy(self.files.node, names)
+        except DiosError:
+            # The error that led here is the one to report.
+            return
+
+
+def _require_more(path: str, got: int) -> None:
+    if not got:
+        raise InvalidError(f"{path} became shorter while it was read. Put it again.")

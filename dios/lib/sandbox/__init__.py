@@ -1,0 +1,12 @@
+"""``dios.Sandbox``: a stateful Python session in a pure task, for code that nobody has read.
+
+Read in this order:
+
+- ``sandbox``: the class for users, and ``async_sandbox`` the one for programs on asyncio and trio;
+  ``result``: what ``run`` returns, and ``errors``.
+- ``ops``: the operations of both classes, as generators of ``steps``.
+- ``link``: the task of a session, its streams, and one exchange of an order and its answer.
+- ``protocol``: the records on these streams; ``bounds``: the sizes that the caller enforces.
+- ``session``: the program of the task, on the other side; ``failures`` describes exceptions there,
+  ``display`` figures and tables.
+"""

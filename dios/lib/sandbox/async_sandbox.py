@@ -1,0 +1,195 @@
+"""The sandbox for programs on asyncio and trio: ``async with dios.aio.Sandbox() as box:``.
+
+``ops`` has the operations. No thread is used: the streams of the session are waited for on the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+
+from dios.client.aio import rings
+from dios.client.aio.connection import AsyncConnection
+from dios.client.aio.event_loop import EventLoop, Waiter
+from dios.client.aio.node import AsyncNode, open_node
+from dios.client.aio.running_loop import running_loop
+from dios.client.sync.node import Node
+from dios.errors import InvalidError
+from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.errors import SandboxEndedError
+from dios.lib.sandbox.ops import NOT_OPEN, Input, SandboxOps
+from dios.lib.sandbox.steps import Call, Read, Step, Steps
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[Sandbox, P], Coroutine[object, object, T]]:
+    """Return the coroutine method for an operation, with its name without ``_op``."""
+
+    @functools.wraps(op)
+    async def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._in_turn(op(self, *args, **kwargs))
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
+    return method
+
+
+class Sandbox(SandboxOps):
+    """A Python session in a pure task, for an ``async with`` body; ``dios.Sandbox`` is the blocking one.
+
+    The arguments are those of ``dios.Sandbox``; ``node`` is an open ``AsyncNode`` or the place of one. The
+    session starts with the body, which raises the errors of the constructor there.
+
+    Async tasks may share a sandbox: their calls run one after the other. If a call is cancelled while its
+    code runs, the code is interrupted, and what it printed is dropped. The session keeps its variables; it is
+    ended if the code goes on for two seconds. A call that is cancelled before its turn does nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: AsyncNode | str | Path | None = None,
+        template: str = "",
+        inputs: Mapping[str, Input] | None = None,
+        memory: int | str | None = None,
+        cpu_seconds: float | None = None,
+        timeout: float | None = 60.0,
+        bounds: SandboxBounds | None = None,
+    ) -> None:
+        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template)
+        self._place: Final = node
+        self._stack: Final = contextlib.AsyncExitStack()
+        self._loop: EventLoop | None = None
+        self._turn = _Turn()
+
+    run = _awaited(SandboxOps.run_op)
+    put = _awaited(SandboxOps.put_op)
+    get = _awaited(SandboxOps.get_op)
+    call = _awaited(SandboxOps.call_op)
+    complete = _awaited(SandboxOps.complete_op)
+    reset = _awaited(SandboxOps.reset_op)
+
+    async def close(self) -> None:
+        """End the session, and a private node; a second call does nothing. A cancellation waits for it."""
+        self._closed = True
+        if self._loop is not None:
+            await self._loop.shielded(self._close)
+
+    async def _close(self) -> None:
+        await self._finish(self.kill_op())
+        async with self._turn:
+            await self._finish(self.close_op())
+            await self._stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        if self._closed:
+            raise SandboxEndedError("this sandbox was closed: make a new one")
+        if self._loop is not None:
+            raise InvalidError("this sandbox is open already")
+        self._loop = running_loop()
+        try:
+            place = self._place
+            if not isinstance(place, AsyncNode):
+                place = await self._stack.enter_async_context(open_node(place, start=True))
+            await self._in_turn(self.open_op(cast("Node", place)))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- steps ------------------------------------------------------------------------------------
+    async def _in_turn(self, steps: Steps[T]) -> T:
+        if self._loop is None:
+            raise InvalidError(NOT_OPEN)
+        # The call can be cancelled here, before it does anything.
+        await self._loop.checkpoint()
+        async with self._turn:
+            return await self._finish(steps)
+
+    async def _finish(self, steps: Steps[T], error: BaseException | None = None) -> T:
+        """Take steps to their end. After a cancellation the others are taken without a further one."""
+        done: object = None
+        while True:
+            try:
+                step = steps.send(done) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+            error, done = None, None
+            try:
+                done = await self._taken(step)
+            except Exception as raised:  # noqa: BLE001 - the steps know what to do with it
+                error = raised
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as cancelled:
+                await self._shielded(steps, cancelled)
+                raise
+
+    async def _shielded(self, steps: Steps[T], cancelled: BaseException) -> None:
+        async def rest() -> None:
+            try:
+                await self._finish(steps, cancelled)
+            except BaseException as raised:
+                if raised is not cancelled:
+                    raise
+
+        await cast("EventLoop", self._loop).shielded(rest)
+
+    async def _taken(self, step: Step) -> object:
+        loop = cast("EventLoop", self._loop)
+        if isinstance(step, Call):
+            return await cast("AsyncConnection", self._node.link).run(step.operation)
+        if isinstance(step, Read):
+            return await rings.read(loop, step.reader, 0, step.timeout_s)
+        # An order is written completely or, while there is no room, in parts; both are one step.
+        await rings.run_steps(loop, step.writer, step.writer.write_steps(step.data), step.timeout_s)
+        return None
+
+
+class _Turn:
+    """A lock for the async tasks of one loop, which get it in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: Final[deque[Waiter]] = deque()
+
+    async def __aenter__(self) -> None:
+        if not self._taken:
+            self._taken = True
+            return
+        waiter = running_loop().waiter()
+        self._waiting.append(waiter)
+        try:
+            await waiter.wait()
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            else:
+                self._pass_on()  # the turn came together with the cancellation
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().wake()
+        else:
+            self._taken = False

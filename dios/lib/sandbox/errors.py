@@ -1,0 +1,32 @@
+"""The errors of sandboxes, in addition to those of the calls and of the executor's results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dios.errors import Code, DiosError
+
+if TYPE_CHECKING:
+    from dios.lib.sandbox.result import SandboxFailure
+
+
+class SandboxEndedError(DiosError):
+    """The session ended: it reached a limit, left its process, or sent something that no session sends.
+
+    Its variables are lost. Read the reason in the message, and call ``reset()`` for a fresh session.
+    """
+
+    code = Code.ECANCELED
+
+
+class SandboxCodeError(DiosError):
+    """The code in the session raised in a ``put``, ``get`` or ``call``; ``failure`` describes the exception.
+
+    The session keeps its state. Correct the code, or the arguments of the call.
+    """
+
+    code = Code.ECANCELED
+
+    def __init__(self, message: str, failure: SandboxFailure) -> None:
+        super().__init__(message)
+        self.failure: Final = failure

@@ -1,0 +1,355 @@
+"""The task of one session, seen from its caller: it starts, gets orders, and ends.
+
+Nothing that comes from the session is trusted: frames, their order and their sizes are checked, and the
+session that sends anything else is ended.
+
+The methods that wait are generators of ``steps``. The types are those of the blocking client; the handles
+of the async client have the same operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from dios.client.ops.status import Status
+from dios.client.sync.node import Node, Reference, Task
+from dios.errors import DiosError, InvalidError, ProtocolError, TimeLimitError
+from dios.lib.executor import frames
+from dios.lib.sandbox import protocol
+from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.errors import SandboxEndedError
+from dios.lib.sandbox.protocol import Begin, CheckedAnswer, Order, SessionTask
+from dios.lib.sandbox.steps import Steps, Write, call, read
+from dios.limits import KIB, MIB
+from dios.wire.types import Cause
+
+if TYPE_CHECKING:
+    from dios.transport.rings.waiting import RingReader, RingWriter
+    from dios.wire.messages import Limits
+
+LABEL: Final = "sandbox"
+"""The label of the task of a session."""
+
+_RING_BYTES: Final = MIB
+_SMALL_RING_BYTES: Final = 4 * KIB
+
+_START_WAIT_S: Final = 60.0
+_END_WAIT_S: Final = 10.0
+GRACE_S: Final = 2.0
+"""The time in which interrupted code must stop; a session that goes on is ended."""
+
+_INTERRUPT_BYTES: Final = 8
+_INTERRUPT_ROOM: Final = 2 * _INTERRUPT_BYTES
+"""More than the bytes of an interrupt in its stream; a session that does not read them gets no more."""
+
+_ENDINGS: Final = {
+    Cause.MEMORY: "it needed more memory than memory= allows",
+    Cause.CPU: "it used the processor time that cpu_seconds= allows",
+    Cause.SANDBOX: "it made a system call that ends a pure task",
+    Cause.KILLED: "it was killed",
+    Cause.NODE: "the node stopped",
+    Cause.PREEMPTED: "the scheduler stopped it in favour of another task",
+}
+
+
+Show: TypeAlias = Callable[[int, bytes], None]
+"""Called with output as it comes: the number of the stream, and bytes."""
+
+
+class OrderOutcome(NamedTuple):
+    """The answer to an order, None if the session ended, and True if it was interrupted at its time limit."""
+
+    answer: CheckedAnswer | None
+    late: bool
+
+
+class _Printed:
+    """The output that the caller has not taken yet, bounded."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max: Final = bytes_max
+        self._data: Final = {protocol.STDOUT: bytearray(), protocol.STDERR: bytearray()}
+        self._seen = dict.fromkeys(self._data, 0)
+
+    def add(self, body: memoryview) -> tuple[int, bytes]:
+        """Add the body of a frame; return its stream and what is kept of it.
+
+        Raises ProtocolError for what an honest session does not send.
+        """
+        stream = body[0] if len(body) > 1 else 0
+        kept = self._data.get(stream)
+        if kept is None:
+            raise ProtocolError("its output is of no stream, or empty")
+        # Threads may use the amount of the former order first.
+        self._seen[stream] += len(body) - 1
+        if self._seen[stream] > 2 * (self._bytes_max + 1):
+            raise ProtocolError("it printed more than a session sends")
+        part = bytes(body[1 : 1 + max(0, self._bytes_max + 1 - len(kept))])
+        kept += part
+        return stream, part
+
+    def renew(self) -> None:
+        """Allow the full amount again, at the begin of an order."""
+        self._seen = dict.fromkeys(self._seen, 0)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Return standard output and standard error, and forget them."""
+        stdout, stderr = map(bytes, self._data.values())
+        for kept in self._data.values():
+            kept.clear()
+        return stdout, stderr
+
+
+class SessionLink:
+    """One session: its task, its streams, and the order that it obeys at present."""
+
+    def __init__(self, bounds: SandboxBounds) -> None:
+        self._bounds: Final = bounds
+        self._opened: Final[list[Reference]] = []
+        self._number = 0
+        self._present = 0
+        self._show: Show | None = None
+        self._failed: BaseException | None = None
+        self._ready = False
+        self._interrupting: Final = threading.Lock()
+        self._printed: Final = _Printed(bounds.output_bytes)
+        self._buffer: Final = frames.FrameBuffer(max(bounds.answer_bytes, 64 * KIB))
+        self._task: Task | None = None
+        self._orders: RingWriter
+        self._answers: RingReader
+        self._interrupts: RingWriter | None = None
+        self.ended = ""
+        """The reason why the session ended; empty while it runs."""
+
+    def start(
+        self,
+        node: Node,
+        program: Reference,
+        inputs: Mapping[str, Reference],
+        limits: Limits,
+        template: str = "",
+    ) -> Steps[None]:
+        """Start the task, and wait until the session has started. Raise SandboxEndedError if it does not."""
+        try:
+            yield from self._open(node, program, inputs, limits, template)
+            yield from self._begin()
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self.close()
+            raise
+        if self.ended:
+            raise SandboxEndedError(f"the session did not start: {self.ended}")
+
+    def _open(
+        self,
+        node: Node,
+        program: Reference,
+        inputs: Mapping[str, Reference],
+        limits: Limits,
+        template: str,
+    ) -> Steps[None]:
+        streams = []
+        for size in (_RING_BYTES, _RING_BYTES, _SMALL_RING_BYTES):
+            stream = yield from call(node.create_stream_op(ring_bytes=size))
+            self._opened.append(stream)
+            streams.append(stream)
+        orders, answers, interrupts = streams
+        task = yield from call(
+            node.run_op(
+                program,
+                inputs={
+                    **{name: each.restrict("read") for name, each in inputs.items()},
+                    protocol.ORDERS: orders.restrict("read"),
+                    protocol.ANSWERS: answers.restrict("write"),
+                    protocol.INTERRUPTS: interrupts.restrict("read"),
+                },
+                label=LABEL,
+                limits=limits,
+                local=True,
+                template=template,
+            )
+        )
+        self._task = task
+        self._opened.append(task)
+        self._orders = yield from call(orders.writer_op())
+        self._answers = yield from call(answers.reader_op())
+        self._interrupts = yield from call(interrupts.writer_op())
+
+    def _begin(self) -> Steps[None]:
+        try:
+            yield from self._send(self._framed(Begin(self._bounds)), time.monotonic() + _START_WAIT_S)
+            while not self._ready:
+                yield from self._receive(_START_WAIT_S)
+            self._present = 0
+        except TimeLimitError:
+            yield from self.end("it did not start in time")
+        except DiosError as error:
+            yield from self._end_after(error)
+
+    def exchange(
+        self, task: SessionTask, timeout_s: float | None, show: Show | None = None
+    ) -> Steps[OrderOutcome]:
+        """Send an order, and return what came of it. The session may have ended with it: see ``ended``.
+
+        ``show`` is called with output as it comes. An exception from outside, such as Ctrl-C or a
+        cancellation, interrupts the order and is raised at its end. Raises InvalidError for an order that
+        cannot be sent, before the session has it.
+        """
+        order = self._framed(task)
+        self._printed.renew()
+        self._show, self._failed = show, None
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        late, raised, answer = False, None, None
+        sent = False
+        while answer is None and not self.ended:
+            try:
+                if not sent:
+                    sent = True
+                    yield from self._send(order, deadline)
+                answer = yield from self._receive(_left(deadline))
+                failed = self._reader_failed()
+                if failed is not None and raised is None:
+                    raised, deadline = failed, time.monotonic() + GRACE_S
+                    self.interrupt()
+            except TimeLimitError:
+                if late or raised is not None:
+                    yield from self.end(f"it did not stop within {GRACE_S:.0f} s after it was interrupted")
+                    break
+                late, deadline = True, time.monotonic() + GRACE_S
+                self.interrupt()
+            except DiosError as error:
+                yield from self._end_after(error)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                if raised is not None:
+                    yield from self.end("its caller was interrupted twice")
+                    raise
+                raised, deadline = error, time.monotonic() + GRACE_S
+                self.interrupt()
+        self._present = 0
+        self._show = None
+        if raised is not None:
+            self._printed.take()
+            raise raised
+        return OrderOutcome(answer, late)
+
+    def take_printed(self) -> tuple[bytes, bytes]:
+        """Return what was printed since the last call, to standard output and to standard error."""
+        return self._printed.take()
+
+    def interrupt(self) -> bool:
+        """Interrupt the present order, from any thread. Return False if there is none."""
+        number = self._present
+        with self._interrupting, contextlib.suppress(DiosError):
+            interrupts = self._interrupts
+            if not number or self.ended or interrupts is None or interrupts.closed:
+                return False
+            if interrupts.room >= _INTERRUPT_ROOM:
+                interrupts.send(number.to_bytes(_INTERRUPT_BYTES, "little"))
+        return True
+
+    def _framed(self, task: Begin | SessionTask) -> bytes:
+        """Return the frame of the next order. Raise InvalidError if it cannot be encoded, or is too long."""
+        try:
+            return frames.frame(protocol.ORDER, msgspec.msgpack.encode(Order(self._number + 1, task)))
+        except UnicodeEncodeError as error:
+            raise InvalidError(
+                f"the text cannot be sent, because UTF-8 has no such character: {error}"
+            ) from None
+        except OverflowError as error:
+            raise InvalidError(f"the data cannot be sent to the session: {error}") from None
+
+    def _send(self, order: bytes, deadline: float | None) -> Steps[None]:
+        self._number += 1
+        self._present = self._number
+        try:
+            yield Write(self._orders, order, _left(deadline))
+        except TimeLimitError:
+            raise ProtocolError("it did not read its orders") from None
+
+    def _receive(self, timeout_s: float | None) -> Steps[CheckedAnswer | None]:
+        """Wait for bytes. Return the answer if it was among them."""
+        data = yield from read(self._answers, timeout_s)
+        answer: CheckedAnswer | None = None
+        for kind, body in self._buffer.feed(data):
+            if kind == protocol.OUTPUT:
+                printed = self._printed.add(body)
+                self._hand_over(*printed)
+            elif kind == protocol.DONE and answer is None and self._present and self._ready:
+                answer = protocol.decoded_answer(body, self._present, self._bounds)
+            elif kind == protocol.READY and not self._ready and not body:
+                self._ready = True
+            else:
+                raise ProtocolError(f"it sent a frame of kind {kind}, which was not due")
+        return answer
+
+    def _hand_over(self, stream: int, data: bytes) -> None:
+        if self._show is not None:
+            try:
+                self._show(stream, data)
+            except BaseException as error:  # noqa: BLE001 - raised at the end of the order
+                self._show, self._failed = None, error
+
+    def _reader_failed(self) -> BaseException | None:
+        """Return the exception of the function that gets output, if it raised."""
+        return self._failed
+
+    # -- the end ----------------------------------------------------------------------------------
+    def _end_after(self, error: DiosError) -> Steps[None]:
+        """End the session after an error of its streams."""
+        if isinstance(error, ProtocolError) or self._task is None:
+            yield from self.end(f"it broke the protocol: {error.message}")
+            return
+        try:
+            status = yield from call(self._task.wait_op(_END_WAIT_S))
+        except DiosError as unknown:
+            yield from self.end(f"{error.message}; its task gave no reason ({unknown.message})")
+        else:
+            yield from self.end(_reason(status))
+
+    def kill(self) -> Steps[None]:
+        """End the task, while an order runs, too: the order then ends."""
+        self.ended = self.ended or "it was closed"
+        if self._task is not None:
+            with contextlib.suppress(DiosError):
+                yield from call(self._task.kill_op())
+
+    def end(self, reason: str) -> Steps[None]:
+        """End the session now."""
+        self.ended = self.ended or reason
+        yield from self.close()
+
+    def close(self) -> Steps[None]:
+        """End the task and drop the streams; a second call does nothing."""
+        self.ended = self.ended or "it was closed"
+        if self._task in self._opened:
+            yield from self.kill()
+        # The end of a stream is closed under the lock, because an interrupt may use it in another thread.
+        with self._interrupting:
+            for each in self._opened:
+                each.detach()
+        while self._opened:
+            each = self._opened.pop()
+            with contextlib.suppress(DiosError):
+                yield from call(each.close_op())
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _reason(status: Status) -> str:
+    """Return the cause of a session's end, and what the node adds to it."""
+    known = _ENDINGS.get(status.cause)
+    if status.cause is Cause.EXITED:
+        known = f"it left its process with exit status {status.exit_code}"
+    detail = status.detail.strip()
+    return f"{known} ({detail})" if known and detail else known or detail or "its task ended"

@@ -1,0 +1,327 @@
+"""The operations of a sandbox, written once for both faces as generators of ``steps``.
+
+The name of an operation ends in ``_op``; the faces drop the ending. ``sandbox`` and ``async_sandbox`` take
+the steps, and run the operations of one session one after the other.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import mmap
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from dios.client.ops.attributes import Handle
+from dios.client.sync.node import Node, Reference
+from dios.errors import DiosError, InvalidError
+from dios.lib.executor.errors import UntrustedResultError
+from dios.lib.executor.local_modules import LocalModules
+from dios.lib.executor.values import decode_result, encode_arguments
+from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds, memory_of, seconds_of
+from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
+from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
+from dios.lib.sandbox.protocol import (
+    STDOUT,
+    Answer,
+    CallFunction,
+    CompleteName,
+    GetFile,
+    GetValue,
+    PutFile,
+    PutValue,
+    RunCell,
+    SessionTask,
+)
+from dios.lib.sandbox.result import SandboxFailure, SandboxResult, failure_of, table_of
+from dios.lib.sandbox.session import PROGRAM
+from dios.lib.sandbox.steps import Steps, call
+from dios.wire.messages import Limits
+from dios.wire.types import NameKind, ObjectType
+
+if TYPE_CHECKING:
+    from dios.client.aio.node import AsyncReference
+
+Input: TypeAlias = "str | Path | bytes | Reference | AsyncReference"
+
+_INPUT_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+_DOTTED_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\.?")
+_INTERRUPTED: Final = "KeyboardInterrupt"
+_TIMED_OUT: Final = "TimeoutError"
+_ENDED: Final = "SandboxEnded"
+NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
+
+
+class SandboxOps:
+    """The session of a sandbox, what was given to it, and its operations."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Input] | None,
+        memory: int | str | None,
+        cpu_seconds: float | None,
+        timeout: float | None,
+        bounds: SandboxBounds | None,
+        template: str = "",
+    ) -> None:
+        self._template: Final = template
+        self._bounds: Final = bounds or SandboxBounds()
+        self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
+        self._limits: Final = Limits(
+            memory_bytes=0 if memory is None else memory_of(memory),
+            cpu_ms=0 if cpu_seconds is None else math.ceil(1000 * seconds_of(cpu_seconds, "cpu_seconds")),
+        )
+        self._given: Final = dict(inputs or {})
+        for name in self._given:
+            if not _INPUT_NAME.fullmatch(name):
+                raise InvalidError(f"an input's name has letters, digits, '_', '-' and '.', not {name!r}")
+        self._modules = LocalModules()
+        self._held: Final[list[Reference]] = []
+        self._node: Node
+        self._inputs: Mapping[str, Reference] = {}
+        self._program: Reference | None = None
+        self._link: SessionLink | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'ended' if self.ended else 'open'}>"
+
+    @property
+    def ended(self) -> str:
+        """Return the reason why the session ended; empty while it runs. ``reset`` starts a fresh one."""
+        if self._link is None:
+            return "it was closed" if self._closed else "it was not started"
+        return self._link.ended
+
+    def open_op(self, node: Node) -> Steps[None]:
+        """Send the inputs to the node, and start the session there."""
+        self._node = node
+        inputs: dict[str, Reference] = {}
+        for name, given in self._given.items():
+            if isinstance(given, Handle):
+                inputs[name] = cast("Reference", given)
+                continue
+            inputs[name] = yield from call(
+                node.create_op(ObjectType.SHMEM_BLOB, data=_bytes_of(given), naming=NameKind.ANONYMOUS)
+            )
+            self._held.append(inputs[name])
+        self._inputs = inputs
+        program = self._program = yield from call(node.create_program_op(PROGRAM.encode()))
+        self._held.append(program)
+        yield from self._start()
+
+    def run_op(
+        self, source: str, *, on_output: Callable[[str, str], None] | None = None
+    ) -> Steps[SandboxResult]:
+        """Run code as a cell of a notebook, and return its output, its last value and its exception.
+
+        At the time limit the code is interrupted, and the session keeps its variables; one that does not
+        stop is ended. Then, and if the session ends by itself, the result says so in ``error``, with
+        ``ended``. Raises SandboxEndedError if it had ended before.
+
+        ``on_output`` is called with "stdout" or "stderr" and a text whenever the code has printed, as far as
+        ``bounds`` admit; the result has the whole text, too. An exception of it interrupts the code.
+        """
+        link = self._running()
+        done = yield from link.exchange(
+            RunCell(source), self._timeout, _text_parts(on_output, self._bounds.output_bytes)
+        )
+        stdout, stderr = link.take_printed()
+        answer, records = done.answer or (Answer(), [])
+        tables = tuple(map(table_of, records))
+        return SandboxResult(
+            stdout=self._text(stdout),
+            stderr=self._text(stderr),
+            value_repr=answer.value_repr,
+            error=self._error(link, done),
+            figures=tuple(answer.figures),
+            tables=tables,
+            cpu_seconds=answer.cpu_ns / 1e9,
+            peak_bytes=answer.peak_bytes,
+            value_table=tables[-1] if tables and answer.ends_with_table else None,
+        )
+
+    def put_op(self, name: str, value: object) -> Steps[None]:
+        """Set a variable of the session to a copy of a value; ``put("data.csv", bytes)`` writes a file there.
+
+        Raises InvalidError for a value that cannot be sent, SandboxCodeError if the session cannot load or
+        write it, SandboxEndedError.
+        """
+        if not name.isidentifier():
+            if not isinstance(value, bytes):
+                raise InvalidError(f"{name!r} is no name of a variable, and a file there is of bytes")
+            yield from self._value(PutFile(name, value))
+            return
+        data, modules = encode_arguments((value,), {}, self._modules)
+        yield from self._value(PutValue(name, data, modules))
+
+    def get_op(self, name: str) -> Steps[object]:
+        """Return a copy of the value of a variable; ``get("out.csv")`` returns the bytes of a file there.
+
+        A value is of a type that an executor accepts as a result, otherwise this raises UntrustedResultError.
+        Raises SandboxCodeError for a name that does not exist or a value over the bound ``value_bytes``,
+        SandboxEndedError.
+        """
+        if name.isidentifier():
+            return _decoded((yield from self._value(GetValue(name))))
+        found = _decoded((yield from self._value(GetFile(name))))
+        if type(found) is not bytes:
+            raise UntrustedResultError(f"the session sent a {type(found).__name__} for the file {name!r}")
+        return found
+
+    def call_op(self, function: str, /, *args: object, **kwargs: object) -> Steps[object]:
+        """Call a function of the session, and return a copy of its value, with the same rules as ``get``.
+
+        An exception of the function is the ``failure`` of a SandboxCodeError. Text that it prints is in the
+        result of the next run.
+        """
+        data, modules = encode_arguments(args, kwargs, self._modules)
+        return _decoded((yield from self._value(CallFunction(function, data, modules))))
+
+    def complete_op(self, text: str) -> Steps[list[str]]:
+        """Return the names that complete a dotted name such as ``math.sq``, with what is before the last dot.
+
+        Raises the errors of ``get``; InvalidError for a text that is no dotted name.
+        """
+        if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text):
+            raise InvalidError(f"{text!r} is no name, and no dotted name, to complete")
+        found = _decoded((yield from self._value(CompleteName(text))))
+        if not isinstance(found, list) or len(found) > COMPLETIONS_MAX:
+            raise UntrustedResultError("the session sent something else than names")
+        if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in found):
+            raise UntrustedResultError("the session sent something else than names")
+        return found
+
+    def interrupt(self) -> bool:
+        """Stop the present run, from another thread or async task; the session keeps its variables.
+
+        It does not wait. The code gets a KeyboardInterrupt, which it could catch. Return False if nothing
+        runs.
+        """
+        link = self._link
+        return link is not None and link.interrupt()
+
+    def reset_op(self) -> Steps[None]:
+        """Start a fresh session, with the same inputs and limits and without variables.
+
+        Raises the errors of the constructor.
+        """
+        if self._closed:
+            raise SandboxEndedError("this sandbox was closed: make a new one")
+        if self._link is not None:
+            yield from self._link.close()
+        yield from self._start()
+
+    def kill_op(self) -> Steps[None]:
+        """End the session, while an operation runs, too."""
+        self._closed = True
+        if self._link is not None:
+            yield from self._link.kill()
+
+    def close_op(self) -> Steps[None]:
+        """Drop what the node holds for the sandbox."""
+        if self._link is not None:
+            yield from self._link.close()
+        while self._held:
+            try:
+                yield from call(self._held.pop().close_op())
+            except DiosError:
+                continue  # the node is gone, and everything on it
+
+    # -- parts ------------------------------------------------------------------------------------
+    def _start(self) -> Steps[None]:
+        if self._program is None:
+            raise InvalidError(NOT_OPEN)
+        # A fresh session has no modules yet.
+        self._modules = LocalModules()
+        self._link = SessionLink(self._bounds)
+        yield from self._link.start(self._node, self._program, self._inputs, self._limits, self._template)
+
+    def _running(self) -> SessionLink:
+        link = self._link
+        if self._closed:
+            raise SandboxEndedError("this sandbox was closed: make a new one")
+        if link is None:
+            raise InvalidError(NOT_OPEN)
+        if link.ended:
+            raise SandboxEndedError(f"the session ended: {link.ended}. reset() starts a fresh one")
+        return link
+
+    def _value(self, order: SessionTask) -> Steps[bytes]:
+        link = self._running()
+        done = yield from link.exchange(order, self._timeout)
+        failure = self._error(link, done)
+        if failure is not None:
+            if failure.ended:
+                raise SandboxEndedError(failure.message)
+            raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
+        return b"" if done.answer is None else done.answer.answer.data
+
+    def _error(self, link: SessionLink, done: OrderOutcome) -> SandboxFailure | None:
+        if link.ended:
+            message = f"the session ended: {link.ended}. Its variables are lost; reset() starts a fresh one"
+            return SandboxFailure(_ENDED, message, "", ended=True)
+        failure = done.answer.answer.failure if done.answer is not None else None
+        if failure is None:
+            return None
+        found = failure_of(failure)
+        if done.late and found.type == _INTERRUPTED:
+            message = f"the run was interrupted after {self._timeout:g} s, its time limit (timeout=)"
+            lines = found.traceback.rstrip().rpartition("\n")[0]
+            return SandboxFailure(_TIMED_OUT, message, f"{lines}\n{_TIMED_OUT}: {message}\n")
+        return found
+
+    def _text(self, data: bytes) -> str:
+        bound = self._bounds.output_bytes
+        text = data[:bound].decode(errors="backslashreplace")
+        return text + _cut(bound) if len(data) > bound else text
+
+
+def _cut(bytes_max: int) -> str:
+    return f"\n[output over {bytes_max:,} bytes is cut]\n"
+
+
+def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) -> Show | None:
+    """Return a function that decodes output for another one, and cuts it; a letter may come in two parts."""
+    if on_output is None:
+        return None
+    make = codecs.getincrementaldecoder("utf-8")
+    decoders = {"stdout": make("backslashreplace"), "stderr": make("backslashreplace")}
+    left = dict.fromkeys(decoders, bytes_max)
+
+    def show(stream: int, data: bytes) -> None:
+        name = "stdout" if stream == STDOUT else "stderr"
+        part = data[: left[name]]
+        left[name] -= len(part)
+        is_cut = len(part) < len(data)
+        text = decoders[name].decode(part, is_cut) + (_cut(bytes_max) if is_cut else "")
+        if text:
+            on_output(name, text)
+
+    return show
+
+
+def _decoded(data: bytes) -> object:
+    try:
+        # Writable memory, so that arrays are writable.
+        return decode_result(bytearray(data), trust=False)
+    except DiosError:
+        raise
+    except Exception as error:  # noqa: BLE001 - made-up bytes can make a decoder raise anything
+        raise UntrustedResultError(f"the value cannot be decoded: {error}") from None
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= NAME_CHARS_MAX and all(part.isidentifier() for part in text.split("."))
+
+
+def _bytes_of(given: str | Path | bytes) -> bytes | memoryview:
+    if isinstance(given, bytes):
+        return given
+    with Path(given).open("rb") as file:
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except ValueError:
+            return b""  # an empty file cannot be mapped

@@ -1,0 +1,229 @@
+"""The records between a sandbox and its session; the frames are those of ``dios.lib.executor.frames``.
+
+A session is hostile: its answers are decoded as exactly these types, and ``check_answer`` compares their
+sizes with the bounds before anything uses them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from dios.errors import ProtocolError
+from dios.lib.sandbox.bounds import (
+    FIGURE_PIXELS_MAX,
+    MESSAGE_CHARS_MAX,
+    SHOWN_MOST,
+    TABLE_COLUMNS_MOST,
+    TABLE_ROWS_MOST,
+    TRACEBACK_CHARS_MAX,
+    TYPE_CHARS_MAX,
+    SandboxBounds,
+)
+
+ORDERS: Final = ".orders"
+"""The label of the stream to the session. Names of inputs do not begin with a dot."""
+ANSWERS: Final = ".answers"
+INTERRUPTS: Final = ".interrupts"
+"""The label of the stream with the numbers of orders to interrupt."""
+
+ORDER: Final = 1
+"""To the session: an order."""
+READY: Final = 2
+"""From the session, once: it has started."""
+OUTPUT: Final = 3
+"""From the session: 1 or 2 as a byte, for standard output and standard error, and bytes."""
+DONE: Final = 4
+"""From the session: the answer to the present order."""
+
+STDOUT: Final = 1
+STDERR: Final = 2
+
+PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_SIZE: Final = struct.Struct(">8xI4sII")
+_HEADER_BYTES: Final = 13
+
+T = TypeVar("T")
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Cell: TypeAlias = "str | int | float | bool | None"
+Few: TypeAlias = Annotated[list[T], msgspec.Meta(max_length=SHOWN_MOST)]
+Row: TypeAlias = Annotated[list[T], msgspec.Meta(max_length=TABLE_COLUMNS_MOST)]
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first order: the bounds."""
+
+    bounds: SandboxBounds
+
+
+class RunCell(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Run a cell."""
+
+    source: str
+
+
+class PutValue(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Set a variable, after adding the sources of modules that its value needs."""
+
+    name: str
+    data: bytes
+    modules: dict[str, str]
+
+
+class GetValue(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Return the value of a variable."""
+
+    name: str
+
+
+class CallFunction(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Call a function of the session, after adding the sources of modules."""
+
+    function: str
+    data: bytes
+    modules: dict[str, str]
+
+
+class PutFile(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Write a file in the private folder of the session."""
+
+    path: str
+    data: bytes
+
+
+class GetFile(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Return the bytes of a file."""
+
+    path: str
+
+
+class CompleteName(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Return the names that begin with a dotted name."""
+
+    text: str
+
+
+SessionTask: TypeAlias = "RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName"
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """One order, with the number that an interrupt names."""
+
+    number: int
+    task: Begin | RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName
+
+
+class FailureRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An exception; ``refused`` is a key of ``dios.lib.sandbox.result.REFUSALS``, or empty."""
+
+    type: str
+    message: str
+    traceback: str
+    refused: str = ""
+
+
+class TableRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The first rows and columns of a data frame, and the numbers of all of them."""
+
+    columns: Row[str]
+    rows: Annotated[list[Row[Cell]], msgspec.Meta(max_length=TABLE_ROWS_MOST)]
+    row_count: Number
+    column_count: Number
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to the order ``number``; ``data`` is the encoded value that it asked for.
+
+    ``ends_with_table`` is True if the last table is the last value.
+    """
+
+    number: Number = 0
+    value_repr: str | None = None
+    failure: FailureRecord | None = None
+    figures: Few[bytes] = []
+    tables: Few[msgspec.Raw] = []
+    data: bytes = b""
+    cpu_ns: Number = 0
+    peak_bytes: Number = 0
+    ends_with_table: bool = False
+
+
+class CheckedAnswer(NamedTuple):
+    """An answer within the bounds, with its tables."""
+
+    answer: Answer
+    tables: list[TableRecord]
+
+
+_answers: Final = msgspec.msgpack.Decoder(Answer)
+_tables: Final = msgspec.msgpack.Decoder(TableRecord)
+
+
+def decoded_answer(body: bytes | memoryview, number: int, bounds: SandboxBounds) -> CheckedAnswer:
+    """Return the answer to an order, within the bounds. Raise ProtocolError for anything else."""
+    try:
+        answer = _answers.decode(body)
+        if answer.number != number:
+            raise ProtocolError(f"it answers order {answer.number}, and not order {number}")
+        wrong = _over(answer, bounds)
+        tables: list[TableRecord] = []
+        for raw in answer.tables if not wrong else ():
+            # One after the other: a short table of many small values takes much more memory than bytes.
+            if len(raw) > bounds.table_bytes:
+                wrong = "a table is"
+                break
+            table = _tables.decode(raw)
+            if _is_over(table, bounds):
+                wrong = "a table is"
+                break
+            tables.append(table)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"it is no answer of a session: {error}") from None
+    if wrong:
+        raise ProtocolError(f"{wrong} over the bounds")
+    return CheckedAnswer(answer, tables)
+
+
+def _over(answer: Answer, bounds: SandboxBounds) -> str:
+    failure = answer.failure
+    if len(answer.value_repr or "") > bounds.repr_chars:
+        return "its value is"
+    if len(answer.data) > bounds.value_bytes:
+        return "its data are"
+    if failure is not None and (
+        len(failure.type) > TYPE_CHARS_MAX
+        or len(failure.message) > MESSAGE_CHARS_MAX
+        or len(failure.traceback) > TRACEBACK_CHARS_MAX
+    ):
+        return "its exception is"
+    if len(answer.figures) > bounds.figures or any(
+        len(figure) > bounds.figure_bytes or not is_figure(figure) for figure in answer.figures
+    ):
+        return "a figure is"
+    return "the number of tables is" if len(answer.tables) > bounds.tables else ""
+
+
+def _is_over(table: TableRecord, bounds: SandboxBounds) -> bool:
+    width = len(table.columns)
+    return (
+        width > bounds.table_columns
+        or len(table.rows) > bounds.table_rows
+        or any(len(name) > bounds.cell_chars for name in table.columns)
+        or any(len(row) != width for row in table.rows)
+        or any(isinstance(cell, str) and len(cell) > bounds.cell_chars for row in table.rows for cell in row)
+    )
+
+
+def is_figure(data: bytes) -> bool:
+    """Return True for bytes that begin as a PNG picture of at most FIGURE_PIXELS_MAX in both directions."""
+    if not data.startswith(PNG) or len(data) < _PNG_SIZE.size:
+        return False
+    length, kind, width, height = _PNG_SIZE.unpack_from(data)
+    return (
+        (length, kind) == (_HEADER_BYTES, b"IHDR")
+        and 0 < width <= FIGURE_PIXELS_MAX
+        and 0 < height <= FIGURE_PIXELS_MAX
+    )

@@ -1,0 +1,117 @@
+"""The result of one run in a sandbox: plain values alone, whose texts a hostile session may have made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dios.client.ops.notebook_html import table
+from dios.lib.sandbox.protocol import Cell, FailureRecord, TableRecord
+
+REFUSALS: Final = {
+    "network": (
+        "network",
+        "A session has no network. Fetch the data outside, and give them as an input (inputs=, --input).",
+    ),
+    "process": (
+        "other processes",
+        "A session starts no other program or process. Use a Python library instead, or threads.",
+    ),
+    "write": (
+        "writing outside its folder",
+        "A session writes files in /tmp, its working directory, and nowhere else. get() takes them out.",
+    ),
+    "file": (
+        "files of the machine",
+        "A session sees installed packages, /inputs and /tmp. Give the file as an input (inputs=, --input).",
+    ),
+    "module": (
+        "a module that is not there",
+        "A session imports what is installed where the node runs. Own modules travel with put().",
+    ),
+    "memory": (
+        "memory",
+        "The session is at its memory limit. Raise it (memory=, --memory), or drop variables.",
+    ),
+    "call": (
+        "a system call",
+        "A pure task may not make this system call, and no option permits it: docs/system-calls.md.",
+    ),
+}
+"""The refusals that a session can name: what was refused, and how to grant it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFailure:
+    """An exception of code in a session, as text.
+
+    ``traceback`` has the lines of the cells. If the sandbox refused something, ``refused`` names it and
+    ``remedy`` says how to grant it. ``ended`` is True if the session ended with it.
+    """
+
+    type: str
+    message: str
+    traceback: str
+    refused: str | None = None
+    remedy: str | None = None
+    ended: bool = False
+
+    def __str__(self) -> str:
+        lines = [self.traceback.rstrip() or f"{self.type}: {self.message}"]
+        if self.refused is not None:
+            lines.append(f"The sandbox refused: {self.refused}. {self.remedy}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTable:
+    """The first rows and columns of a data frame; ``row_count`` and ``column_count`` are those of all."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    row_count: int
+    column_count: int
+
+    def _repr_html_(self) -> str:
+        """Return the rows for a notebook."""
+        title = f"the first {len(self.rows)} of {self.row_count} rows, {self.column_count} columns"
+        return table(title, self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """The output and the values of one run.
+
+    ``value_repr`` is the value of the last expression, None if there is none; ``value_table`` is the same
+    value if it is a data frame, and also the last one of ``tables``. ``figures`` are PNG pictures.
+    ``cpu_seconds`` and ``peak_bytes`` are the measurements of the session itself, so hostile code can choose
+    them; the limits are enforced by the node.
+    """
+
+    stdout: str
+    stderr: str
+    value_repr: str | None = None
+    error: SandboxFailure | None = None
+    figures: tuple[bytes, ...] = ()
+    tables: tuple[SandboxTable, ...] = ()
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    value_table: SandboxTable | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Return True if the code raised nothing."""
+        return self.error is None
+
+
+def failure_of(record: FailureRecord) -> SandboxFailure:
+    """Return an exception from a session, with the texts of this side about a refusal."""
+    refused, remedy = REFUSALS.get(record.refused, (None, None))
+    return SandboxFailure(record.type, record.message, record.traceback, refused, remedy)
+
+
+def table_of(record: TableRecord) -> SandboxTable:
+    """Return a table from a session."""
+    return SandboxTable(
+        tuple(record.columns), tuple(map(tuple, record.rows)), record.row_count, record.column_count
+    )

@@ -1,0 +1,131 @@
+"""``Sandbox``: runs code that nobody has read, in a session of its own that holds what it was given.
+
+``ops`` has the operations. ``async_sandbox`` is the same for programs on asyncio and trio.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Node, connect_or_start
+from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.ops import Input, SandboxOps
+from dios.lib.sandbox.steps import Call, Read, Step, Steps
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    op: Callable[Concatenate[SandboxOps, P], Steps[T]],
+) -> Callable[Concatenate[Sandbox, P], T]:
+    """Return the blocking method for an operation, with its name without ``_op``."""
+
+    @functools.wraps(op)
+    def method(self: Sandbox, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._in_turn(op(self, *args, **kwargs))
+
+    method.__name__ = op.__name__.removesuffix("_op")
+    method.__qualname__ = op.__qualname__.removesuffix("_op")
+    return method
+
+
+class Sandbox(SandboxOps):
+    """A Python session in a pure task, which keeps its variables between runs; a ``with`` body ends it.
+
+    ``template`` names a template in the node's settings: its modules are loaded already, in memory that all
+    its sessions share. ``inputs`` are what the session may read, by name: paths of files, bytes, or
+    references. ``memory`` (bytes, or text such as "512 MiB") and ``cpu_seconds`` limit the session,
+    ``timeout`` the seconds of each run; None is the node's default, and no limit of time. ``bounds`` limit
+    the results. ``node`` is an open ``Node`` or the place of one; with None and no node running, a private
+    one is started and ends with the sandbox.
+
+    Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
+    node and none can be started, NotSupportedError for a template that the node does not have or cannot
+    load, InvalidError for arguments that are out of range, LimitError or OutOfMemoryError if the node has no
+    room, OSError for an input that cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Node | str | Path | None = None,
+        template: str = "",
+        inputs: Mapping[str, Input] | None = None,
+        memory: int | str | None = None,
+        cpu_seconds: float | None = None,
+        timeout: float | None = 60.0,
+        bounds: SandboxBounds | None = None,
+    ) -> None:
+        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template)
+        self._turn: Final = threading.Lock()
+        self._opens_node: Final = not isinstance(node, Node)
+        if not isinstance(node, Node):
+            node = connect_or_start(node, pool_size=1)
+        try:
+            self._in_turn(self.open_op(node))
+        except BaseException:
+            self.close()
+            raise
+
+    run = _blocking(SandboxOps.run_op)
+    put = _blocking(SandboxOps.put_op)
+    get = _blocking(SandboxOps.get_op)
+    call = _blocking(SandboxOps.call_op)
+    complete = _blocking(SandboxOps.complete_op)
+    reset = _blocking(SandboxOps.reset_op)
+
+    def close(self) -> None:
+        """End the session, and a private node; a second call does nothing."""
+        self._finish(self.kill_op())
+        self._in_turn(self.close_op())
+        if self._opens_node:
+            self._node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- steps ------------------------------------------------------------------------------------
+    def _in_turn(self, steps: Steps[T]) -> T:
+        with self._turn:
+            return self._finish(steps)
+
+    def _finish(self, steps: Steps[T]) -> T:
+        """Take steps to their end; an exception between two of them, such as Ctrl-C, goes to the next one."""
+        done: object = None
+        error: BaseException | None = None
+        while True:
+            try:
+                # Two loops, so that a signal between two steps arrives in the try statement, too.
+                while True:
+                    step = steps.send(done) if error is None else steps.throw(error)
+                    error, done = None, None
+                    done = self._taken(step)
+            except StopIteration as end:
+                return cast("T", end.value)
+            except BaseException as raised:
+                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                    raise
+                error = raised
+
+    def _taken(self, step: Step) -> object:
+        if isinstance(step, Call):
+            return cast("Connection", self._node.link).run(step.operation)
+        if isinstance(step, Read):
+            return step.reader.read(0, step.timeout_s)
+        step.writer.write(step.data, step.timeout_s)
+        return None

@@ -1,0 +1,412 @@
+"""The program of a session: a pure task that runs cells one after the other and keeps their variables."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import io
+import keyword
+import linecache
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FrameType, ModuleType
+from typing import Final, TextIO, cast
+
+import msgspec
+
+from dios.client.blob_file import BlobFile
+from dios.client.sync.node import Node, connect
+from dios.client.task_files import TaskFiles
+from dios.client.task_main import add_modules
+from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
+from dios.lib.executor import frames
+from dios.lib.executor.frames import Function
+from dios.lib.executor.values import PLAIN_CALL, Arguments, encode_result
+from dios.lib.sandbox import display, protocol
+from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
+from dios.lib.sandbox.failures import CELL, clean, described, undescribed
+from dios.lib.sandbox.protocol import (
+    Answer,
+    Begin,
+    CompleteName,
+    FailureRecord,
+    GetFile,
+    GetValue,
+    Order,
+    PutFile,
+    PutValue,
+    RunCell,
+    SessionTask,
+)
+from dios.limits import KIB
+
+PROGRAM: Final = "from dios.lib.sandbox.session import serve\nserve()\n"
+
+_FOLDER: Final = "/tmp"  # noqa: S108 - the task's own
+_PART_BYTES: Final = 8 * KIB
+_PLAIN: Final = PLAIN_CALL
+
+_orders: Final = msgspec.msgpack.Decoder(Order)
+
+
+def serve() -> None:
+    """Run as a session until the sandbox closes its streams."""
+    node = connect()
+    session = _Session(node)
+    place_inputs(node)
+    try:
+        session.run()
+    except (ClosedError, EndOfStreamError):
+        return  # the sandbox needs this session no more
+
+
+def place_inputs(node: Node) -> None:
+    """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder."""
+    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    try:
+        room = os.statvfs(_FOLDER)
+    except OSError:
+        return
+    free = room.f_bavail * room.f_frsize // 2
+    free = free if bound == resource.RLIM_INFINITY else min(free, bound // 4)
+    labels = []
+    for each in node.inputs:
+        if not each.label.startswith(".") and each.size <= free:
+            labels.append(each.label)
+            free -= each.size
+    if labels:
+        # Machines that cannot confine tasks fully have no such folder; inputs[...] works there, too.
+        with contextlib.suppress(NotSupportedError):
+            TaskFiles(node, labels, ()).place()
+
+
+class Inputs(Mapping[str, BlobFile]):
+    """The inputs of a sandbox in its session: ``inputs["sales"]`` opens one of them as a file."""
+
+    def __init__(self, node: Node) -> None:
+        self._handles: Final = {each.label: each for each in node.inputs if not each.label.startswith(".")}
+
+    def __getitem__(self, name: str) -> BlobFile:
+        found = self._handles.get(name)
+        if found is None:
+            known = ", ".join(map(repr, self)) or "none"
+            raise KeyError(f"{name!r} is no input of this sandbox; its inputs: {known}")
+        return found.open()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __repr__(self) -> str:
+        return f"<inputs: {', '.join(self) or 'none'}>"
+
+
+class _Output(io.RawIOBase):
+    """Standard output or standard error of a session: bytes go to the sandbox, up to the bound."""
+
+    def __init__(self, session: _Session, stream: int) -> None:
+        self._session: Final = session
+        self._stream: Final = stream
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: bytes | memoryview, /) -> int:  # type: ignore[override]  # no other types come
+        """Send bytes, and return their number."""
+        part = bytes(data[:_PART_BYTES])
+        self._session.show(self._stream, part)
+        return len(part)
+
+
+class _Session:
+    def __init__(self, node: Node) -> None:
+        self._orders: Final = node.input(protocol.ORDERS).reader  # type: ignore[attr-defined]
+        self._answers: Final = node.input(protocol.ANSWERS).writer  # type: ignore[attr-defined]
+        self._interrupts: Final = node.input(protocol.INTERRUPTS).reader  # type: ignore[attr-defined]
+        self._inputs: Final = Inputs(node)
+        self._buffer: Final = frames.FrameBuffer()
+        self._bounds = SandboxBounds()
+        self._main: Final = ModuleType("__main__")
+        self._cells = 0
+        # A thread of a cell may print while another one sends.
+        self._sending: Final = threading.Lock()
+        self._thread: Final = threading.get_ident()
+        self._present = 0
+        self._wanted = 0
+        self._interruptible = False
+        self._sends = 0
+        self._postponed = False
+        self._streams: Final[list[TextIO]] = []
+        self._left: Final = dict.fromkeys((protocol.STDOUT, protocol.STDERR), 0)
+        self._shown = display.DisplayedValues(self._bounds, self._warn)
+
+    def run(self) -> None:
+        """Obey orders."""
+        sys.modules["__main__"] = self._main
+        self._main.__dict__.update({"inputs": self._inputs, "display": self._display})
+        display.prepare()
+        self._renew_streams()
+        threading.Thread(target=self._listen, name="sandbox interrupts", daemon=True).start()
+        self.send(protocol.READY)
+        while True:
+            for _, body in self._buffer.feed(self._orders.read()):
+                self._obey(_orders.decode(body))
+
+    def send(self, kind: int, *parts: bytes) -> None:
+        """Send one frame; an interrupt waits until it is sent."""
+        ours = threading.get_ident() == self._thread
+        self._sends += ours
+        try:
+            data = frames.frame(kind, *parts)
+            with self._sending:
+                self._answers.write(data)
+        finally:
+            self._sends -= ours
+        if ours and self._postponed and not self._sends:
+            self._postponed = False
+            self._raise_if_wanted()
+
+    def show(self, stream: int, data: bytes) -> None:
+        """Send output, up to the bound."""
+        part = data[: self._left[stream]]
+        self._left[stream] -= len(part)
+        if part:
+            self.send(protocol.OUTPUT, bytes([stream]), part)
+
+    # -- interrupts -------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        """Turn the numbers of orders that come into signals to the thread that obeys them."""
+        while True:
+            try:
+                number = int.from_bytes(self._interrupts.receive(), "little")
+            except (ClosedError, EndOfStreamError):
+                return
+            # An interrupt may overtake its order, which then finds it at its begin.
+            self._wanted = number
+            if number == self._present:
+                signal.pthread_kill(self._thread, signal.SIGINT)
+
+    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
+        if self._sends:
+            self._postponed = True
+        else:
+            self._raise_if_wanted()
+
+    def _raise_if_wanted(self) -> None:
+        if self._interruptible and self._wanted == self._present:
+            self._wanted = 0
+            raise KeyboardInterrupt("the run was interrupted")
+
+    # -- orders -----------------------------------------------------------------------------------
+    def _obey(self, order: Order) -> None:
+        task = order.task
+        if isinstance(task, Begin):
+            self._bounds = task.bounds
+            return
+        self._renew_streams()
+        self._shown = display.DisplayedValues(self._bounds, self._warn)
+        # One byte over the bound shows the other side that something is missing.
+        self._left.update(dict.fromkeys(self._left, self._bounds.output_bytes + 1))
+        # Code of an earlier cell may have replaced the handler.
+        signal.signal(signal.SIGINT, self._interrupted)
+        self._postponed, self._present = False, order.number
+        began = time.process_time_ns()
+        answer, failure = Answer(), None
+        try:
+            answer = self._uninterrupted(lambda: self._done(task))
+        except BaseException as error:  # noqa: BLE001 - whatever the code raises is described
+            failure = self._failure(error)
+        self._present = 0
+        self._flush()
+        used = time.process_time_ns() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+        shown = self._shown
+        answer = msgspec.structs.replace(
+            answer,
+            number=order.number,
+            failure=failure,
+            figures=shown.figures,
+            tables=[msgspec.Raw(msgspec.msgpack.encode(each)) for each in shown.tables],
+            cpu_ns=used,
+            peak_bytes=peak,
+        )
+        try:
+            self.send(protocol.DONE, msgspec.msgpack.encode(answer))
+        except MemoryError:
+            failure = FailureRecord("MemoryError", "no memory is left for the answer", "", "memory")
+            self.send(protocol.DONE, msgspec.msgpack.encode(Answer(order.number, failure=failure)))
+
+    def _uninterrupted(self, function: Callable[[], Answer]) -> Answer:
+        """Call a function that an interrupt may stop; after it, none comes."""
+        try:
+            self._interruptible = True
+            return function()
+        finally:
+            self._interruptible = False
+
+    def _failure(self, error: BaseException) -> FailureRecord:
+        found: list[FailureRecord] = []
+
+        def describe() -> Answer:
+            found.append(described(error))
+            if not isinstance(error, KeyboardInterrupt):
+                self._shown.take_figures()
+            return Answer()
+
+        try:
+            self._uninterrupted(describe)
+        except BaseException:  # noqa: BLE001 - the code of the exception raised, or was interrupted
+            found = found or [undescribed(error)]
+        return found[0]
+
+    def _done(self, task: SessionTask) -> Answer:
+        self._raise_if_wanted()
+        variables = self._main.__dict__
+        if isinstance(task, RunCell):
+            return self._run_cell(task.source)
+        if isinstance(task, PutValue):
+            add_modules(task.modules)
+            (value,), _ = _decoded(task.data)
+            variables[task.name] = value
+            return Answer()
+        if isinstance(task, PutFile):
+            with open(task.path, "wb") as file:  # noqa: PTH123 - as short as the code of a cell would be
+                file.write(task.data)
+            return Answer()
+        if isinstance(task, GetFile):
+            with open(task.path, "rb") as file:  # noqa: PTH123 - the same
+                return self._value(file.read(self._bounds.value_bytes + 1))
+        if isinstance(task, GetValue):
+            return self._value(variables[self._known(task.name)])
+        if isinstance(task, CompleteName):
+            return self._value(_completions(variables, task.text))
+        add_modules(task.modules)
+        arguments, named = _decoded(task.data)
+        function = cast("Function[object]", variables[self._known(task.function)])
+        return self._value(function(*arguments, **named))
+
+    def _known(self, name: str) -> str:
+        if name not in self._main.__dict__:
+            raise NameError(f"the session has no variable {name!r}")
+        return name
+
+    def _value(self, value: object) -> Answer:
+        data = encode_result(value)
+        if len(data) > self._bounds.value_bytes:
+            raise OverflowError(
+                f"the value has {len(data):,} bytes, over {self._bounds.value_bytes:,}: take a part of it, or"
+                " raise the bound value_bytes"
+            )
+        return Answer(data=data)
+
+    # -- cells ------------------------------------------------------------------------------------
+    def _run_cell(self, source: str) -> Answer:
+        self._cells += 1
+        file = f"{CELL}{self._cells}>"
+        # An entry without a modification time is never compared with a disk.
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        statements, expression = _compiled(source, file)
+        variables = self._main.__dict__
+        exec(statements, variables)  # noqa: S102 - the session is here to run it
+        text, is_table = None, False
+        if expression is not None:
+            value: object = eval(expression, variables)  # noqa: S307 - the same
+            if value is not None:
+                variables["_"] = value
+                count = len(self._shown.tables)
+                is_table = self._shown.take_table(value) and len(self._shown.tables) > count
+                text = display.shown_value(value, self._bounds)
+        self._shown.take_figures()
+        return Answer(value_repr=text, ends_with_table=is_table)
+
+    def _display(self, *values: object) -> None:
+        """Show values as if each were the last expression of a cell."""
+        for value in values:
+            if not self._shown.take_table(value):
+                sys.stdout.write(display.shown_value(value, self._bounds) + "\n")
+
+    # -- output -----------------------------------------------------------------------------------
+    def _renew_streams(self) -> None:
+        """Make standard output and standard error, unless they are there and open."""
+        if not self._streams or not all(map(_is_open, self._streams)):
+            self._streams[:] = [
+                io.TextIOWrapper(
+                    io.BufferedWriter(_Output(self, stream), _PART_BYTES),  # type: ignore[type-var]  # see write
+                    "utf-8",
+                    "backslashreplace",
+                    line_buffering=True,
+                )
+                for stream in self._left
+            ]
+        sys.stdout, sys.stderr = self._streams
+        # Empty, and open although exit() closes it.
+        sys.stdin = io.StringIO()
+
+    def _flush(self) -> None:
+        for stream in self._streams:
+            try:
+                stream.flush()
+            except Exception:  # noqa: BLE001 - the code closed or detached it: the next run gets new ones
+                self._streams.clear()
+                return
+
+    def _warn(self, text: str) -> None:
+        sys.stderr.write(clean(f"[sandbox] {text}", 1000) + "\n")
+
+
+def _is_open(stream: TextIO) -> bool:
+    try:
+        return not stream.closed
+    except ValueError:
+        return False  # it was detached from its buffer
+
+
+def _completions(variables: dict[str, object], text: str) -> list[str]:
+    """Return the names that begin with a dotted name; those with underscores only if it asks for them."""
+    owner, dot, begin = text.rpartition(".")
+    if dot:
+        first, *others = owner.split(".")
+        value = variables[first] if first in variables else getattr(builtins, first)
+        for name in others:
+            value = getattr(value, name)
+        known = {name for name in dir(value) if type(name) is str}
+    else:
+        known = {*variables, *dir(builtins), *keyword.kwlist}
+    names = sorted(
+        name
+        for name in known
+        if name.startswith(begin) and name.isidentifier() and (begin or not name.startswith("_"))
+    )
+    return [owner + dot + name for name in names if len(text) + len(name) <= NAME_CHARS_MAX][:COMPLETIONS_MAX]
+
+
+def _compiled(source: str, file: str) -> tuple[CodeType, CodeType | None]:
+    """Return the code of a cell, and of its last expression if it ends with one."""
+    tree = ast.parse(source, file)
+    last = tree.body[-1] if tree.body else None
+    # A semicolon at the end hides the value, as in a notebook.
+    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+        return compile(tree, file, "exec", dont_inherit=True), None
+    del tree.body[-1]
+    expression = ast.Expression(last.value)
+    return (
+        compile(tree, file, "exec", dont_inherit=True),
+        compile(expression, file, "eval", dont_inherit=True),
+    )
+
+
+def _decoded(data: bytes) -> Arguments:
+    """Return arguments that the sandbox sent."""
+    if data[:1] == _PLAIN:
+        return tuple(msgspec.msgpack.decode(data[1:])), {}
+    return cast("Arguments", pickle.loads(data[1:]))  # noqa: S301 - from the caller, in the sandbox

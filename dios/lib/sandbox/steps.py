@@ -1,0 +1,51 @@
+"""The steps of a sandbox that wait: calls to the node, and bytes to and from the session.
+
+``link`` and ``ops`` are generators of steps, written once for both faces. ``sandbox`` takes the steps in
+the thread of its caller, an async face on its event loop. An exception of a step is thrown into the
+generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+
+from dios.client.session import Operation
+from dios.transport.rings.waiting import RingReader, RingWriter
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """Run an operation of the client."""
+
+    operation: Operation[object]
+
+
+class Write(NamedTuple):
+    """Write bytes to a stream; TimeLimitError after the time."""
+
+    writer: RingWriter
+    data: bytes
+    timeout_s: float | None
+
+
+class Read(NamedTuple):
+    """Wait for bytes of a stream; TimeLimitError after the time."""
+
+    reader: RingReader
+    timeout_s: float | None
+
+
+Step: TypeAlias = "Call | Write | Read"
+Steps: TypeAlias = Generator[Step, object, T]
+
+
+def call(operation: Operation[T]) -> Steps[T]:
+    """Run an operation of the client, and return its result."""
+    return cast("T", (yield Call(operation)))
+
+
+def read(reader: RingReader, timeout_s: float | None) -> Steps[bytes]:
+    """Wait for bytes of a stream, and return them."""
+    return cast("bytes", (yield Read(reader, timeout_s)))

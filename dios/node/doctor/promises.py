@@ -1,0 +1,544 @@
+"""The promises of docs/threat-model.md, with the mechanisms of a machine on which they depend.
+
+A test compares the page with this table, row by row. ``dios doctor`` shows for each whether it holds here.
+"""
+
+# ruff: noqa: E501 - a claim is one line of the page, and of this table
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One row: a claim of an ``area``, and what is ``left`` to an attacker in any case.
+
+    The claim falls without any of the mechanisms in ``needs``. ``without`` says by mechanism which part of it
+    falls if that is missing.
+    """
+
+    area: str
+    claim: str
+    left: str = ""
+    needs: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
+
+
+PROMISES: Final = (
+    # -- Isolation
+    Promise(
+        "Isolation",
+        "A task reaches exactly the objects that it created, received, or can name in groups in which it is a member",
+        left="what a task may read it can copy to whatever it may write",
+    ),
+    Promise(
+        "Isolation",
+        "A name is worth nothing without its group, and a task that merely resolved a group's name sees, grants and destroys nothing in it",
+        left="a name that was given away cannot be taken back",
+    ),
+    Promise(
+        "Isolation",
+        "No right is gained by delegation, copies, children, vectors or confederates",
+    ),
+    Promise(
+        "Isolation",
+        "Buffers belong to their task, and bytes that may only be read cannot be written",
+        left="memory that is mapped stays so until its task ends",
+        needs=("memfd_seals",),
+    ),
+    Promise(
+        "Isolation",
+        "A delegation can be taken back, on request or at a set time",
+        left="bytes that were read, and memory and rings that are mapped, until the task ends",
+    ),
+    Promise(
+        "Isolation",
+        "Readers of one object do not affect each other",
+        left="caches of the processor are shared",
+    ),
+    Promise(
+        "Isolation",
+        "One end of a stream can harm the other only by its messages",
+        left="an end can stop within a message, and wake its partner for nothing",
+    ),
+    Promise(
+        "Isolation",
+        "Nobody blocks the node, or another task's client, through a descriptor that they share, whatever they do to its flags, its queue or its counters",
+    ),
+    # -- The machine
+    Promise(
+        "The machine",
+        "No files except a read-only view of the interpreter's library, of time zones, and of declared packages",
+        left="the library's files are in shared caches, whose timing shows what others load",
+        needs=("user", "mount", "landlock", "seccomp"),
+    ),
+    Promise(
+        "The machine",
+        "The files that a task writes are in memory, count as its own and end with it; nobody else sees them, and nothing runs from them",
+        left="a hostile file system call reaches the kernel's file system in memory",
+        without={
+            "user": "tasks have no private folder and write no file",
+            "mount": "tasks have no private folder and write no file",
+            "landlock": "one layer fewer against writing elsewhere: the view is mounted read-only",
+            "cgroup_memory": "the daemon counts the folder ten times a second",
+        },
+    ),
+    Promise(
+        "The machine",
+        "No network of any family, no name service, no inherited descriptor",
+        needs=("user", "net", "seccomp"),
+        without={
+            "landlock_net": "one layer fewer against TCP: the network namespace and the filter remain",
+        },
+    ),
+    Promise(
+        "The machine",
+        "The network is available only by reference: connections, listeners and datagrams take a reference to the NETWORK object with the right to write",
+        left="the holder reaches whatever this machine reaches, its own services included",
+    ),
+    Promise(
+        "The machine",
+        "A hostile peer of a network stream (floods, silence, resets, nonsense) costs only that stream",
+        left="it uses the link, where no rates are set",
+    ),
+    Promise(
+        "The machine",
+        "No other programs, no other processes seen, signalled, traced or read",
+        needs=("user", "pid", "ipc", "no_new_privs", "seccomp"),
+        without={
+            "uts": "a task can read the name of the machine",
+            "landlock_scope": "one layer fewer against signals: the namespaces and the filter remain",
+            "pidfd": "the node might signal a process that took the number of an ended one",
+        },
+    ),
+    Promise(
+        "The machine",
+        "The kernel's rarer parts are out of reach",
+        left="a defect of the kernel in one of the allowed calls",
+        needs=("seccomp",),
+    ),
+    Promise(
+        "The machine",
+        "A greedy task is refused or ended, with its cause, and its neighbours are answered meanwhile",
+        without={
+            "cgroup_memory": "memory is counted for each process, and as the next row says",
+            "cgroup_pids": "threads and processes count for all pure tasks together, and those of limbo tasks not at all",
+        },
+    ),
+    Promise(
+        "The machine",
+        "Without a control group, a pure task above its memory limit is ended all the same, and the kernel's memory for its descriptors is bounded by the limit",
+    ),
+    Promise(
+        "The machine",
+        "No task makes the zygote, and with it other tasks, end, or keeps the node from sending descriptors",
+    ),
+    Promise(
+        "The machine",
+        "A task that spoils all the memory, descriptors and wake-ups that it really holds harms no neighbour, nor the program at the other end of its streams, and the node ends in order",
+    ),
+    Promise(
+        "The machine",
+        "With one layer switched off, the layers behind it hold",
+        left="see the list below",
+    ),
+    Promise(
+        "The machine",
+        "No pure task starts a program outside the sandbox",
+        needs=("no_new_privs", "seccomp"),
+    ),
+    # -- Deniability
+    Promise(
+        "Deniability",
+        "Resolving a name that does not exist, and a name in a foreign group, give the same bytes by the same path",
+    ),
+    Promise(
+        "Deniability",
+        "No difference in time is found",
+        left="differences below what the measurement resolves",
+    ),
+    # -- Limits
+    Promise(
+        "Limits",
+        "Objects, bytes, references, requests, tasks, CPU time and memory of a task, a group or a principal stay within the set limits",
+        left="each node counts by itself",
+        without={
+            "cgroup_memory": "memory of a limbo task is not limited",
+            "cgroup_pids": "processes of limbo tasks are not limited",
+        },
+    ),
+    Promise(
+        "Limits",
+        "Splitting work over tasks, sessions, copies, old versions or buffers gains nothing",
+        left="each node counts by itself",
+    ),
+    Promise(
+        "Limits",
+        "Memory for writing stays as large as it was counted, and nobody makes it smaller under others",
+        needs=("memfd_seals",),
+    ),
+    Promise(
+        "Limits",
+        "Objects cannot fill the machine's memory",
+    ),
+    Promise(
+        "Limits",
+        "No principal takes all descriptors of the node, and the node keeps some for itself",
+    ),
+    Promise(
+        "Limits",
+        "No user, and no job, pushes the ended tasks, the logs, the last output and the repeatable runs of others out of what the node keeps",
+        left="its own older ones, and by each job at most a sixteenth, of the principal's oldest",
+    ),
+    Promise(
+        "Limits",
+        "No other user takes every connection",
+        left="other users together can take their half",
+    ),
+    # -- Other users of the machine
+    Promise(
+        "Other users of the machine",
+        "A client sends nothing, no name of a group above all, to a socket on which another user listens; it looks for its node, its settings and its keyring only where no other user could have put them",
+        left="root, and whoever the client accepts by name",
+    ),
+    Promise(
+        "Other users of the machine",
+        "A node, and a command, obeys no settings, keys, database, records, modules or compiled code that another user could have written, and writes no log through such a user's link",
+        left="root",
+    ),
+    Promise(
+        "Other users of the machine",
+        "Other users cannot open a node's files and socket",
+        left="root",
+    ),
+    Promise(
+        "Other users of the machine",
+        "A user in allowed_uids reaches the socket in the data directory, and nothing else there",
+    ),
+    Promise(
+        "Other users of the machine",
+        "A user in allowed_uids gets a principal of its own and none of the rights of the node's user",
+        left="without limits it can use up what the node has",
+    ),
+    Promise(
+        "Other users of the machine",
+        "Nothing that a task, an object, a label or another node says controls a user's terminal: no title, clipboard, colour, direction of text or overwritten line",
+        left="output that is not written to a terminal is not changed",
+    ),
+    Promise(
+        "Other users of the machine",
+        "A user's program that holds the lock of memory or of a file for ever, with a file system of its own, delays neither the node nor another writer",
+    ),
+    Promise(
+        "Other users of the machine",
+        "No log, metric, repr or process argument of the node contains a name; users see fingerprints",
+        left="a name that is typed on a command line is visible while the command runs",
+    ),
+    # -- Messages to the daemon
+    Promise(
+        "Messages to the daemon",
+        "Malformed bytes cost their sender its connection, and affect no other connection",
+    ),
+    Promise(
+        "Messages to the daemon",
+        "All other untrusted input (rings, consoles, last words, files) is checked where it is read",
+    ),
+    Promise(
+        "Messages to the daemon",
+        "No descriptor is ever accepted, and none whose closing would block reaches the node",
+        without={
+            "passrights": "a plain receive drops descriptors, and a user's socket with SO_LINGER among them delays the node"
+        },
+    ),
+    Promise(
+        "Messages to the daemon",
+        "Every number has a range and every text and list a greatest length; what a node takes over and sends on, no other node refuses: the liar is cut off and not the relay",
+    ),
+    Promise(
+        "Messages to the daemon",
+        "A defect in the work for one task, node or object ends that task, connection or object; others are served, and the log, the audit log and dios-node status tell of it",
+        left="a broken invariant of the core ends the node, whose promises hold over a restart",
+    ),
+    Promise(
+        "Messages to the daemon",
+        "Nobody slows the node down with a defect that they can repeat",
+        left="programs of the node's own user",
+    ),
+    # -- Other machines
+    Promise(
+        "Other machines",
+        "No port serves a peer without a certificate of the cluster; every connection is TLS 1.3 with both ends authenticated",
+    ),
+    Promise(
+        "Other machines",
+        "Strangers at the port neither keep nodes out nor cost memory",
+        left="handshakes take processor time, up to their bound",
+    ),
+    Promise(
+        "Other machines",
+        "A join token admits its stated number of nodes, until it expires, at one node, to one conversation, and gives no other right",
+        left="whoever has the token's text can use it up",
+    ),
+    Promise(
+        "Other machines",
+        "A revoked node is refused, with everything that it signed or will sign, and its live connections end",
+        left="what it did before",
+    ),
+    Promise(
+        "Other machines",
+        "Statements of a revoked node, or of a node that it had hidden, are void, whatever their date and whichever node relays them",
+        left="what it stated before, and honest nodes had stored",
+    ),
+    Promise(
+        "Other machines",
+        "No member fills the tables of removals or of known nodes for others, and what it removed can be taken back",
+    ),
+    Promise(
+        "Other machines",
+        "dios node forget succeeds only if every live node has stored the removal",
+        left="a node that is away learns of it when it returns",
+    ),
+    Promise(
+        "Other machines",
+        "A node cannot pass for another node",
+    ),
+    Promise(
+        "Other machines",
+        "An altered announcement, or one of another cluster, is ignored; a true or repeated one causes a dial and nothing else",
+    ),
+    Promise(
+        "Other machines",
+        "A node that lies about others, or about this one, is denied; when it stops, all tables are true, and no lie causes endless messages",
+        left="see A node that was taken over",
+    ),
+    # -- Schedulers
+    Promise(
+        "Schedulers",
+        "A coordinator gives no task anything: it sees labels, fingerprints and needs, never a name, and starts nothing that was not requested",
+        left="a coordinator can place a run badly",
+    ),
+    Promise(
+        "Schedulers",
+        "Only the nodes' own user and root schedule; a pure task neither reads submission queues nor asks about others",
+        left="any node of the cluster can speak as that user",
+    ),
+    Promise(
+        "Schedulers",
+        "Nothing is started twice, by any number of schedulers, and no more is reserved on a node than it has",
+        left="a node that fails after a start: a restartable run may run again",
+    ),
+    Promise(
+        "Schedulers",
+        "No task is stopped unless it was declared restartable",
+        left="its own user and root can end it",
+    ),
+    Promise(
+        "Schedulers",
+        "A scheduler that is killed, hangs or lies can only delay runs",
+        left="up to the lease, a run waits longer",
+    ),
+    Promise(
+        "Schedulers",
+        "One user's queue does not keep another's runs from their share of a cluster",
+    ),
+    Promise(
+        "Schedulers",
+        "One user's bytes do not keep another's from links and disks, while rates are set",
+        left="rates follow a second late",
+    ),
+    Promise(
+        "Schedulers",
+        "A task's guarantee benefits no other task",
+    ),
+    Promise(
+        "Schedulers",
+        "Only the nodes' own user and root set rates or read meters, and rates end by themselves",
+        left="any node of the cluster can speak as that user",
+    ),
+    Promise(
+        "Schedulers",
+        "Only the nodes' own user and root set weights and quotas, or see others' shares",
+        left="any node of the cluster can speak as that user",
+    ),
+    # -- Another node of the cluster
+    Promise(
+        "Another node of the cluster",
+        "An object of another node has the protection of a local one: the same rights, levels, limits and errors",
+        left="its own node can do anything to it",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Messages that are lost, repeated, late or out of order do nothing twice, and leave no caller waiting",
+        left="an outcome that nobody can know is reported as unknown",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A message that no correct node sends costs its connection and changes nothing; calls end whatever the node answers",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A node speaks for its own tasks only: not for those of the asked node, nor of a third",
+        left="it states for whom its own tasks act",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Rights do not grow on the way over nodes, a revocation takes back references on all of them, and a lifetime is that of the object's node",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A dead node holds nothing for ever, and a returning node gets nothing that was taken back since",
+        left="until its grace period ends",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Between nodes, a name that does not exist and a name in a foreign group get the same answer",
+        left="the asked node learns a hash of the name, and who asks",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Nobody can forge a group of another principal",
+        left="a node of the cluster has the secret, and can",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A hostile node gets no reference that it was not granted, by guessing ids, or by claiming references that were retired or have expired",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "It puts nothing before tasks of others: no invented events, no end of a child that is elsewhere, no object that was not requested",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "It is not believed about tasks of third nodes: not for whom they act, nor what they are given",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "It starts no legacy task, no task outside the sandbox except for the nodes' own user, and in restricted mode none at all",
+        left="as the nodes' own user it can, outside restricted mode",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "It makes no node speak to strangers, keeps no third node out, and is ignored after its removal",
+        left="it can remove any other node, which is audited",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "No node takes the id of another node's task, whether it calls, offers, reports or starts a task with it",
+        left="a run that was given an object of its own can be refused by it",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "It keeps no third node's tasks out, and fills no table of theirs, by naming them or by giving them references",
+        left="it can fill the quarter, so that others' runs with references from third nodes are refused",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "The output that it reports for a principal lands in that principal's logs, or nowhere",
+        left="it can add false logs there, which count against the principal's share of logs",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A node that exists in gossip alone takes no call, and no removal, that names another by its name or id",
+        left="a member can admit a node with the name of another: name nodes by their ids until it is removed",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Bytes that are still arriving from other nodes cannot fill the memory, in whosever name they come",
+        left="two members together can use all of it: large transfers of others are then refused after 10 s",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "The state that it makes others keep is bounded: tasks, principals, groups, nodes, requests",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Lies and rubbish at full speed cost its own connections, each closing is in the audit log, and users and other nodes are served meanwhile",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A member that lies in any field, order, number or time costs no honest node its links, users or rights, and can be removed",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Every removal of a node is in the audit log of each node that heard of it, and stops no node: a removed one serves its own users",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "Programs outside the sandbox that a node's tasks have started end when it is removed",
+        left="what they did before",
+    ),
+    # -- Functions
+    Promise(
+        "Functions",
+        "A worker of an executor can hurt only the results that it returns",
+        left="a value that takes long to decode delays whoever asks for it",
+    ),
+    Promise(
+        "Functions",
+        "A template is confined like a task before it loads its modules, and no task that starts from it changes it or another one",
+        left="a hostile module is in all tasks of its template: it can share memory among them, and keep what they are handed; and where no control group counts processes it can start many confined ones; a machine that lacks a mechanism has no templates",
+    ),
+    Promise(
+        "Functions",
+        "A session of a sandbox can hurt only its own results: its caller runs no code for them, and its memory and time for them are bounded; another session, and the one after a reset, sees nothing of it",
+        left="it chooses the texts, numbers and pictures in its results; a value that takes long to decode delays whoever asks for it",
+    ),
+    Promise(
+        "Functions",
+        "The server of dios mcp --http answers only who has its token: no other user, no page in a browser, no other machine; a client reaches no sandbox of another",
+        left="in versions of the protocol without sessions, who learns the secret name of a sandbox may use it; the token does not prove the server to the agent, so where other users could take the port first, use stdio",
+    ),
+    # -- Durability and the audit log
+    Promise(
+        "Durability and the audit log",
+        "A commit that was answered survives kill -9",
+        needs=("store",),
+    ),
+    Promise(
+        "Durability and the audit log",
+        "While nodes are killed, frozen and stopped, an outcome that is not known is not reported as known; strong levels stay linearizable, runs are executed once, and nothing is left",
+        needs=("store",),
+    ),
+    Promise(
+        "Durability and the audit log",
+        "It survives a power cut, torn pages, lost writes, failing and full disks, as far as the disk keeps the synced bytes",
+        left="a disk that loses what it acknowledged",
+        needs=("store",),
+    ),
+    Promise(
+        "Durability and the audit log",
+        "A full or unwritable disk is reported, reading continues, and service returns with the space",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "Damage is found before it is served, and repaired if possible",
+        left="a change below the file system after the first read, until the next start",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "Under load for hours nothing grows but the data",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "Resolutions, creations, delegations, retirements, runs, limits and refusals are in the audit log, in the node's own words",
+        left="records of volatile actions of the last 100 ms",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "The audit log's growth is charged to the principal that causes it, and bounded for each and for all; beyond its rate a job's calls wait before anything changes, and no other job for long",
+        left="a principal's own calls wait",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "The log stays within its settings, and what was removed is stated; tampering with the rest, or removing more, is noticed",
+    ),
+    Promise(
+        "Durability and the audit log",
+        "A record that was changed, removed or moved is noticed",
+        left="a cut of the whole log, if nobody keeps its head digest elsewhere",
+    ),
+)
+"""The rows in the order of the page."""

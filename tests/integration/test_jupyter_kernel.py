@@ -1,0 +1,245 @@
+"""The Jupyter kernel "DIOS sandbox", with Jupyter's own client: its cells run in a sandbox."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+from asyncio import set_event_loop
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.node.command_user import Person
+
+pytest.importorskip("ipykernel", reason="the package ipykernel is not installed")
+jupyter_client = pytest.importorskip("jupyter_client", reason="the package jupyter_client is not installed")
+
+PATIENCE_S = 120.0
+Content = dict[str, object]
+
+
+class Shown(NamedTuple):
+    """The reply to a cell, and the messages that the notebook shows below it."""
+
+    reply: Content
+    messages: list[tuple[str, Content]]
+
+    def only(self, kind: str) -> Content:
+        """Return the one message of a kind."""
+        (found,) = (content for each, content in self.messages if each == kind)
+        return found
+
+    def data(self, kind: str, mime: str) -> str:
+        """Return the data of the one message of a kind."""
+        data = self.only(kind)["data"]
+        assert isinstance(data, dict)
+        return str(data[mime])
+
+
+class Notebook:
+    """A notebook: a kernel that Jupyter started, and its client."""
+
+    def __init__(self, person: Person) -> None:
+        manager = jupyter_client.kernelspec.KernelSpecManager(
+            kernel_dirs=[str(person.home / "env/share/jupyter/kernels")], ensure_native_kernel=False
+        )
+        self.manager = jupyter_client.manager.KernelManager(
+            kernel_name="dios-test",
+            kernel_spec_manager=manager,
+            connection_file=str(person.home / "kernel.json"),
+        )
+        self.manager.start_kernel(cwd=str(person.home / "notebooks"), env=person.environment)
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=PATIENCE_S)
+
+    def sends(self, code: str) -> str:
+        """Send a cell, and return the number of the request."""
+        return str(self.client.execute(code))
+
+    def shows(self, request: str) -> Shown:
+        """Wait until a cell has ended."""
+        messages: list[tuple[str, Content]] = []
+        while True:
+            message = self.client.get_iopub_msg(timeout=PATIENCE_S)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+            if message["msg_type"] not in {"status", "execute_input"}:
+                messages.append((message["msg_type"], message["content"]))
+        return Shown(self.asks(request), messages)
+
+    def runs(self, code: str) -> Shown:
+        """Run a cell that raises nothing."""
+        shown = self.shows(self.sends(code))
+        assert shown.reply["status"] == "ok", shown
+        return shown
+
+    def fails(self, code: str) -> str:
+        """Run a cell that raises, and return its traceback."""
+        shown = self.shows(self.sends(code))
+        assert shown.reply["status"] == "error", shown
+        error = shown.only("error")
+        assert {key: shown.reply[key] for key in error} == error
+        lines = error["traceback"]
+        assert isinstance(lines, list)
+        return "\n".join(lines)
+
+    def asks(self, request: str) -> Content:
+        """Wait for the reply to a request on the shell channel."""
+        while True:
+            # The client may have asked several times whether the kernel is ready.
+            reply = self.client.get_shell_msg(timeout=PATIENCE_S)
+            if reply["parent_header"]["msg_id"] == request:
+                content: Content = reply["content"]
+                return content
+
+    def close(self) -> None:
+        """End the kernel."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+        # The client leaves its event loop open.
+        importlib.import_module("jupyter_core.utils").ensure_event_loop().close()
+        set_event_loop(None)
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A person with a node, and a kernel whose notebooks have an input."""
+    someone = Person(tmp_path_factory.mktemp("home"))
+    someone.types("dios-node start --data ./node0 --detach")
+    someone.writes("sales.csv", "city,amount\nRome,8\n")
+    someone.writes("notebooks/zmq.py", "raise SystemExit('a file of the notebook folder was loaded')\n")
+    someone.types("dios kernel install --prefix env --name dios-test --input sales=sales.csv --node node0")
+    yield someone
+    someone.types("dios-node stop")
+
+
+@pytest.fixture(scope="module")
+def notebook(person: Person) -> Iterator[Notebook]:
+    """One notebook for all tests."""
+    opened = Notebook(person)
+    yield opened
+    opened.close()
+
+
+def test_cells_show_output_and_values(notebook: Notebook) -> None:
+    """Output, the last value and variables are as in any notebook; the input is there."""
+    shown = notebook.runs("import sys\nprint('out')\nprint('err', file=sys.stderr)\nx = 20\nx + 1")
+    streams = [content for kind, content in shown.messages if kind == "stream"]
+    assert streams == [{"name": "stdout", "text": "out\n"}, {"name": "stderr", "text": "err\n"}]
+    assert shown.data("execute_result", "text/plain") == "21"
+    assert shown.only("execute_result")["execution_count"] == shown.reply["execution_count"]
+    assert notebook.runs("x + 2").data("execute_result", "text/plain") == "22"
+    assert notebook.runs("x;").messages == []
+    shown = notebook.runs("open('/inputs/sales').read()")
+    assert shown.data("execute_result", "text/plain") == r"'city,amount\nRome,8\n'"
+
+
+@pytest.mark.extended
+def test_tables_and_figures_are_shown(notebook: Notebook) -> None:
+    """The last value is a table in HTML, others are displayed before it, and figures are pictures."""
+    pytest.importorskip("pandas")
+    shown = notebook.runs(
+        "import pandas as pd\ndisplay(pd.DataFrame({'first': [1]}))\npd.DataFrame({'<b>': ['<script>']})"
+    )
+    assert "<th>first</th>" in shown.data("display_data", "text/html")
+    html = shown.data("execute_result", "text/html")
+    assert "<td>&lt;script&gt;</td>" in html
+    assert "<script>" not in html
+    assert "<script>" in shown.data("execute_result", "text/plain")
+    pytest.importorskip("matplotlib")
+    shown = notebook.runs("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
+    assert base64.b64decode(shown.data("display_data", "image/png")).startswith(b"\x89PNG")
+
+
+def test_errors_have_a_traceback_and_a_remedy(notebook: Notebook) -> None:
+    """The traceback has the lines of the cell; what the sandbox refuses is named."""
+    assert "    1 / 0" in notebook.fails("1 / 0")
+    text = notebook.fails("open('/etc/passwd')")
+    assert "The sandbox refused: files of the machine." in text
+
+
+def test_texts_of_cells_control_no_terminal(notebook: Notebook) -> None:
+    """A console shows them, too: control characters are escaped."""
+    shown = notebook.runs(r"print('\x1b]0;title\x07\u202e', end='')")
+    assert shown.only("stream")["text"] == r"\x1b]0;title\x07\u202e"
+    assert "\x1b" not in notebook.fails(r"raise ValueError('\x1b[2J')")
+
+
+def test_an_interrupt_stops_the_cell_and_keeps_variables(notebook: Notebook) -> None:
+    """Jupyter's interrupt is the KeyboardInterrupt of the cell."""
+    notebook.runs("kept = 1")
+    request = notebook.sends("print('begun')\nwhile True: pass")
+    while notebook.client.get_iopub_msg(timeout=PATIENCE_S)["msg_type"] != "stream":
+        pass  # output comes while the cell runs
+    notebook.manager.interrupt_kernel()
+    assert notebook.asks(request)["ename"] == "KeyboardInterrupt"
+    assert notebook.runs("kept").data("execute_result", "text/plain") == "1"
+
+
+def test_a_session_that_ends_is_replaced(notebook: Notebook) -> None:
+    """The cell shows the reason, and the next one begins afresh and says so."""
+    notebook.runs("lost = 1")
+    assert "exit status 3" in notebook.fails("import os; os._exit(3)")
+    shown = notebook.runs("'lost' in globals()")
+    assert "fresh session" in str(shown.only("stream")["text"])
+    assert shown.data("execute_result", "text/plain") == "False"
+
+
+def test_names_are_completed_in_the_session(notebook: Notebook) -> None:
+    """Completion replaces the dotted name before the cursor; typed code is complete or goes on."""
+    notebook.runs("import math")
+    reply = notebook.asks(notebook.client.complete("1 + math.sq * 2", cursor_pos=11))
+    assert (reply["matches"], reply["cursor_start"], reply["cursor_end"]) == (["math.sqrt"], 4, 11)
+    assert notebook.asks(notebook.client.complete("f().sq"))["matches"] == []
+    reply = notebook.asks(notebook.client.is_complete("for x in y:"))
+    assert (reply["status"], reply["indent"]) == ("incomplete", "    ")
+
+
+def test_a_restart_is_a_fresh_session(notebook: Notebook) -> None:
+    """The variables of the former kernel are gone."""
+    notebook.runs("before = 1")
+    notebook.manager.restart_kernel(now=True)
+    notebook.client.wait_for_ready(timeout=PATIENCE_S)
+    assert "NameError" in notebook.fails("before")
+
+
+@pytest.mark.extended
+def test_kernels_are_listed_and_removed(person: Person) -> None:
+    """``ls`` and ``remove`` know the kernels of dios alone, and ``install`` replaces no other one."""
+    installed = json.loads(
+        person.types("dios kernel install --user --memory 1GiB --display-name Mine --json").stdout
+    )
+    folder = person.home / ".local/share/jupyter/kernels/dios-sandbox"
+    assert installed == {"name": "dios-sandbox", "display_name": "Mine", "folder": str(folder)}
+    other = folder.with_name("other")
+    other.mkdir()
+    (other / "kernel.json").write_text('{"argv": ["other"], "display_name": "Other", "language": "r"}')
+    assert json.loads(person.types("dios kernel ls --json").stdout) == [installed]
+    assert "Mine" in person.types("dios kernel ls").stdout
+    assert "another kernel" in person.types("dios kernel install --user --name other", status=1).stderr
+    assert "no kernel 'other' of dios" in person.types("dios kernel remove other", status=1).stderr
+    assert "removed" in person.types("dios kernel remove").stderr
+    assert not folder.exists()
+    assert other.exists()
+    assert json.loads(person.types("dios kernel ls --json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--user --prefix env", "not both"),
+        ("--memory much", "memory must be"),
+        ("--timeout 0", "timeout must be"),
+        ("--input missing.csv", "missing.csv"),
+        ("--name a/b --prefix env", "cannot install"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(person: Person, options: str, said: str) -> None:
+    """A notebook would show the mistake much later."""
+    assert said in person.types(f"dios kernel install {options}", status=1).stderr

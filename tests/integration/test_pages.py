@@ -1,0 +1,73 @@
+"""The programs in the pages for Python programmers run as they stand, and print what the pages show."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.node.command_user import Person
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+class Block(NamedTuple):
+    """A program of a page, and the output that stands below it."""
+
+    code: str
+    shown: str | None
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the Python programs of a page."""
+    text = (DOCS / f"{page}.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
+    return [Block(code, shown or None) for code, shown in found]
+
+
+def missing(code: str) -> list[str]:
+    """Return the packages that a program imports and that are not installed."""
+    imported = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            imported |= {each.name.partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+    return [name for name in sorted(imported) if importlib.util.find_spec(name) is None]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Person]:
+    """A user with a node, a group and the local files that the pages name."""
+    someone = Person(tmp_path)
+    someone.types("dios-node start --data ./node0 --detach")
+    someone.types("dios group create analytics")
+    someone.writes("local/directory/one.txt", "one")
+    someone.writes("job.py", "import dios\nwith dios.connect() as node:\n    print(len(node.inputs))\n")
+    yield someone
+    someone.types("dios-node stop")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", ["bridges", "coming-from", "executor", "files", "recipes"])
+def test_the_programs_of_a_page_run(reader: Person, page: str) -> None:
+    """Each program succeeds after those above it. One of a library that is not installed is compiled."""
+    ran = 0
+    for number, (code, shown) in enumerate(blocks(page)):
+        name = f"{page.replace('-', '_')}_{number}.py"
+        if missing(code):
+            assert "import dios" not in code
+            compile(code, name, "exec")
+            continue
+        reader.writes(name, code)
+        done = reader.pastes(f"{sys.executable} {name}")
+        assert done.returncode == 0, code + done.stdout + done.stderr
+        assert shown in {None, done.stdout}, code + done.stderr
+        ran += 1
+    assert ran

@@ -1,0 +1,246 @@
+"""Statements of members against a small model, with a traitor among the signers, in every order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dios import limits
+from dios.errors import DiosError, LimitError, ProtocolError
+from dios.transport.identity import durable_files, identity, statements
+from dios.transport.identity.certificates import make_node
+from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load, renew
+from tests.support.peers.connections import make_cluster
+from tests.support.peers.stable_statements import Belief, Said, stable_beliefs
+
+HONEST_MAX = 4
+SLEEPERS_MAX = 3
+ROUNDS_MAX = 200
+PLACES = st.integers(0, 50)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file without waiting for the disk: these tests end no process."""
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+
+def _key(entropy: Random) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(entropy.randbytes(32))
+
+
+def _said(data: bytes, authority: bytes) -> Said:
+    statement = statements.read(data, authority)
+    path = tuple((card.number, card.key) for card in statement.chain[:-1])
+    kept = frozenset(statement.kept.items())
+    return Said(data, statement.order, path, frozenset(statement.removed), kept)
+
+
+class StatementMachine(RuleBasedStateMachine):
+    """Honest nodes, a traitor, and more false nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._around = contextlib.ExitStack()
+        self._around.enter_context(mock.patch.object(durable_files, "write", _write))
+        # Ids and keys decide between two statements with one number, so a failure repeats with the same ones.
+        entropy = Random(0)  # noqa: S311 - as above
+        self._around.enter_context(mock.patch("os.urandom", entropy.randbytes))
+        keys = SimpleNamespace(generate=lambda: _key(entropy))
+        self._around.enter_context(mock.patch.object(identity, "Ed25519PrivateKey", keys))
+        self._entropy = entropy
+        self.folder = Path(tempfile.mkdtemp(prefix="dios-statements-"))
+        self._around.callback(shutil.rmtree, self.folder)
+        *self.honest, traitor = make_cluster(self.folder, "n1 n2 n3 bad")
+        self.false = [traitor]
+        self.pool: dict[bytes, Said] = {}
+        self.made = 0
+        for one in self.honest:
+            for other in (*self.honest, traitor):
+                one.trust.note(known_of(other.cards))
+
+    def teardown(self) -> None:
+        """Remove the files."""
+        self._around.close()
+
+    def _fresh(self, kind: str) -> str:
+        self.made += 1
+        return f"{kind}{self.made}"
+
+    def _publish(self, data: bytes) -> None:
+        self.pool[data] = _said(data, self.honest[0].chain[-1])
+
+    def _everybody(self) -> list[Identity]:
+        return [*self.honest, *self.false]
+
+    # -- members ------------------------------------------------------------------------------------
+    @rule(place=PLACES)
+    def admit(self, place: int) -> None:
+        """An honest node admits another; the others meet it unless they refuse it."""
+        if len(self.honest) >= HONEST_MAX:
+            return
+        above = self.honest[place % len(self.honest)]
+        name = self._fresh("late")
+        new = admit_here(above, self.folder / name, name=name)
+        for other in self.honest:
+            if not other.trust.refusal(new.cards):
+                other.trust.note(known_of(new.cards))
+        self.honest.append(new)
+
+    @rule(place=PLACES)
+    def hide(self, place: int) -> None:
+        """A false node is admitted by another one, or by an honest one that knows no better."""
+        if len(self.false) <= SLEEPERS_MAX:
+            name, everybody = self._fresh("sleeper"), self._everybody()
+            above = everybody[place % len(everybody)]
+            self.false.append(admit_here(above, self.folder / name, name=name))
+
+    @rule(whose=PLACES, by=PLACES)
+    def renew_certificate(self, whose: int, by: int) -> None:
+        """A node gets a certificate of another admitter, with the same id and key."""
+        place = whose % len(self.honest)
+        node, signer = self.honest[place], self._everybody()[by % (len(self.honest) + len(self.false))]
+        if signer.node == node.node or node.node in {card.number for card in signer.cards}:
+            return
+        with contextlib.suppress(LimitError):
+            made = make_node(node.node, node.name, node.key().public_key(), signer.chain[0], signer.key())
+            self.honest[place] = adopt(node, (made, *signer.chain))
+
+    @rule(whose=PLACES, by=PLACES, at=PLACES)
+    def take_the_id_of_another(self, whose: int, by: int, at: int) -> None:
+        """A statement under the id of a known node, with another key, changes nothing."""
+        victim, signer = self.honest[whose % len(self.honest)], self.false[by % len(self.false)]
+        node = self.honest[at % len(self.honest)]
+        if victim.node not in {known.node for known in node.trust.known}:
+            return
+        key = _key(self._entropy)
+        made = make_node(victim.node, victim.name, key.public_key(), signer.chain[0], signer.key())
+        data = statements.make((made, *signer.chain), key, 2**40, {77: 0}, {}).data
+        before = node.trust.statements
+        with contextlib.suppress(ProtocolError):
+            assert not node.trust.merge(data)
+        assert node.trust.statements == before
+
+    @rule(whose=PLACES, by=PLACES)
+    def ask_for_renewal(self, whose: int, by: int) -> None:
+        """An honest node renews the certificates of nodes that it knows, and of no other."""
+        node, signer = self._everybody()[whose % len(self._everybody())], self.honest[by % len(self.honest)]
+        known = {(each.node, each.key) for each in signer.trust.known}
+        try:
+            renew(signer, node.chain[0])
+        except DiosError:
+            if (node.node, node.card.key) in known and len(signer.chain) < limits.CHAIN_CERTIFICATES_MAX - 1:
+                raise
+        else:
+            assert (node.node, node.card.key) in known
+
+    # -- statements ---------------------------------------------------------------------------------
+    @rule(by=PLACES, whom=PLACES, restore=st.booleans())
+    def remove(self, by: int, whom: int, *, restore: bool) -> None:
+        """An honest node removes a node: the traitor, or another honest one that is gone."""
+        node, target = self.honest[by % len(self.honest)], self._everybody()[whom % len(self._everybody())]
+        if node.node != target.node:
+            void = {said.data for said in self.pool.values() if said.signer == target.node}
+            self._publish(node.trust.revoke(target.node, restore=restore))
+            assert target.node in node.revoked
+            assert not void & set(node.trust.statements)
+
+    @rule(
+        by=PLACES,
+        number=st.integers(1, 6),
+        removed=st.lists(PLACES, max_size=3),
+        kept=st.lists(PLACES, max_size=3),
+    )
+    def lie(self, by: int, number: int, removed: list[int], kept: list[int]) -> None:
+        """The traitor or one of its nodes states something, with any number, also one that it used before."""
+        signer, all_of_them = self.false[by % len(self.false)], self._everybody()
+        strikes: dict[int, int] = {all_of_them[place % len(all_of_them)].node: 0 for place in removed}
+        strikes.pop(signer.node, None)
+        stays: dict[int, bytes] = {
+            one.node: one.card.key for one in (all_of_them[place % len(all_of_them)] for place in kept)
+        }
+        stays[signer.node] = signer.card.key
+        self._publish(statements.make(signer.chain, signer.key(), number, strikes, stays).data)
+
+    @rule(number=st.integers(1, 6))
+    def conspire(self, number: int) -> None:
+        """The traitor's nodes state that each of them removed the next, in a circle."""
+        for place, signer in enumerate(self.false):
+            target = self.false[place - 1].node
+            if target != signer.node:
+                own: dict[int, bytes] = {signer.node: signer.card.key}
+                self._publish(statements.make(signer.chain, signer.key(), number, {target: 0}, own).data)
+
+    @rule(which=PLACES, at=PLACES)
+    def deliver(self, which: int, at: int) -> None:
+        """Any statement arrives anywhere, early, late or again."""
+        if self.pool:
+            data = list(self.pool)[which % len(self.pool)]
+            self.honest[at % len(self.honest)].trust.merge(data)
+
+    @rule(place=PLACES)
+    def restart(self, place: int) -> None:
+        """A node that starts again believes the same."""
+        at = place % len(self.honest)
+        before = self.honest[at].trust
+        again = load(self.honest[at].folder.parent)
+        assert again is not None
+        assert (again.trust.digest, again.revoked) == (before.digest, before.revoked)
+        self.honest[at] = again
+
+    # -- what holds ---------------------------------------------------------------------------------
+    @rule(seed=st.integers(0, 2**32))
+    def everybody_hears_everything(self, seed: int) -> None:
+        """After everything was relayed everywhere, each node holds a stable set, and equal ones are one."""
+        pool, rng = list(self.pool), Random(seed)  # noqa: S311 - repeatable, nothing secret
+        for _ in range(ROUNDS_MAX):
+            changes = [node.trust.merge(data) for node in self.honest for data in rng.sample(pool, len(pool))]
+            if not any(changes):
+                break
+        else:
+            pytest.fail("the nodes change their minds for ever")
+        self._compare()
+
+    def _compare(self) -> None:
+        said = list(self.pool.values())
+        agreed: dict[Belief, bytes] = {}
+        for node in self.honest:
+            held = frozenset(self.pool[data] for data in node.trust.statements)
+            possible = stable_beliefs(said, node.node)
+            if not possible:
+                continue  # members that remove each other in a circle
+            assert held in possible, (node.name, held, possible)
+            assert node.revoked == frozenset().union(*(each.removed for each in held)), node.name
+            if len(possible) == 1:
+                assert agreed.setdefault(possible[0], node.trust.digest) == node.trust.digest
+
+    @invariant()
+    def quotas_hold(self) -> None:
+        """No signer has more than one statement or too long a list, and no void statement counts."""
+        for node in self.honest:
+            held = [self.pool[data] for data in node.trust.statements if data in self.pool]
+            assert len({said.signer for said in held}) == len(held)
+            assert all(len(said.removed) <= limits.NODES_REMOVED_BY_MEMBER_MAX for said in held)
+            assert node.node in {known.node for known in node.trust.known}
+
+
+StatementMachine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("DIOS_PROPERTY_EXAMPLES", "25")),
+    stateful_step_count=30,
+    deadline=None,
+    derandomize="DIOS_PROPERTY_EXAMPLES" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
+TestStatementMachine = StatementMachine.TestCase

@@ -1,0 +1,82 @@
+"""Processes of principals are made in turns, so that nobody waits for all tasks of a neighbour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from dios.core.effects import Spawn
+from dios.errors import DiosError, NotSupportedError
+from dios.host.process.task_process import TaskProcess
+from dios.ids import ObjectId, Principal, TaskId
+from dios.wire.messages import Limits
+from dios.wire.types import Brand
+from tests.support.host.harness import Rig, rig
+
+GREEDY = 60
+INNOCENT_MEMORY = 77
+
+
+class SlowSpawner:
+    """A spawner that makes a process when the test lets it, and then fails."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.send, self._go = trio.open_memory_channel[None](1_000)
+
+    async def prepare(self, template: str) -> None:
+        """Have no templates."""
+        raise NotSupportedError(f"there is no template {template}")
+
+    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+        """Note the memory limit, by which the test knows the task."""
+        self.begun.append(task_limits.memory_bytes)
+        await self._go.receive()
+        raise DiosError(f"no {brand.name} tasks here")
+
+
+def spawn(number: int, principal: str, memory: int) -> Spawn:
+    """The effect that starts a task."""
+    bounds = Limits(memory_bytes=memory)
+    return Spawn(TaskId(number), Brand.PURE, "", ObjectId(1), bounds, Principal(principal))
+
+
+def flood(host: Rig) -> None:
+    """Start many tasks of a greedy principal, and then one of another."""
+    host.do(*(spawn(100 + number, "uid:1", number) for number in range(GREEDY)))
+    host.do(spawn(1_000, "uid:2", INNOCENT_MEMORY))
+
+
+async def test_a_neighbour_waits_for_few_processes_of_a_greedy_principal(tmp_path: Path) -> None:
+    """Sixty processes are requested before one of another principal, which is among the next to be made."""
+    spawner = SlowSpawner()
+    async with rig(tmp_path, spawner=spawner) as host:
+        flood(host)
+        for _ in range(3):
+            await wait_all_tasks_blocked()
+            spawner.send.send_nowait(None)
+        with trio.fail_after(60):
+            while INNOCENT_MEMORY not in spawner.begun:  # noqa: ASYNC110 - the spawner sets no event
+                await trio.sleep(0.01)
+        assert len(spawner.begun) < GREEDY // 4
+
+
+async def test_no_process_is_made_for_a_task_that_was_ended_while_it_waited(tmp_path: Path) -> None:
+    """Tasks that are started and killed at once cost no process."""
+    spawner = SlowSpawner()
+    async with rig(tmp_path, spawner=spawner) as host:
+        flood(host)
+        await wait_all_tasks_blocked()
+        begun = len(spawner.begun)
+        for number in range(GREEDY):
+            host.host.tasks.kill(TaskId(100 + number))
+        for _ in range(GREEDY):
+            spawner.send.send_nowait(None)
+        with trio.fail_after(60):
+            while INNOCENT_MEMORY not in spawner.begun:  # noqa: ASYNC110 - the spawner sets no event
+                await trio.sleep(0.01)
+        await wait_all_tasks_blocked()
+        # The innocent task may have been among the first.
+        assert set(spawner.begun[begun:]) <= {INNOCENT_MEMORY}

@@ -1,0 +1,79 @@
+"""The daemon's end of the socket of a zygote: messages that are none, cut, or without their descriptor.
+
+Not for: what happens to the zygote and its tasks then (``tests/integration/test_zygote.py``).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+import trio
+
+from dios import limits
+from dios.errors import ProtocolError
+from dios.host.process.zygote_link import ZygoteLink
+from dios.host.process.zygote_messages import (
+    ChildCreated,
+    CreateFailed,
+    LowerLimits,
+    SetupFailed,
+    ZygoteSetup,
+    encode,
+)
+from dios.wire.types import Brand
+
+SETUP = ZygoteSetup(Brand.PURE, ())
+
+
+class Ends:
+    """A link without a process, and the other end of its socket."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = trio.socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.link = ZygoteLink(cast("object", None), ours, SETUP)  # type: ignore[arg-type] # it is not used here
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    """Both ends."""
+    made = Ends()
+    yield made
+    made.link._control.close()
+    made.theirs.close()
+
+
+BAD = {
+    "bytes": (b"\x00", "cannot read"),
+    "a message to a zygote": (encode(LowerLimits(1, 0, 0, 0)), "cannot read"),
+    "a text that is too long": (encode(SetupFailed("x" * 9_000)), "cannot read"),
+    "a message that the kernel cuts": (encode(SetupFailed("x" * limits.ZYGOTE_MESSAGE_BYTES_MAX)), "over"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_no_message_of_a_zygote_is_taken_for_one(ends: Ends, what: str) -> None:
+    """The link reports what it got with one kind of error, and the next message is read as usual."""
+    data, match = BAD[what]
+    await ends.theirs.send(data)
+    with pytest.raises(ProtocolError, match=match):
+        await ends.link._receive()
+    await ends.theirs.send(encode(SetupFailed("a reason")))
+    assert await ends.link._receive() == SetupFailed("a reason")
+
+
+async def test_a_child_without_its_descriptor_is_a_failure(ends: Ends) -> None:
+    """A daemon that has no descriptor left for a new process gives up this one alone."""
+    await ends.theirs.send(encode(ChildCreated(5, 100)))
+    found = await ends.link._receive()
+    assert isinstance(found, CreateFailed)
+    assert found.id == 5
+    assert "EMFILE" in found.reason
+
+
+async def test_the_end_of_the_socket_is_the_end(ends: Ends) -> None:
+    """A zygote that has ended has no more messages."""
+    ends.theirs.close()
+    assert await ends.link._receive() is None

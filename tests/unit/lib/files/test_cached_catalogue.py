@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from dios.errors import Conflict
+from dios.lib.catalogue import CatalogueEntry, decode, edit, encode
+from dios.lib.files.cached_catalogue import CachedCatalogue
+
+
+def entry(file: str, number: int = 0) -> CatalogueEntry:
+    """An entry with a name of its own."""
+    return CatalogueEntry(file, number.to_bytes(32, "big"), 10, 20)
+
+
+class Memory:
+    """A stored catalogue in memory; ``interrupt`` is run once between a read and the write after it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.number = 0
+        self.reads = 0
+        self.interrupt: list[CatalogueEntry] = []
+        self.always = False
+
+    def version(self) -> int:
+        """The present version."""
+        return self.number
+
+    def read(self) -> tuple[bytes, int]:
+        """Content and version."""
+        self.reads += 1
+        return self.data, self.number
+
+    def replace(self, data: bytes, version: int) -> int:
+        """Write, if the version is the one that was read; another writer may come first."""
+        if self.interrupt:
+            other = self.interrupt if self.always else [self.interrupt.pop()]
+            self.data, self.number = encode([*decode(self.data), *other]), self.number + 1
+        if version != self.number:
+            raise Conflict("somebody wrote")
+        self.data, self.number = data, version + 1
+        return self.number
+
+
+def test_an_edit_that_was_overtaken_keeps_both() -> None:
+    """When another writer comes between read and write, the edit is repeated on the new content."""
+    stored = Memory()
+    stored.interrupt = [entry("theirs", 1)]
+    catalogue = CachedCatalogue(stored)
+    catalogue.edit(lambda tree: [*tree.entries, entry("mine", 2)])
+    assert [found.file for found in decode(stored.data)] == ["theirs", "mine"]
+    assert sorted(catalogue.tree().files) == ["mine", "theirs"]
+
+
+def test_an_edit_gives_up_in_the_end() -> None:
+    """An edit that is overtaken every time ends with Conflict and writes nothing of its own."""
+    stored = Memory()
+    stored.interrupt, stored.always = [entry("theirs")], True
+    with pytest.raises(Conflict):
+        CachedCatalogue(stored).edit(lambda tree: [*tree.entries, entry("mine")])
+    assert "mine" not in {found.file for found in decode(stored.data)}
+
+
+def test_an_edit_of_a_list_that_was_overtaken_keeps_both() -> None:
+    """The same without a cache; equal files may be in it several times."""
+    stored = Memory()
+    stored.interrupt = [entry("same", 1)]
+    edit(stored, lambda entries: [*entries, entry("same", 2)])
+    assert [found.name[-1] for found in decode(stored.data)] == [1, 2]
+    stored.interrupt, stored.always = [entry("theirs")], True
+    with pytest.raises(Conflict):
+        edit(stored, lambda entries: [*entries, entry("mine")])
+
+
+def test_it_is_read_again_only_when_it_has_changed() -> None:
+    """Lookups after a read or an own edit take no call; the edit of another writer is seen."""
+    stored = Memory()
+    catalogue = CachedCatalogue(stored)
+    catalogue.edit(lambda tree: [*tree.entries, entry("a")])
+    assert "a" in catalogue.tree().files
+    assert catalogue.tree() is catalogue.tree()
+    assert stored.reads == 1
+    stored.replace(encode([entry("b")]), stored.number)
+    assert list(catalogue.tree().files) == ["b"]
+    assert stored.reads == 2

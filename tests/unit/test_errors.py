@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from dios.errors import DiosError, LimitError, ProtocolError, TimeLimitError, UnreachableError
+
+
+class WithStatusError(DiosError):
+    """An error whose initialiser takes other arguments than the message."""
+
+    def __init__(self, message: str, status: object) -> None:
+        super().__init__(message, call="spawn", fingerprint="12ab")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LimitError("full", call="create", fingerprint="12ab"),
+        ProtocolError("no"),
+        WithStatusError("ended", 3),
+        TimeLimitError("late", call="select"),
+        UnreachableError("gone", fingerprint="12ab"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_keeps_everything_between_processes(error: DiosError) -> None:
+    """A pickled and a copied error have the class, the text and the attributes of the original."""
+    for made in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here
+        assert type(made) is type(error)
+        assert str(made) == str(error)
+        assert vars(made) == vars(error)
+        assert made.args == error.args
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(TimeLimitError("late"), TimeoutError), (UnreachableError("gone"), ConnectionError)],
+    ids=["timeout", "connection"],
+)
+def test_a_program_catches_the_errors_of_python(error: DiosError, kind: type[OSError]) -> None:
+    """A time limit is a TimeoutError and an unreachable node a ConnectionError, with their error numbers."""
+    assert isinstance(error, kind)
+    assert isinstance(error, OSError)
+    assert error.errno == error.code
+    assert str(error) == error.message
