@@ -6,9 +6,11 @@ The solvers (``dios.firmament.solvers``) are imported inside the command, becaus
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,7 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import FAILED, JsonOption, facts, progress, reporting, say, write_json
+from dios.cli.common.output import (
+    FAILED,
+    INTERRUPTED,
+    JsonOption,
+    facts,
+    progress,
+    reporting,
+    say,
+    write_json,
+)
 from dios.client.plain_text import plain
 
 if TYPE_CHECKING:
@@ -115,6 +126,15 @@ def _solve(
     return problem, solution, against, dict(zip(("read", "solve", "check"), took, strict=True))
 
 
+@contextlib.contextmanager
+def _ending_at_once_on_ctrl_c() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        # An exit in order may wait for ever: the solver's thread may hold a lock of the compiler.
+        os._exit(INTERRUPTED)
+
+
 @app.command(epilog=EXAMPLES)
 def solve(
     *,
@@ -142,7 +162,7 @@ def solve(
     including when the network is infeasible or its cost is unbounded; the output gives the reason.
     """
     with reporting("dios solve", as_json=as_json):
-        with progress(f"solving {plain(file.name)}") as telling:
+        with _ending_at_once_on_ctrl_c(), progress(f"solving {plain(file.name)}") as telling:
             problem, solution, against, seconds = _solve(file, algorithm, telling)
         if as_json:
             write_json(_as_json(problem, solution, against, seconds))
