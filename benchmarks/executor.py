@@ -1,6 +1,7 @@
 """Calls of functions: ``dios.Executor`` beside the pools of the standard library, loky, Dask and Ray.
 
-All run with two workers, one after the other.
+All run with two workers. DIOS and ``ProcessPoolExecutor`` take turns, because single figures of either differ
+by a factor of two from one second to the next; the others follow one after the other.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ WORKERS = 2
 ROUND_TRIPS = 300
 BURST = 10_000
 SLOW_BURST = 2_000
+TURNS = 7
 ITEMS = 1_000_000
 CHUNKS = (1_000, 5_000, 20_000)
 ARRAY = 100_000_000 // 8
@@ -78,10 +80,16 @@ def run(section: Section) -> None:
 # -- calls --------------------------------------------------------------------------------------------
 def _run_calls(section: Section) -> None:
     with running_node(pool_size="2") as bench, dios.connect(bench.data, groups=[]) as node:
-        with dios.Executor(WORKERS, node=node) as executor:
-            ours = _calls(executor, BURST)
+        with (
+            concurrent.futures.ProcessPoolExecutor(WORKERS) as pool,
+            dios.Executor(WORKERS, node=node) as executor,
+        ):
+            ours, theirs = _in_turns(executor, pool)
             mapped = min(once(lambda: _mapped(executor.map(nothing, range(ITEMS)))) for _ in range(2))
-            ours = ours._replace(**_arrays(executor))
+            best = min(
+                once(lambda size=size: _mapped(pool.map(nothing, range(ITEMS), chunksize=size)))  # type: ignore[misc]
+                for size in CHUNKS
+            )
         with dios.Executor(WORKERS, node=node) as executor:
             alone = _worker_memory(executor, bench.pid)
     with (
@@ -91,12 +99,7 @@ def _run_calls(section: Section) -> None:
     ):
         ours = ours._replace(worker_mb=_worker_memory(executor, bench.pid))
     with concurrent.futures.ProcessPoolExecutor(WORKERS) as pool:
-        theirs = _calls(pool, BURST)
-        best = min(
-            once(lambda size=size: _mapped(pool.map(nothing, range(ITEMS), chunksize=size)))  # type: ignore[misc]
-            for size in CHUNKS
-        )
-        theirs = theirs._replace(worker_mb=_worker_memory(pool, os.getpid()), **_arrays(pool))
+        theirs = theirs._replace(worker_mb=_worker_memory(pool, os.getpid()))
     peers = {
         "ProcessPoolExecutor": theirs,
         "loky": _peer(section, _loky, BURST, arrays=True),
@@ -194,6 +197,15 @@ def _listed(peers: Mapping[str, Figures], text: Callable[[Figures], str]) -> str
     )
 
 
+def _in_turns(*pools: Pool) -> list[Figures]:
+    """Return the medians of each pool's figures, measured in turns."""
+    figures: list[list[Figures]] = [[] for _ in pools]
+    for _ in range(TURNS):
+        for pool, found in zip(pools, figures, strict=True):
+            found.append(_calls(pool, BURST)._replace(**_arrays(pool)))
+    return [Figures(*(median(list(column)) for column in zip(*found, strict=True))) for found in figures]
+
+
 def _calls(pool: Pool, count: int) -> Figures:
     """Return the seconds of one call, and the calls per second of many; the workers run before."""
     for future in [pool.submit(nothing, each) for each in range(200)]:
@@ -227,6 +239,9 @@ def _arrays(pool: Pool) -> dict[str, float]:
             if future.result() != ARRAY:
                 raise RuntimeError("the result is wrong")
 
+    # Each worker imports numpy first.
+    for future in [pool.submit(compute, 0.2) for _ in range(2 * WORKERS)]:
+        future.result()
     return {
         "argument_s": once(argument),
         "result_s": min(once(lambda: pool.submit(ones, ARRAY).result()) for _ in range(2)),
@@ -408,6 +423,8 @@ def _ray(section: Section) -> Figures:
             pool = _RayPool(ray)
             found = _calls(pool, SLOW_BURST)
             values = np.ones(ARRAY)
+            for future in [pool.submit(compute, 0.2) for _ in range(2 * WORKERS)]:
+                future.result()
 
             def argument() -> None:
                 reference = ray.put(values)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import dios
+from dios.lib.executor import blobs, stored_values
 from dios.lib.executor.errors import ActorEndedError, WorkerEndedError
 from tests.support.node.running_node import RunningNode, wait_until
 
@@ -81,6 +82,31 @@ def test_a_large_argument_is_stored_once_and_read_only(node: RunningNode, execut
     del array
     gc.collect()
     wait_until(lambda: objects_of(node.place) <= before, "the blobs are dropped")
+
+
+def test_calls_that_wait_together_share_one_comparison(
+    executor: dios.Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array is compared with its blob once for all calls submitted before, and again for a later one."""
+    compared = []
+
+    def are_equal(address: int, other: int, size: int) -> bool:
+        compared.append(size)
+        return blobs.are_equal(address, other, size)
+
+    monkeypatch.setattr(stored_values, "are_equal", are_equal)
+    array = np.ones(LARGE)
+    assert executor.submit(total, array).result() == LARGE
+    assert not compared
+    opened = threading.Event()
+    executor._pool.data.do(opened.wait)
+    futures = [executor.submit(total, array) for _ in range(8)]
+    array[0] = 5
+    opened.set()
+    assert [future.result() for future in futures] == [LARGE + 4] * 8
+    assert compared == [array.nbytes]
+    executor.submit(total, array).result()
+    assert compared == [array.nbytes] * 2
 
 
 def test_a_large_result_is_writable_and_outlives_the_executor(node: RunningNode) -> None:

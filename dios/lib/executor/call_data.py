@@ -6,6 +6,7 @@ import concurrent.futures
 import io
 import pickle
 import queue
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -209,7 +210,8 @@ class CallPreparation:
     """Encodes one call in the thread of the store: waits for the futures that it needs, and stores its data.
 
     ``done`` gets the prepared call or the exception of the call. With ``by_value`` results of other calls are
-    sent as values, for workers that cannot load them.
+    sent as values, for workers that cannot load them. The arguments have the values of some moment after
+    ``submitted_ns``, a time of ``time.monotonic_ns``.
     """
 
     def __init__(
@@ -220,12 +222,14 @@ class CallPreparation:
         done: Callable[[PreparedCall | BaseException], None],
         *,
         by_value: bool,
+        submitted_ns: int,
     ) -> None:
         self._store: Final = store
         self._function: Final = function
         self._arguments: Final = arguments
         self._done: Final = done
         self.by_value: Final = by_value
+        self._submitted_ns: Final = submitted_ns
 
     def start(self) -> None:
         """Begin, or try again."""
@@ -259,7 +263,7 @@ class CallPreparation:
         with named_errors(what, _WaitingError, _FailedError):
             pickler.dump(value)
         modules |= pickler.modules
-        places = self._store.place_all(buffers)
+        places = self._store.place_all(buffers, self._submitted_ns)
         # Otherwise the values stay until the next collection of cycles.
         pickler.clear_memo()
         buffers.clear()
@@ -273,7 +277,9 @@ def prepare_initializer(store: DataStore, function: Function[object], args: Sequ
     """
     done: queue.SimpleQueue[PreparedCall | BaseException] = queue.SimpleQueue()
     pair = cast("Function[object]", (function, tuple(args)))
-    CallPreparation(store, pair, ((), {}), done.put, by_value=True).start()
+    CallPreparation(
+        store, pair, ((), {}), done.put, by_value=True, submitted_ns=time.monotonic_ns()
+    ).start()
     found = done.get()
     if isinstance(found, BaseException):
         raise found

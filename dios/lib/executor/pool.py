@@ -128,6 +128,7 @@ class Call:
     by_value: bool = False
     near_until: float | None = None
     """The time until which the call waits for a worker that is nearer to its arguments."""
+    submitted_ns: int = field(default_factory=time.monotonic_ns)
 
     @property
     def blobs(self) -> list[StoredBlob]:
@@ -627,6 +628,7 @@ class Pool:
                 arguments,
                 lambda result: self._reported(_Prepared(call, result)),
                 by_value=call.by_value,
+                submitted_ns=call.submitted_ns,
             ).start()
         else:
             call.near_until = None

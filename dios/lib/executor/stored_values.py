@@ -12,6 +12,7 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -114,6 +115,8 @@ class Place(NamedTuple):
 class _Sent(NamedTuple):
     owner: weakref.ref[object]
     place: Place
+    seen_ns: int
+    """A time of ``time.monotonic_ns`` after which the owner had these bytes."""
 
 
 class DataStore:
@@ -179,12 +182,15 @@ class DataStore:
             with contextlib.suppress(DiosError):
                 each.close()
 
-    def place_all(self, buffers: Sequence[memoryview]) -> list[Place]:
+    def place_all(self, buffers: Sequence[memoryview], submitted_ns: int) -> list[Place]:
         """Return the places of buffers in blobs; those that are not in one yet go into a new one together.
 
-        A buffer is in one if its owner lives and its bytes are still the same; ``bytes`` cannot change.
+        A buffer is in one if its owner lives and its bytes are still the same; ``bytes`` cannot change. Bytes
+        that were copied or compared after ``submitted_ns`` (``time.monotonic_ns``) are not compared again:
+        calls that wait together need one comparison.
         """
-        places = [self._find(each) for each in buffers]
+        now_ns = time.monotonic_ns()
+        places = [self._find(each, submitted_ns, now_ns) for each in buffers]
         new = [each for each, found in zip(buffers, places, strict=True) if found is None]
         if new:
             blob = self.keep(create_blob(self.node, new))
@@ -194,20 +200,25 @@ class DataStore:
                     end = aligned(end)
                     places[number] = place = Place(blob, end, each.nbytes)
                     end += each.nbytes
-                    self._remember(each, place)
+                    self._remember(each, place, now_ns)
         return [each for each in places if each is not None]
 
-    def _find(self, buffer: memoryview) -> Place | None:
+    def _find(self, buffer: memoryview, submitted_ns: int, now_ns: int) -> Place | None:
         if isinstance(buffer.obj, bytes):
             kept = self._sent_bytes.get(id(buffer.obj))
             return kept[1] if kept is not None and kept[1].size == buffer.nbytes else None
-        sent = self._sent.get(_sent_key(buffer))
+        key = _sent_key(buffer)
+        sent = self._sent.get(key)
         if sent is None or sent.owner() is None:
             return None
-        stored = address_of(sent.place.blob.view()) + sent.place.offset
-        return sent.place if are_equal(address_of(buffer), stored, sent.place.size) else None
+        if sent.seen_ns <= submitted_ns:
+            stored = address_of(sent.place.blob.view()) + sent.place.offset
+            if not are_equal(address_of(buffer), stored, sent.place.size):
+                return None
+            self._sent[key] = sent._replace(seen_ns=now_ns)
+        return sent.place
 
-    def _remember(self, buffer: memoryview, place: Place) -> None:
+    def _remember(self, buffer: memoryview, place: Place, now_ns: int) -> None:
         if isinstance(buffer.obj, bytes):
             while len(self._sent_bytes) >= _SENT_KEPT:
                 del self._sent_bytes[next(iter(self._sent_bytes))]
@@ -223,7 +234,7 @@ class DataStore:
             owner = weakref.ref(_owner(buffer), lambda _: sent.pop(key, None) and None)
             while len(sent) >= _SENT_KEPT:
                 sent.pop(next(iter(sent)), None)
-            sent[key] = _Sent(owner, place)
+            sent[key] = _Sent(owner, place, now_ns)
 
     def give(self, task: Task, blobs: Sequence[Reference]) -> None:
         """Give a worker the right to read some blobs. Raises DiosError."""
