@@ -50,10 +50,13 @@ class Keyring:
     changes of other processes are kept.
     """
 
-    def __init__(self, path: Path, sections: Mapping[Section, dict[str, Name]] | None = None) -> None:
+    def __init__(self, path: Path, sections: Mapping[Section, Mapping[str, Name]] | None = None) -> None:
         self.path: Final = path
-        self._sections: dict[Section, dict[str, Name]] = {
-            section: dict(sections[section]) if sections else {} for section in _SECTIONS
+        self._sections: dict[Section, _Entries] = {
+            section: _Entries({alias: format_name(name) for alias, name in sections[section].items()})
+            if sections
+            else _Entries({})
+            for section in _SECTIONS
         }
 
     def __repr__(self) -> str:
@@ -63,10 +66,12 @@ class Keyring:
     def load(cls, path: Path | None = None) -> Keyring:
         """Read the keyring; a missing file is an empty keyring.
 
-        Raises NotPermittedError if others may read or change the file, InvalidError if it is damaged.
+        Raises NotPermittedError if others may read or change the file, InvalidError if it is damaged. A
+        mistyped name is an InvalidError when it is used.
         """
-        where = default_path() if path is None else path
-        return cls(where, _read(where))
+        keyring = cls(default_path() if path is None else path)
+        keyring._sections = _read(keyring.path)
+        return keyring
 
     @property
     def groups(self) -> Mapping[str, Name]:
@@ -80,23 +85,31 @@ class Keyring:
 
     def presented(self) -> tuple[Name, ...]:
         """Return the groups for a Hello: all, or the newest if one message cannot hold all."""
-        return tuple(dict.fromkeys(list(self.groups.values())[::-1]))[:GROUPS_PER_CALL_MAX]
+        entries = self._sections["groups"]
+        newest = {text: alias for alias, text in reversed(entries.texts.items())}
+        return tuple(entries[alias] for alias in list(newest.values())[:GROUPS_PER_CALL_MAX])
+
+    @property
+    def not_presented(self) -> int:
+        """Return the number of groups that ``presented`` leaves out."""
+        return max(0, len(set(self._sections["groups"].texts.values())) - GROUPS_PER_CALL_MAX)
 
     def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
         """Store ``name`` under ``alias``; ExistsError if the alias is used for another name."""
         check_alias(alias)
         with self._changing() as sections:
-            known = sections[section].get(alias)
-            if known is not None and known != name and not replace:
+            texts = sections[section].texts
+            text, known = format_name(name), texts.get(alias)
+            if known is not None and known != text and not replace:
                 raise ExistsError(f"the keyring has {alias!r} already. Choose another alias or remove it.")
-            if len(sections[section]) >= KEYRING_NAMES_MAX and known is None:
+            if len(texts) >= KEYRING_NAMES_MAX and known is None:
                 raise LimitError(f"the keyring is full: it has {KEYRING_NAMES_MAX} {section}. Remove some.")
-            sections[section][alias] = name
+            texts[alias] = text
 
     def remove(self, alias: str, *, section: Section = "groups") -> None:
         """Remove an alias; InvalidError if there is none. The named object stays, perhaps unreachable."""
         with self._changing() as sections:
-            if sections[section].pop(alias, None) is None:
+            if sections[section].texts.pop(alias, None) is None:
                 raise InvalidError(f"the keyring has no {alias!r} among its {section}")
 
     def name_of(self, text: str, *, section: Section = "groups") -> Name:
@@ -110,10 +123,11 @@ class Keyring:
 
     def alias_of(self, name: bytes, *, section: Section = "groups") -> str | None:
         """Return the alias of ``name``, or None."""
-        return next((alias for alias, known in self._sections[section].items() if known == name), None)
+        text = format_name(name)
+        return next((alias for alias, known in self._sections[section].texts.items() if known == text), None)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[Section, dict[str, Name]]]:
+    def _changing(self) -> Iterator[dict[Section, _Entries]]:
         """Yield the content of the file under a lock; it is written back unless the body raises."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_trusted(self.path.parent, "the keyring's folder")
@@ -130,42 +144,104 @@ class Keyring:
             os.close(lock)
 
 
-def _read(path: Path) -> dict[Section, dict[str, Name]]:
-    sections: dict[Section, dict[str, Name]] = {section: {} for section in _SECTIONS}
+class _Entries(Mapping[str, Name]):
+    """The names of one section by alias, each read from its text when it is used: that takes some time."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts: Final = texts
+
+    def __getitem__(self, alias: str) -> Name:
+        text = self.texts[alias]
+        try:
+            return parse_name(text)
+        except InvalidError as error:
+            raise InvalidError(f"the keyring is damaged at {alias!r}: {error}") from None
+
+    def __contains__(self, alias: object) -> bool:
+        return alias in self.texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def _read(path: Path) -> dict[Section, _Entries]:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise NotPermittedError(f"others may read the keyring. Run: chmod 600 {path}")
             require_trusted(path, "the keyring")
-            values = tomllib.load(file)
+            text = file.read().decode()
+        return _parsed_as_written(text) or _parsed(text, path)
     except FileNotFoundError:
-        return sections
+        return {section: _Entries({}) for section in _SECTIONS}
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidError(f"the keyring {path} is damaged: {error}") from None
+
+
+def _parsed(text: str, path: Path) -> dict[Section, _Entries]:
+    """Read any TOML file."""
+    sections: dict[Section, _Entries] = {}
+    values = tomllib.loads(text)
     for section in _SECTIONS:
         entries = values.get(section, {})
         if not isinstance(entries, dict):
             raise InvalidError(f"the keyring {path} is damaged: {section} is not a table")
-        for alias, text in entries.items():
-            if not isinstance(text, str):
+        texts = {}
+        for alias, written in entries.items():
+            if not isinstance(written, str):
                 raise InvalidError(f"the keyring {path} is damaged: {alias!r} has no name as text")
-            sections[section][alias] = parse_name(text)
+            texts[alias] = format_name(parse_name(written))
+        sections[section] = _Entries(texts)
     return sections
 
 
-def _write(path: Path, sections: Mapping[Section, Mapping[str, Name]]) -> None:
+def _parsed_as_written(text: str) -> dict[Section, _Entries] | None:
+    """Read a file as ``_write`` leaves it, much faster; None for any other."""
+    head, groups, rest = text.partition(_head("groups"))
+    names, objects, others = rest.partition(_head("objects"))
+    if head != _HEADER or not groups or not objects or "\\" in text:
+        return None
+    found = _entries_as_written(names), _entries_as_written(others)
+    if found[0] is None or found[1] is None:
+        return None
+    return {"groups": found[0], "objects": found[1]}
+
+
+def _entries_as_written(lines: str) -> _Entries | None:
+    parts = lines.split('"')
+    aliases, texts = parts[1::4], parts[3::4]
+    found = dict(zip(aliases, texts, strict=False))
+    as_written = (
+        len(parts) % 4 == 1
+        and not parts[0]
+        and len(found) == len(aliases)
+        and set(parts[2::4]) <= {" = "}
+        and set(parts[4::4]) <= {"\n"}
+        and "".join(texts).lower() == "".join(texts)
+    )
+    return _Entries(found) if as_written else None
+
+
+def _head(section: Section) -> str:
+    return f"\n[{section}]\n"
+
+
+def _write(path: Path, sections: Mapping[Section, _Entries]) -> None:
     """Replace the file in one step, so that no reader and no crash ever finds an incomplete one."""
     lines = [_HEADER]
     for section in _SECTIONS:
-        lines.append(f"\n[{section}]\n")
-        lines += [f'"{alias}" = "{format_name(name)}"\n' for alias, name in sections[section].items()]
+        lines.append(_head(section))
+        lines += [f'"{alias}" = "{name}"\n' for alias, name in sections[section].texts.items()]
     # Written next to the file, under the lock: an existing file of that name is left over from a crash.
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.writelines(lines)
+            file.write("".join(lines))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

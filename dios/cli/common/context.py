@@ -249,6 +249,6 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandCont
     wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
         yield CommandContext(connected, keyring)
-    left_out = len(set(keyring.groups.values())) - GROUPS_PER_CALL_MAX
+    left_out = keyring.not_presented
     if left_out > 0:
         say(f"{left_out} older groups of your keyring were left out; choose one of them with --group")

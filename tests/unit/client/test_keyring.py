@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.client.keyring import Keyring, default_path
+from dios.client import keyring as keyring_module
+from dios.client.keyring import Keyring, _write, default_path
 from dios.errors import ExistsError, InvalidError, NotPermittedError
 from dios.ids import Name
-from dios.wire.nametext import format_name
+from dios.wire.nametext import format_name, parse_name
 
 ONE = Name(b"1" * 32)
 TWO = Name(b"2" * 32)
@@ -82,6 +83,68 @@ def test_damaged_file_is_told(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(InvalidError):
             Keyring.load(path)
+
+
+def test_a_mistyped_name_is_told_where_it_is_used(tmp_path: Path) -> None:
+    """The error names the alias, and the other names are of use."""
+    path = tmp_path / "keyring.toml"
+    keyring = Keyring.load(path)
+    keyring.add("a", ONE)
+    keyring.add("b", TWO)
+    text = format_name(TWO)
+    path.write_text(path.read_text().replace(text, text[:-1] + ("q" if text[-1] != "q" else "p")))
+    again = Keyring.load(path)
+    assert again.name_of("a") == ONE
+    for use in (lambda: again.name_of("b"), again.presented, lambda: again.groups["b"]):
+        with pytest.raises(InvalidError, match="damaged at 'b'"):
+            use()
+
+
+def test_files_that_somebody_edited_are_read_alike(tmp_path: Path) -> None:
+    """Comments, other orders, quotes, spaces and capital letters are all TOML; aliases may occur once."""
+    path = tmp_path / "keyring.toml"
+    Keyring.load(path).add("a", ONE)
+    written = path.read_text()
+    name = format_name(ONE)
+    for text in (
+        written,
+        written + "\n# a comment\n",
+        written.replace('"a"', "a"),
+        written.replace('"a" = ', '"a"='),
+        written.replace(name, name.upper()),
+        f'[objects]\n\n[groups]\na = "{name}"\n',
+        written.replace('"a"', r'"\u0061"'),
+    ):
+        path.write_text(text)
+        assert dict(Keyring.load(path).groups) == {"a": ONE}, text
+    line = f'"a" = "{name}"\n'
+    for damaged in (written.replace(line, line + line), written + line[:-2]):
+        path.write_text(damaged)
+        with pytest.raises(InvalidError):
+            Keyring.load(path)
+
+
+def test_no_name_is_decoded_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading and adding cost no checksum for each name of a large keyring, and presenting only for some."""
+    path = tmp_path / "keyring.toml"
+    names = {f"g{number}": Name(number.to_bytes(32, "big")) for number in range(1000)}
+    path.touch(mode=0o600)
+    _write(path, Keyring(path, {"groups": names, "objects": {}})._sections)
+    decoded = []
+
+    def parse(text: str) -> Name:
+        decoded.append(text)
+        return parse_name(text)
+
+    monkeypatch.setattr(keyring_module, "parse_name", parse)
+    keyring = Keyring.load(path)
+    keyring.add("another", ONE)
+    assert "g7" in keyring.groups
+    assert keyring.not_presented == 1001 - limits.GROUPS_PER_CALL_MAX
+    assert not decoded
+    keyring.presented()
+    assert len(decoded) == limits.GROUPS_PER_CALL_MAX
+    assert keyring.groups["g7"] == names["g7"]
 
 
 def test_presented_groups_are_bounded(tmp_path: Path) -> None:
