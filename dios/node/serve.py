@@ -314,6 +314,8 @@ def _completed(
     templates: tuple[TemplateRow, ...],
     host: NodeHost | None,
 ) -> Info:
+    if info.version:
+        return info  # another node's answer, which that node has completed
     guarantees = {
         name: mechanism.detail if mechanism.available else f"missing: {mechanism.detail}"
         for name, mechanism in mechanisms.items()

@@ -155,6 +155,18 @@ def test_reading_leaves_nothing_behind(near: dios.Node, far: dios.Node, cluster:
         wait_until(lambda node=node, held=held: descriptors(node) <= held + 2, "no more are held")
 
 
+def test_a_node_describes_itself_to_other_nodes(
+    near: dios.Node, far: dios.Node, cluster: LocalCluster
+) -> None:
+    """A session at one node gets the version, the folder and the counts of the other one."""
+    kept = [near.create(dios.ObjectType.SHMEM_BLOB) for _ in range(3)]
+    told, own = far.info(host=near.self.node), near.info()
+    assert told.node == own.node == str(cluster.nodes[0].data) != far.info().node
+    assert (told.version, told.guarantees, told.templates) == (own.version, own.guarantees, own.templates)
+    assert told.counts["objects"] == own.counts["objects"] != far.info().counts["objects"]
+    del kept
+
+
 def descriptors(node: LocalNode) -> int:
     """How many descriptors a node holds."""
     return len(list(Path(f"/proc/{pid_of(node)}/fd").iterdir()))
