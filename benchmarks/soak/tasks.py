@@ -15,6 +15,7 @@ from typing import Final
 
 import dios
 from benchmarks.soak.data import Data, digest
+from dios.lib.channels import channel
 from dios.limits import MIB
 from dios.wire.types import TaskState
 
@@ -197,10 +198,13 @@ class SoakTasks:
 
     def stream(self) -> None:
         """Read the messages of a task from a stream, to the end; the task may be killed meanwhile."""
-        stream = self._node.create_stream(ring_bytes=32 * 1024)
-        task = self._node.run(
-            self._program, args=["sender", "0", "-"], outputs=[stream.restrict("write")], label="soak sender"
-        )
+        # With the right to write left here, a sender that is killed before it attaches would not be missed.
+        sender, receiver = channel(self._node, bytes, ring_bytes=32 * 1024)
+        stream = receiver.stream
+        with sender.stream:
+            task = self._node.run(
+                self._program, args=["sender", "0", "-"], outputs=[sender.stream], label="soak sender"
+            )
         messages: list[bytes] = []
         with contextlib.suppress(dios.EndOfStreamError):
             while True:
