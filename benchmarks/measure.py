@@ -9,7 +9,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -109,6 +109,16 @@ def descendants(root: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def oldest(pids: Iterable[int]) -> int:
+    """Return the process that was started first, 0 if none of them lives. Numbers are used again."""
+    started: list[tuple[int, int]] = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            started.append((int(stat.rpartition(")")[2].split()[19]), pid))
+    return min(started, default=(0, 0))[1]
 
 
 def pss_kib(pid: int) -> int:

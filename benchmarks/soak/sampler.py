@@ -15,7 +15,7 @@ from typing import Final
 
 import lmdb
 
-from benchmarks.measure import descendants, pss_kib
+from benchmarks.measure import descendants, oldest, pss_kib
 from dios.core.model.names import logs_group
 from dios.host.audit.reader import AuditReader
 from dios.store.recovery import read_rows
@@ -64,7 +64,7 @@ class Sampler:
 
     def _memory(self, tree: list[int]) -> dict[str, float]:
         status = _fields(Path(f"/proc/{self.pid}/status"))
-        zygote = min(tree, default=0)
+        zygote = oldest(tree)
         with contextlib.suppress(OSError):
             mappings = len(Path(f"/proc/{self.pid}/maps").read_bytes().splitlines())
         return {
@@ -79,7 +79,7 @@ class Sampler:
 
     def _descriptors(self) -> dict[str, float]:
         kinds: Counter[str] = Counter()
-        for pid, what in ((self.pid, "daemon"), (min(descendants(self.pid), default=0), "zygote")):
+        for pid, what in ((self.pid, "daemon"), (oldest(descendants(self.pid)), "zygote")):
             folder = Path(f"/proc/{pid}/fd")
             with contextlib.suppress(OSError):
                 for entry in os.scandir(folder):
