@@ -171,6 +171,13 @@ TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task b
 LAST_LINES_KEPT: Final = 20
 TASK_DRAIN_MS_MAX: Final = 1_000
 
+# -- WebAssembly modules ---------------------------------------------------------------------------
+WASM_BUFFERS_MAX: Final = 1_024  # of one call
+WASM_PATH_BYTES_MAX: Final = 4 * KIB
+WASM_DESCRIPTORS_MAX: Final = 1_024
+WASM_TRANSFER_BYTES: Final = 1 * MIB  # that the host copies at once
+WASM_TABLE_ELEMENTS_MAX: Final = 1_000_000
+
 # -- the client ----------------------------------------------------------------------------------
 KEYRING_NAMES_MAX: Final = 10_000
 

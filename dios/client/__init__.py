@@ -12,5 +12,6 @@ Read in this order:
 - ``plain_text``: text of others with its control characters escaped
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process
 - ``task_files``: inputs and outputs as files in a task
+- ``wasm``: programs that are WebAssembly modules
 - ``constants``: the terms of the thesis that ``dios`` exports
 """

@@ -1,6 +1,8 @@
-"""The content of an executable object: Python source, or a packet of it with its own modules.
+"""The content of an executable object: Python source, a WebAssembly module, or a packet.
 
-The packet is MessagePack, whose first byte cannot begin UTF-8 text, so that the two forms are distinct.
+A packet has a program with its own modules, or with the labels of its files. It is MessagePack, whose first
+byte cannot begin UTF-8 text; a WebAssembly module begins with a zero byte, which no source of Python has. So
+the three forms are distinct.
 ``dios.client.task_main`` runs it.
 """
 
@@ -18,8 +20,9 @@ from dios.errors import InvalidError, NotExecutableError
 FORMAT: Final = 1
 
 ProgramText: TypeAlias = "str | Path | bytes | Program"
-"""A path to a .py file, the bytes of a source or packet, or a ``Program``."""
+"""A path to a .py or .wasm file, the bytes of a source, module or packet, or a ``Program``."""
 
+_WASM: Final = b"\0asm"
 
 LABEL_BYTES_MAX: Final = 255
 """The greatest length of the name of a file."""
@@ -28,13 +31,15 @@ LABEL_BYTES_MAX: Final = 255
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The source of a main module, and modules that only this program can import.
 
-    ``inputs`` and ``outputs`` are the labels of those inputs and outputs that the task finds as files.
+    ``wasm`` is a WebAssembly module in place of Python source; ``main`` is empty then. ``inputs`` and
+    ``outputs`` are the labels of those inputs and outputs that the task finds as files.
     """
 
     main: str
     modules: dict[str, str] = {}
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    wasm: bytes = b""
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)] = FORMAT
 
 
@@ -48,12 +53,16 @@ def encode_program(program: ProgramText, modules: Mapping[str, str | Path] | Non
     InvalidError if a file cannot be read.
     """
     if isinstance(program, Program):
+        if not modules:
+            return msgspec.msgpack.encode(program)
+        _require_python(program)
         merged = {**program.modules, **_sources(modules or {})}
         return msgspec.msgpack.encode(msgspec.structs.replace(program, modules=merged))
-    source = program if isinstance(program, bytes) else _read(Path(program)).encode()
+    source = program if isinstance(program, bytes) else _read_program(Path(program))
     if not modules:
         return source
     known = decode_program(source)
+    _require_python(known)
     merged = {**known.modules, **_sources(modules)}
     return msgspec.msgpack.encode(msgspec.structs.replace(known, modules=merged))
 
@@ -82,6 +91,17 @@ def file_label(label: str) -> str:
     return label
 
 
+def is_wasm(program: ProgramText) -> bool:
+    """Return True for a WebAssembly module. Raise ``InvalidError`` for a file that cannot be read."""
+    data = encode_program(program)
+    return data.startswith(_WASM) or (_is_packet(data) and bool(decode_program(data).wasm))
+
+
+def _require_python(program: Program) -> None:
+    if program.wasm:
+        raise InvalidError("a WebAssembly module imports no modules of Python: leave out the modules")
+
+
 def _sources(modules: Mapping[str, str | Path]) -> dict[str, str]:
     return {name: _read(text) if isinstance(text, Path) else text for name, text in modules.items()}
 
@@ -95,14 +115,32 @@ def _read(path: Path) -> str:
         raise InvalidError(f"the program {path} is not Python source in UTF-8") from None
 
 
+def _read_program(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_WASM)) == _WASM:
+                return _WASM + file.read()
+    except OSError as error:
+        raise InvalidError(f"the program {path} cannot be read: {error.strerror}") from None
+    return _read(path).encode()
+
+
+def _is_packet(data: bytes) -> bool:
+    return bool(data) and 0x80 <= data[0] <= 0x8F
+
+
 def decode_program(data: bytes) -> Program:
     """Read the bytes of an executable object; raises NotExecutableError."""
+    if data.startswith(_WASM):
+        return Program("", wasm=data)
     try:
-        if data[:1] and 0x80 <= data[0] <= 0x8F:
+        if _is_packet(data):
             return _decoder.decode(data)
         # Not the codec that removes the mark itself: a task would have to import it first.
         return Program(data.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
-        raise NotExecutableError("the executable is neither Python source in UTF-8 nor a packet") from None
+        raise NotExecutableError(
+            "the executable is no Python source in UTF-8, no WebAssembly module, and no packet"
+        ) from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise NotExecutableError(f"the executable's packet is malformed: {error}") from None

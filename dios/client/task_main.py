@@ -21,6 +21,8 @@ from functools import partial
 from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
+import msgspec
+
 from dios.client.program import Program, decode_program
 from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
@@ -54,7 +56,9 @@ def main() -> int:
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())
-    run = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
+    run: Callable[[], int] = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
+    if program.wasm:
+        program, run = _module_of(program, node)
     return _with_files(node, program, run) if program.inputs or program.outputs else run()
 
 
@@ -67,6 +71,15 @@ def _set_memory_variable() -> None:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if limit != resource.RLIM_INFINITY:
         os.environ["POLARS_OVERRIDE_TOTAL_MEMORY_MB"] = str(limit // MIB)
+
+
+def _module_of(program: Program, node: sync_node.Node) -> tuple[Program, Callable[[], int]]:
+    """Return the program of a WebAssembly module, whose labelled outputs are files, and its run."""
+    from dios.client.wasm.program import labels_of_files, run_module  # noqa: PLC0415 - most are Python
+
+    # Its inputs are not copied: the module opens the objects themselves.
+    files = msgspec.structs.replace(program, inputs=(), outputs=labels_of_files(node.outputs))
+    return files, partial(run_module, program.wasm, node, node.label or DEFAULT_FILE)
 
 
 def _with_files(node: sync_node.Node, program: Program, run: Callable[[], int]) -> int:

@@ -175,6 +175,9 @@ def debug(*, post_mortem: bool) -> int:
     Returns the exit status for the task; SystemExit of the program is not caught.
     """
     program, welcome, terminal = _set_scene()
+    if program.wasm:
+        terminal.write("pdb debugs programs in Python; this program is a WebAssembly module.\n")
+        return task_main.FAILED
     file = welcome.label or task_main.DEFAULT_FILE
     namespace = task_main.become(program, file, welcome.arguments).__dict__
     debugger = Debugger(terminal)

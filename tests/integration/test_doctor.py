@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from dataclasses import replace
@@ -74,6 +75,18 @@ def test_each_needed_mechanism_counts(all_there: dict[str, Mechanism], tmp_path:
         weaker = [each for each in diagnosis.guarantees if each.weaker]
         assert broken or weaker, f"nothing depends on {name}"
         assert all(name in each.missing for each in broken), name
+
+
+def test_the_engine_of_webassembly_is_optional(
+    all_there: dict[str, Mechanism], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without wasmtime the row names the extra, and pure tasks are as confined as before."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    diagnosis = examine(tmp_path, mechanisms=all_there)
+    told = finding(diagnosis, "wasmtime")
+    assert told.level is DoctorLevel.WEAK
+    assert "dios[wasm]" in told.advice
+    assert diagnosis.confined
 
 
 def test_a_store_directory_is_tried_and_not_made(all_there: dict[str, Mechanism], tmp_path: Path) -> None:

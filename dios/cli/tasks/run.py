@@ -49,7 +49,11 @@ _HINT_S: Final = 2.0
 app: Final = typer.Typer(rich_markup_mode=None)
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A Python program in one file, or a job description (.toml).")
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A Python program in one file, a WebAssembly module, or a job description (.toml).",
+    ),
 ]
 ArgumentsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the program.")
@@ -101,6 +105,7 @@ HostOption = Annotated[
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
+    "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
@@ -132,7 +137,10 @@ def run(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a Python program as a task. The command shows its output and ends with its exit status.
+    """Run a program as a task. The command shows its output and ends with its exit status.
+
+    The program is in Python, or a WebAssembly module: a command of WASI preview 1. A module finds its inputs
+    and outputs as files, and needs the package wasmtime on its node.
 
     A task is pure by default: it has its inputs, its groups and its memory, but no files, network or other
     programs. --limbo runs it unconfined. Its standard input is always empty. Ctrl-C kills it, and so does the

@@ -16,7 +16,7 @@ from dios.client.ops.cluster import ClusterOps, Gathered
 from dios.client.ops.handles import Data, nanoseconds, write_whole
 from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
-from dios.client.program import Program, ProgramText, encode_program, with_files
+from dios.client.program import Program, ProgramText, encode_program, is_wasm, with_files
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
@@ -220,16 +220,18 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
-        ``program`` is a path to a .py file, source as bytes, a ``Program``, or a reference to an
-        executable object. With ``wait`` the task's process runs when this returns; otherwise its status
-        shows a failure to start. The task runs on the node called ``host``, else with ``local`` on this node,
-        else where the scheduler places it; then this returns when it is placed. ``work`` are its needs, from
-        ``dios.work(...)``. A task that a user's process started ends with its connection, unless another task
-        refers to it, or it was started with ``detach``.
+        ``program`` is a path to a .py or .wasm file, source or module as bytes, a ``Program``, or a reference
+        to an executable object. A WebAssembly module runs as a pure task only. With ``wait`` the task's
+        process runs when this returns; otherwise its status shows a failure to start. The task runs on the
+        node called ``host``, else with ``local`` on this node, else where the scheduler places it; then this
+        returns when it is placed. ``work`` are its needs, from ``dios.work(...)``. A task that a user's
+        process started ends with its connection, unless another task refers to it, or it was started with
+        ``detach``.
 
         ``files`` are labels of inputs and outputs that a pure task finds as files: it reads the input "csv"
         as ``/inputs/csv``, and the file that it leaves in ``/outputs/LABEL`` when it ends with 0 becomes the
-        content of that output. Then ``program`` must not be a reference.
+        content of that output. Then ``program`` must not be a reference. A WebAssembly module finds all its
+        inputs and outputs as files, without a copy of the inputs.
 
         ``template`` names a template in the node's settings: modules that are loaded already when the task
         starts, in memory that all its tasks share. Raises NotSupportedError with the reason if the node has
@@ -241,6 +243,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         if program is None and like is None:
             raise InvalidError("give a program, or a task to repeat (like)", call="run")
         name = label or _label_of(program)
+        _require_pure_for_wasm(program, brand)
         if files:
             program = _with_files(program, files, _handed(inputs), _handed(outputs), brand)
         own, executable = 0, program.ref if isinstance(program, Handle) else 0
@@ -380,6 +383,13 @@ def _with_files(
         if [*read, *written].count(label) != 1:
             raise InvalidError(f"exactly one input or output must have the label {label!r}", call="run")
     return with_files(cast("ProgramText", program), read, written)
+
+
+def _require_pure_for_wasm(program: object, brand: Brand | str) -> None:
+    if program is None or isinstance(program, Handle) or _brand_of(brand) is Brand.PURE:
+        return
+    if is_wasm(cast("ProgramText", program)):
+        raise InvalidError("a WebAssembly module runs as a pure task only, not in limbo", call="run")
 
 
 def _label_of(program: object) -> str:

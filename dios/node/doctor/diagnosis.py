@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import enum
+import importlib.metadata
+import importlib.util
 import os
 import platform
 import resource
@@ -25,6 +27,7 @@ from dios.node.doctor.promises import PROMISES
 
 PYTHON_MIN: Final = (3, 11)
 _DESCRIPTORS_WANTED: Final = limits.TASK_OPEN_FILES_MAX
+_ENGINE: Final = "wasmtime"
 _LANDLOCK_NET: Final = 4
 _LANDLOCK_SCOPE: Final = 6
 _READ_AND_ENTER: Final = stat.S_IROTH | stat.S_IXOTH
@@ -129,7 +132,8 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     store = _of_store(data)
     machine = (_python(), _kernel(), _open_files())
     cluster = _of_cluster(data)
-    findings = (*machine, *_sandbox(found), _shared_memory(found), _memory(found), store, *cluster)
+    sandbox = (*_sandbox(found), _shared_memory(found), _memory(found))
+    findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
     return Diagnosis(
         confined=not missing,
@@ -232,6 +236,16 @@ def _open_files() -> DoctorFinding:
         advice = f"raise the hard limit of open files to {_DESCRIPTORS_WANTED:,} or more (ulimit -Hn)"
         return DoctorFinding("open files", DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding("open files", DoctorLevel.OK, detail, purpose)
+
+
+def _webassembly() -> DoctorFinding:
+    purpose = "runs tasks whose program is a WebAssembly module"
+    # Found, not loaded: the engine belongs into tasks.
+    if importlib.util.find_spec(_ENGINE) is None:
+        advice = f"optional: {sys.executable} -m pip install 'dios[wasm]'"
+        detail = f"the package {_ENGINE} is not installed"
+        return DoctorFinding(_ENGINE, DoctorLevel.WEAK, detail, purpose, advice)
+    return DoctorFinding(_ENGINE, DoctorLevel.OK, importlib.metadata.version(_ENGINE), purpose)
 
 
 def _of_store(data: Path) -> DoctorFinding:

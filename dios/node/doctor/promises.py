@@ -142,6 +142,11 @@ PROMISES: Final = (
     ),
     Promise(
         "The machine",
+        "A WebAssembly module reaches less than a task in Python: its inputs, its folder and its memory, and no call of the system",
+        left="a defect of the engine gives a module what a pure task in Python has",
+    ),
+    Promise(
+        "The machine",
         "With one layer switched off, the layers behind it hold",
         left="see the list below",
     ),
