@@ -1,20 +1,31 @@
 """DIMACS' text format of minimum-cost flow problems: reading and writing columns.
 
 ``c`` begins a comment, ``p min V E`` comes first, ``n vertex supply`` names a source or sink, and
-``a tail head lower capacity cost`` an arc. Vertices count from 1 in the file and from 0 in the columns. The
-numbers are checked by ``problem``.
+``a tail head lower capacity cost`` an arc. Firmament adds a number to both for the type of the vertex or arc,
+which is read and not used. Vertices count from 1 in the file and from 0 in the columns. The numbers are
+checked by ``problem``.
+
+A file is read in blocks. Lines of arcs in the form in which most programs write them are parsed together;
+all others, and all lines of a block with a mistake, one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import InvalidProblemError
 from dios.limits import FLOW_ARCS_MAX, FLOW_LINE_CHARS_MAX, FLOW_VERTICES_MAX
+
+_BLOCK_BYTES: Final = 2**22
+_ARC_BYTES: Final = b"a0123456789- \n"
+_ARC_WORDS: Final = 6
+_DIGITS_MAX: Final = 18
+"""Longer numbers are parsed one by one, because they may have more than 64 bits."""
 
 
 class DimacsColumns(NamedTuple):
@@ -35,18 +46,21 @@ class _DimacsParser:
         self._path = path
         self._line = 0
         self._arcs_told = -1
+        self._arcs = 0
         self._supply: dict[int, int] = {}
-        self._arcs: list[tuple[int, int, int, int, int]] = []
         self._vertices = -1
+        self._parts: list[Ints] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
 
     def _bad(self, message: str) -> InvalidProblemError:
         return InvalidProblemError(f"{self._path}:{self._line}: {message}")
 
-    def _numbers(self, words: list[str], form: str, *, begin: int = 1) -> list[int]:
-        if len(words) != len(form.split()):
+    def _numbers(self, words: list[str], form: str, *, begin: int = 1, typed: bool = False) -> list[int]:
+        count = len(form.split())
+        if len(words) not in {count, count + typed}:
             raise self._bad(f"a line of {len(words)} words; the form is '{form}'")
         try:
-            numbers = [int(word) for word in words[begin:]]
+            numbers = [int(word.replace("_", "x")) for word in words[begin:]][: count - begin]
         except ValueError:
             raise self._bad(f"a word that is no whole number; the form is '{form}'") from None
         if any(not -(1 << 63) <= number < 1 << 63 for number in numbers):
@@ -70,12 +84,49 @@ class _DimacsParser:
             )
         self._vertices, self._arcs_told = vertices, arcs
 
-    def take(self, line: str) -> None:
-        """Parse one line."""
+    def take(self, block: bytes) -> None:
+        """Parse whole lines."""
+        first = 0 if block.startswith(b"a ") else block.find(b"\na ") + 1
+        if self._vertices < 0 or first:
+            self._take_lines(block[:first] if first else block)
+            block = block[first:] if first else b""
+        if block and not self._take_arcs(block):
+            self._take_lines(block)
+
+    def _take_lines(self, lines: bytes) -> None:
+        for line in lines.split(b"\n")[:-1]:
+            self._take_line(line)
+
+    def _take_arcs(self, block: bytes) -> bool:
+        """Parse a block of nothing but arcs; return False if it is something else, or has a mistake."""
+        arcs = _parsed_arcs(block)
+        if arcs is None or self._arcs + len(arcs) > self._arcs_told:
+            return False
+        ends, lower, capacity = arcs[:, :2], arcs[:, 2], arcs[:, 3]
+        if ends.min() < 1 or ends.max() > self._vertices or lower.min() < 0 or (lower > capacity).any():
+            return False
+        ends -= 1
+        self._finish_rows()
+        self._parts.append(arcs)
+        self._arcs += len(arcs)
+        self._line += len(arcs)
+        return True
+
+    def _finish_rows(self) -> None:
+        if self._rows:
+            self._parts.append(np.array(self._rows, np.int64))
+            self._rows.clear()
+
+    def _take_line(self, encoded: bytes) -> None:
         self._line += 1
-        if len(line) > FLOW_LINE_CHARS_MAX:
+        if encoded[:2].rstrip() == b"c":
+            return
+        if len(encoded) > FLOW_LINE_CHARS_MAX:
             raise self._bad(f"a line of more than {FLOW_LINE_CHARS_MAX} characters")
-        words = line.split()
+        try:
+            words = encoded.decode("ascii").split()
+        except UnicodeDecodeError:
+            raise self._bad("it is no text; the lines of DIMACS' format are ASCII") from None
         if not words or words[0] == "c":
             return
         if words[0] == "p":
@@ -83,18 +134,20 @@ class _DimacsParser:
         elif self._vertices < 0:
             raise self._bad(f"'{words[0]}' before the 'p' line")
         elif words[0] == "n":
-            number, supply = self._numbers(words, "n VERTEX SUPPLY")
+            number, supply = self._numbers(words, "n VERTEX SUPPLY", typed=True)
             vertex = self._vertex(number)
             if vertex in self._supply:
                 raise self._bad(f"a second supply for vertex {number}")
             self._supply[vertex] = supply
         elif words[0] == "a":
-            tail, head, lower, capacity, cost = self._numbers(words, "a TAIL HEAD LOWER CAPACITY COST")
-            if len(self._arcs) == self._arcs_told:
+            form = "a TAIL HEAD LOWER CAPACITY COST"
+            tail, head, lower, capacity, cost = self._numbers(words, form, typed=True)
+            if self._arcs == self._arcs_told:
                 raise self._bad(f"more arcs than the {self._arcs_told} of the 'p' line")
             if not 0 <= lower <= capacity:
                 raise self._bad(f"lower bound {lower}, capacity {capacity}: 0 <= lower <= capacity must hold")
-            self._arcs.append((self._vertex(tail), self._vertex(head), lower, capacity, cost))
+            self._rows.append((self._vertex(tail), self._vertex(head), lower, capacity, cost))
+            self._arcs += 1
         else:
             raise self._bad(f"a line that begins with '{words[0][:20]}'; known are c, p, n and a")
 
@@ -102,25 +155,66 @@ class _DimacsParser:
         """Return the columns after the last line."""
         if self._vertices < 0:
             raise self._bad("the file ends without a 'p min VERTICES ARCS' line")
-        if len(self._arcs) != self._arcs_told:
-            raise self._bad(f"the file ends after {len(self._arcs)} of {self._arcs_told} arcs")
+        if self._arcs != self._arcs_told:
+            raise self._bad(f"the file ends after {self._arcs} of {self._arcs_told} arcs")
         supply = np.zeros(self._vertices, np.int64)
         for vertex, amount in self._supply.items():
             supply[vertex] = amount
-        arcs = np.array(self._arcs, np.int64).reshape(len(self._arcs), 5)
-        return DimacsColumns(supply, *(arcs[:, field] for field in range(5)))
+        self._finish_rows()
+        arcs = np.concatenate([np.zeros((0, _ARC_WORDS - 1), np.int64), *self._parts])
+        return DimacsColumns(supply, *(arcs[:, field].copy() for field in range(_ARC_WORDS - 1)))
+
+
+def _parsed_arcs(block: bytes) -> Ints | None:
+    """Return the five numbers of each line if all are arcs of single spaces and short numbers, else None."""
+    rows = block.count(b"\n")
+    if block.translate(None, _ARC_BYTES) or block.count(b"a") != rows:
+        return None
+    text = np.frombuffer(block, np.uint8)
+    gaps = np.flatnonzero(text <= ord(" "))
+    if len(gaps) != _ARC_WORDS * rows:
+        return None
+    # A line has six words, so every sixth gap is the end of a line, if no two gaps are next to each other.
+    lengths = np.diff(gaps, prepend=-1) - 1
+    ends = gaps[_ARC_WORDS - 1 :: _ARC_WORDS]
+    minus = np.flatnonzero(text == ord("-"))
+    is_arcs = (
+        (text[ends] == ord("\n")).all()
+        and (lengths[::_ARC_WORDS] == 1).all()
+        and (text[np.append(0, ends[:-1] + 1)] == ord("a")).all()
+        and lengths.min() > 0
+        and lengths.max() <= _DIGITS_MAX
+        # A minus is the first character of a number, and not its last.
+        and (text[minus - 1] == ord(" ")).all()
+        and (text[minus + 1] >= ord("0")).all()
+    )
+    if not is_arcs:
+        return None
+    return np.fromstring(block.replace(b"a ", b""), np.int64, sep=" ").reshape(rows, _ARC_WORDS - 1)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the file in blocks of whole lines; of a comment that is longer than a block only a part."""
+    rest = b""
+    while data := file.read(_BLOCK_BYTES):
+        data = rest + data
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield data[:end]
+        rest = data[end:]
+        if len(rest) > _BLOCK_BYTES:
+            rest = rest[: FLOW_LINE_CHARS_MAX + 1]
+    if rest:
+        yield rest + b"\n"
 
 
 def read(path: Path) -> DimacsColumns:
     """Return the columns of a file; :class:`InvalidProblemError` names the file and the wrong line."""
-    reader = _DimacsParser(path)
-    try:
-        with path.open(encoding="ascii") as lines:
-            while line := lines.readline(FLOW_LINE_CHARS_MAX + 1):
-                reader.take(line)
-    except UnicodeDecodeError:
-        raise InvalidProblemError(f"{path} is no text file in DIMACS' format") from None
-    return reader.columns()
+    parser = _DimacsParser(path)
+    with path.open("rb") as file:
+        for block in _blocks(file):
+            parser.take(block)
+    return parser.columns()
 
 
 def write(path: Path, columns: DimacsColumns) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from dios.firmament.solvers import FlowProblem, InvalidProblemError
+from dios.firmament.solvers import FlowProblem, InvalidProblemError, dimacs
 from dios.limits import FLOW_ARCS_MAX, FLOW_LINE_CHARS_MAX, FLOW_UNBOUNDED, FLOW_VERTICES_MAX, FLOW_VOLUME_MAX
 from tests.support.firmament.flow_networks import SHAPES, network, problem_of
 
@@ -101,6 +101,44 @@ def test_comments_and_blank_lines_mean_nothing(tmp_path: Path) -> None:
     assert same(FlowProblem.from_dimacs(path), FlowProblem(**columns()))
 
 
+def test_types_long_comments_and_other_spaces_are_read(tmp_path: Path) -> None:
+    """Types of vertices and arcs, comments of any length and letters, tabs, and lines of Windows."""
+    path = tmp_path / "theirs.min"
+    plain = "p min 3 2\nn 1 2\nn 3 -2\na 1 2 0 3 5\na 2 3 1 4 -6\n"
+    comment = "c " + "é" * 2**23 + "\n"
+    for text in (
+        plain.replace("n 1 2", "n 1 2 7").replace("n 3 -2", "n 3 -2 3"),
+        plain.replace("3 5\n", "3 5 0\n"),
+        comment + plain,
+        plain.replace("a 2 3", comment + "a 2 3"),
+        plain + comment[:-1],
+        plain.replace("\n", "\r\n"),
+        plain.replace(" ", "\t"),
+        plain.replace(" ", "  "),
+        plain.replace("0 3 5", "0 3 +5"),
+        plain.replace("a 1 2 0 3 5", "a 1 2 0 3 000000000000000000005"),
+        plain[:-1],
+    ):
+        path.write_text(text)
+        assert same(FlowProblem.from_dimacs(path), FlowProblem(**columns())), text[:100]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 64, 1000])
+def test_the_size_of_blocks_makes_no_difference(
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that two blocks share are read as others, and so are arcs between comments."""
+    problem = network(3)
+    path = tmp_path / "network.min"
+    problem.to_dimacs(path)
+    lines = path.read_text().splitlines(keepends=True)
+    half = len(lines) // 2
+    lines[half:half] = ["c in between\n"]
+    path.write_text("".join(lines))
+    monkeypatch.setattr(dimacs, "_BLOCK_BYTES", block_bytes)
+    assert same(FlowProblem.from_dimacs(path), problem)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -126,7 +164,18 @@ def test_comments_and_blank_lines_mean_nothing(tmp_path: Path) -> None:
         ("p min 3 1\na 1 2 3 1 1\n", "network.min:2: lower bound 3, capacity 1"),
         ("p min 3 1\na 1 2 -3 1 1\n", "network.min:2: lower bound -3, capacity 1"),
         ("p min 3 1\nx 1 2\n", "network.min:2: a line that begins with 'x'"),
-        (f"c {'x' * FLOW_LINE_CHARS_MAX}\n", "network.min:1: a line of more than"),
+        (f"n {'1' * FLOW_LINE_CHARS_MAX}\n", "network.min:1: a line of more than"),
+        (f"n {'1' * 2**23}", "network.min:1: a line of more than"),
+        ("p min 3 1\na 1 2 0 1 1_0\n", "network.min:2: a word that is no whole number"),
+        ("p min 30 1\na 1_0 2 0 1 1\n", "network.min:2: a word that is no whole number"),
+        ("p min 3 1\na 1 2 0 1 1-\n", "network.min:2: a word that is no whole number"),
+        ("p min 3 1\na 1 2 0 1 -\n", "network.min:2: a word that is no whole number"),
+        ("p min 3 1\na 1 2 0 1 - 1\n", "network.min:2: a word that is no whole number"),
+        ("p min 3 1\na 1 2 0 1 4-1\n", "network.min:2: a word that is no whole number"),
+        ("p min 3 1\na 1 2 0 1 99999999999999999999\n", "network.min:2: a number of more than 64 bits"),
+        ("p min 3 2\na 1 2 0 1\na 1 2 0 1 1 1 1\n", "network.min:2: a line of 5 words"),
+        ("p min 3 2\na 1 2 0 1 1\na 1 4 0 1 1\n", "network.min:3: vertex 4 is not within"),
+        ("p min 3 2\na 1 2 0 1 1\n1 2 0 1 1 a\n", "network.min:3: a line that begins with '1'"),
         ("p min 3 0\n\0\0\n", "network.min:2: a line that begins with"),
     ],
 )
@@ -143,5 +192,5 @@ def test_a_file_of_bytes_is_no_problem(tmp_path: Path) -> None:
     """A file that is no text is refused by its name."""
     path = tmp_path / "network.min"
     path.write_bytes(bytes(range(128, 256)))
-    with pytest.raises(InvalidProblemError, match=r"network\.min is no text file"):
+    with pytest.raises(InvalidProblemError, match=r"network\.min:1: it is no text"):
         FlowProblem.from_dimacs(path)
