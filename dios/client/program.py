@@ -23,6 +23,7 @@ ProgramText: TypeAlias = "str | Path | bytes | Program"
 """A path to a .py or .wasm file, the bytes of a source, module or packet, or a ``Program``."""
 
 _WASM: Final = b"\0asm"
+NATIVE_NAME: Final = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
 LABEL_BYTES_MAX: Final = 255
 """The greatest length of the name of a file."""
@@ -31,8 +32,9 @@ LABEL_BYTES_MAX: Final = 255
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The source of a main module, and modules that only this program can import.
 
-    ``wasm`` is a WebAssembly module in place of Python source; ``main`` is empty then. ``inputs`` and
-    ``outputs`` are the labels of those inputs and outputs that the task finds as files.
+    ``wasm`` is a WebAssembly module in place of Python source, and ``native`` the name of a native program in
+    the node's settings; ``main`` is empty then. ``inputs`` and ``outputs`` are the labels of those inputs and
+    outputs that the task finds as files.
     """
 
     main: str
@@ -40,6 +42,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     wasm: bytes = b""
+    native: Annotated[str, msgspec.Meta(pattern=NATIVE_NAME)] = ""
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)] = FORMAT
 
 
@@ -70,6 +73,12 @@ def encode_program(program: ProgramText, modules: Mapping[str, str | Path] | Non
 def with_files(program: ProgramText, inputs: Iterable[str], outputs: Iterable[str]) -> Program:
     """Return the program for a task that finds these inputs and outputs as files. Raise ``InvalidError``."""
     known = decode_program(encode_program(program))
+    outputs = tuple(outputs)
+    if known.native and outputs:
+        raise InvalidError(
+            "a native program has no outputs as files: nothing is left of its task that could store them. It "
+            "writes its result to standard output"
+        )
     return msgspec.structs.replace(
         known,
         inputs=tuple(file_label(label) for label in inputs),
@@ -98,8 +107,8 @@ def is_wasm(program: ProgramText) -> bool:
 
 
 def _require_python(program: Program) -> None:
-    if program.wasm:
-        raise InvalidError("a WebAssembly module imports no modules of Python: leave out the modules")
+    if program.wasm or program.native:
+        raise InvalidError("only a program in Python imports modules of Python: leave out the modules")
 
 
 def _sources(modules: Mapping[str, str | Path]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import linecache
 import os
 import resource
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -57,6 +58,8 @@ def main() -> int:
         raise NotExecutableError("the node sent no program")
     program = decode_program(node.executable.read_bytes())
     run: Callable[[], int] = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
+    if program.native:
+        run = partial(_become_native, program.native, node.arguments)
     if program.wasm:
         program, run = _module_of(program, node)
     return _with_files(node, program, run) if program.inputs or program.outputs else run()
@@ -80,6 +83,28 @@ def _module_of(program: Program, node: sync_node.Node) -> tuple[Program, Callabl
     # Its inputs are not copied: the module opens the objects themselves.
     files = msgspec.structs.replace(program, inputs=(), outputs=labels_of_files(node.outputs))
     return files, partial(run_module, program.wasm, node, node.label or DEFAULT_FILE)
+
+
+def _become_native(name: str, arguments: Sequence[str]) -> int:
+    """Become a native program of the node's settings. Return 1, and print the reason, if that fails."""
+    path = f"/programs/{name}"
+    # The program would inherit what Python ignores.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    # The node takes the end of the connection for the end of the task.
+    os.set_inheritable(TASK_SOCKET, True)
+    try:
+        os.execv(path, [name, *arguments])  # noqa: S606 - a program of the settings
+    except OSError as error:
+        reason = error.strerror
+        if not os.path.lexists(path):
+            reason = (
+                "this node has no program of that name for pure tasks. Its owner adds one with "
+                "[programs.NAME] in its settings, on a machine that has all mechanisms of `dios doctor`"
+            )
+        sys.stderr.write(f"cannot run the native program {name}: {reason}\n")
+        sys.stderr.flush()
+    return FAILED
 
 
 def _with_files(node: sync_node.Node, program: Program, run: Callable[[], int]) -> int:

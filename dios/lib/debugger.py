@@ -175,8 +175,8 @@ def debug(*, post_mortem: bool) -> int:
     Returns the exit status for the task; SystemExit of the program is not caught.
     """
     program, welcome, terminal = _set_scene()
-    if program.wasm:
-        terminal.write("pdb debugs programs in Python; this program is a WebAssembly module.\n")
+    if program.wasm or program.native:
+        terminal.write("pdb debugs programs in Python; this program is none.\n")
         return task_main.FAILED
     file = welcome.label or task_main.DEFAULT_FILE
     namespace = task_main.become(program, file, welcome.arguments).__dict__

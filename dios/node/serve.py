@@ -76,6 +76,7 @@ async def serve(
                 defaults=Limits(memory_bytes=settings.task_memory_bytes),
                 templates=settings.templates,
                 base_of_templates=BASE_OF_TEMPLATES,
+                programs=settings.programs,
             ) as zygote:
                 await _serve(settings, store, audit, zygote, mechanisms, started)
     finally:

@@ -25,6 +25,12 @@ from dios.host.process.template_setting import (
     TEMPLATES_MAX,
     TemplateSetting,
 )
+from dios.host.sandbox.native_programs import (
+    PROGRAM_FILES_MAX,
+    PROGRAM_NAME,
+    PROGRAMS_MAX,
+    ProgramSetting,
+)
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.limit_text import parse_size, parse_time_ms, read_bounds
@@ -107,7 +113,7 @@ class Settings:
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
-    that the tasks of each share.
+    that the tasks of each share. ``programs`` are native programs that pure tasks may become.
     """
 
     data: Path
@@ -121,6 +127,7 @@ class Settings:
     principal_limits: tuple[Bound, ...] = ()
     preload: tuple[str, ...] = ()
     templates: tuple[TemplateSetting, ...] = ()
+    programs: tuple[ProgramSetting, ...] = ()
     accept_weaker_sandbox: bool = False
     mode: NodeMode = NodeMode.LIBERAL
     allowed_uids: tuple[int, ...] = ()
@@ -301,6 +308,38 @@ def _template(name: str, table: object) -> TemplateSetting:
     return TemplateSetting(name, modules, memory)
 
 
+_PROGRAM_KEYS: Final = ("path", "read")
+
+
+def _programs(value: object) -> tuple[ProgramSetting, ...]:
+    if isinstance(value, str):
+        # A text has the paths alone: awk=/usr/bin/awk sort=/usr/bin/sort
+        pairs = [word.partition("=") for word in value.split()]
+        value = {name: {"path": path} for name, _, path in pairs}
+    if not isinstance(value, dict):
+        raise TypeError('tables like [programs.awk], or text like "awk=/usr/bin/awk"')
+    if len(value) > PROGRAMS_MAX:
+        raise ValueError(f"at most {PROGRAMS_MAX} programs")
+    return tuple(_program(name, table) for name, table in value.items())
+
+
+def _program(name: str, table: object) -> ProgramSetting:
+    if not re.fullmatch(PROGRAM_NAME, name):
+        raise InvalidError(f"a program's name has up to 64 letters, digits, '_', '-' and '.', not {name!r}")
+    if not isinstance(table, dict):
+        raise InvalidError(f'the program {name} must be a table with path = "..."')
+    for key in table:
+        if key not in _PROGRAM_KEYS:
+            raise InvalidError(f"a program has no setting {key}; {_hint(str(key), _PROGRAM_KEYS)}")
+    path, read = table.get("path"), tuple(str(part) for part in _parts(table.get("read", ())))
+    for each in (path, *read):
+        if not isinstance(each, str) or not each.startswith("/"):
+            raise InvalidError(f"path and read of the program {name} must be absolute paths, not {each!r}")
+    if len(read) > PROGRAM_FILES_MAX // 2:
+        raise InvalidError(f"read of the program {name} has more than {PROGRAM_FILES_MAX // 2} paths")
+    return ProgramSetting(name, str(path), read)
+
+
 def _uids(value: object) -> tuple[int, ...]:
     read = _integer(0, 2**32 - 2)
     return tuple(read(part) for part in _parts(value))
@@ -346,6 +385,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "principal_limits": read_bounds,
     "preload": _modules,
     "templates": _templates,
+    "programs": _programs,
     "accept_weaker_sandbox": _boolean,
     "mode": _one_of(NodeMode),
     "allowed_uids": _uids,

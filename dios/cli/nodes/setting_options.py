@@ -18,6 +18,7 @@ SHOWN: Final = {
     "principal-limits": "LIMITS   of a user: 'memory=8GiB requests=1000'",
     "preload": "MODULES  imported before tasks start: a,b,c",
     "templates": "TABLES   modules shared by name: 'data=numpy,polars'",
+    "programs": "TABLES   native programs of tasks: 'awk=/usr/bin/awk'",
     "accept-weaker-sandbox": "         run pure tasks even if not fully confined",
     "mode": "MODE     liberal or restricted",
     "allowed-uids": "UIDS     other users who may connect: 1000,1001",

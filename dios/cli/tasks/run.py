@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -34,6 +35,7 @@ from dios.cli.tasks.endings import explain
 from dios.cli.tasks.gang import run_gang
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
+from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.nametext import format_name
@@ -49,7 +51,7 @@ _HINT_S: Final = 2.0
 app: Final = typer.Typer(rich_markup_mode=None)
 
 FileArgument = Annotated[
-    Path,
+    str | None,
     typer.Argument(
         metavar="FILE",
         help="A Python program in one file, a WebAssembly module, or a job description (.toml).",
@@ -96,6 +98,14 @@ TemplateOption = Annotated[
         "--template", metavar="NAME", help="Start it with the modules of a template; see: dios template ls."
     ),
 ]
+ProgramOption = Annotated[
+    str,
+    typer.Option(
+        "--program",
+        metavar="NAME",
+        help="Run a native program of the node's settings, in place of FILE.",
+    ),
+]
 HostOption = Annotated[
     str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
 ]
@@ -106,6 +116,7 @@ HostOption = Annotated[
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
+    "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
@@ -118,7 +129,7 @@ HostOption = Annotated[
 )
 @with_needs
 def run(
-    file: FileArgument,
+    file: FileArgument = None,
     arguments: ArgumentsArgument = None,
     *,
     group: GroupOption = None,
@@ -133,6 +144,7 @@ def run(
     host: HostOption = "",
     local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
     template: TemplateOption = "",
+    program: ProgramOption = "",
     needs: Callable[[], TaskNeeds],
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -141,6 +153,9 @@ def run(
 
     The program is in Python, or a WebAssembly module: a command of WASI preview 1. A module finds its inputs
     and outputs as files, and needs the package wasmtime on its node.
+
+    With --program it is a native program in the settings of its node. It finds its inputs as files, and its
+    result is its standard output.
 
     A task is pure by default: it has its inputs, its groups and its memory, but no files, network or other
     programs. --limbo runs it unconfined. Its standard input is always empty. Ctrl-C kills it, and so does the
@@ -157,7 +172,8 @@ def run(
         opened(node, group or ()) as place,
     ):
         opening = partial(opened, node, group or ())
-        if file.suffix == jobs.SUFFIX:
+        chosen = _chosen(file, arguments or (), program, template, limbo=limbo)
+        if chosen.path is not None and chosen.path.suffix == jobs.SUFFIX:
             said = {
                 "--output": outputs,
                 "--label": label,
@@ -167,26 +183,25 @@ def run(
                 "--template": template,
             }
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
-            options = jobs.JobRunOptions(
-                tuple(group or ()), tuple(inputs or ()), tuple(arguments or ()), limbo
-            )
-            raise typer.Exit(jobs.run_job(file, opening, place, options, detach=detach, as_json=as_json))
+            options = jobs.JobRunOptions(tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo)
+            status = jobs.run_job(chosen.path, opening, place, options, detach=detach, as_json=as_json)
+            raise typer.Exit(status)
         _check(wanted, host, local=local, detach=detach)
         files = files_of_run(place, group or (), inputs or (), outputs or ())
         if files.outputs and (detach or wanted.gang is not None):
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
-        name = label or file.name
+        name = label or chosen.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
         def begin(at: CommandContext) -> Task:
             return at.node.run(
-                file,
+                chosen.program,
                 groups=[at.group(alias) for alias in group or ()],
                 inputs=files.inputs_at(at),
                 outputs=files.outputs_at(),
                 files=files.labels,
-                args=arguments or (),
+                args=chosen.arguments,
                 label=name,
                 brand=Brand.LIMBO if limbo else Brand.PURE,
                 limits=bounds,
@@ -198,6 +213,34 @@ def run(
             )
 
         _go(place, opening, begin, wanted, name, files.store, detach=detach, as_json=as_json)
+
+
+class _Chosen(NamedTuple):
+    """The program of a command line: a file, or the name of a native program."""
+
+    path: Path | None
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def program(self) -> Path | Program:
+        """The program as a task gets it."""
+        return Program("", native=self.name) if self.path is None else self.path
+
+
+def _chosen(
+    file: str | None, arguments: Sequence[str], program: str, template: str, *, limbo: bool
+) -> _Chosen:
+    if not program:
+        if file is None:
+            raise InvalidError("give a FILE, or a native program of the node with --program NAME")
+        return _Chosen(Path(file), Path(file).name, tuple(arguments))
+    if limbo or template:
+        raise InvalidError("a native program is a pure task of its own: leave out --limbo and --template")
+    if not re.match(NATIVE_NAME, program):
+        raise InvalidError(f"{program!r} cannot be the name of a program in a node's settings")
+    # The word that would be the file is the first argument here.
+    return _Chosen(None, program, (*([] if file is None else [file]), *arguments))
 
 
 def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:

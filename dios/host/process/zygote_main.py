@@ -51,6 +51,7 @@ from dios.host.sandbox import (
     linux_calls,
     lockdown,
     namespaces,
+    native_programs,
     private_folder,
     privileges,
     syscall_numbers,
@@ -89,7 +90,10 @@ class ZygoteProcess:
         trees = self._confine(setup, loaded.paths) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
-        self._prepared = lockdown.LockdownState(frozenset(setup.available), trees, self._null, own)
+        executable = tuple(path for each in setup.programs for path in each.executable)
+        self._prepared = lockdown.LockdownState(
+            frozenset(setup.available), trees, self._null, own, executable
+        )
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore_signal)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
@@ -105,7 +109,8 @@ class ZygoteProcess:
         # A new, empty keyring: otherwise tasks could use the kernel keys of the user who started the node.
         with contextlib.suppress(OSError):
             linux_calls.syscall("keyctl", _JOIN_SESSION_KEYRING, None)
-        trees = view.library_trees(paths)
+        files = tuple(path for each in setup.programs for path in each.files)
+        trees = view.library_trees((*paths, *files))
         available = set(setup.available)
         # The supervisor of templates has a user namespace in any case, so that templates need no rights.
         root = privileges.may_mount() and not setup.templates
@@ -121,7 +126,8 @@ class ZygoteProcess:
         if "uts" in available:
             namespaces.hide_host_name()
         if "mount" in available:
-            view.enter(trees)
+            links = {f"{native_programs.PLACE}/{each.name}": each.path for each in setup.programs}
+            view.enter(trees, files, links)
             # It reads /proc, which the view does not have. Libraries that cannot import it go on without it.
             sys.modules.setdefault("psutil", None)  # type: ignore[arg-type] # the import system's mark for that
         if private_folder.is_available(available):

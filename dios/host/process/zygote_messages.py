@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dios import limits
+from dios.host.sandbox.native_programs import PROGRAMS_MAX, NativeProgram
 from dios.wire.fields import ByteCount, Count, Identifier, Message, Milliseconds, ProcessId, Text
 from dios.wire.types import Brand
 
@@ -36,12 +37,14 @@ class ZygoteModules(Struct, frozen=True, tag=4):
 class ZygoteSetup(Struct, frozen=True, tag=1):
     """The second message to a zygote: the brand of its tasks, and the available mechanisms.
 
-    With ``templates`` it is the supervisor of templates: its tasks are forked from those.
+    With ``templates`` it is the supervisor of templates: its tasks are forked from those. ``programs`` are
+    the native programs that its pure tasks may become.
     """
 
     brand: Brand
     available: _Paths
     templates: bool = False
+    programs: Annotated[tuple[NativeProgram, ...], Meta(max_length=PROGRAMS_MAX)] = ()
 
 
 class CreateChild(Struct, frozen=True, tag=2):

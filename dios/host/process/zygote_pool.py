@@ -28,6 +28,7 @@ from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox import limits_of_task
 from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
+from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -51,6 +52,7 @@ async def open_zygote(
     started: StartedZygote | None = None,
     templates: Iterable[TemplateSetting] = (),
     base_of_templates: tuple[str, ...] = (),
+    programs: Iterable[ProgramSetting] = (),
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -62,10 +64,11 @@ async def open_zygote(
     pool; a task that needs higher limits starts more slowly. ``started`` is the process of a zygote for pure
     tasks that was started early with the same ``entry``, ``preload`` and ``paths``. Enter the block on the
     thread that the daemon uses until its end: zygotes end with that thread. ``templates`` are loaded at their
-    first use, each with the modules ``base_of_templates`` before its own.
+    first use, each with the modules ``base_of_templates`` before its own. ``programs`` are native programs
+    that pure tasks may become, on a machine that has all mechanisms for pure tasks.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
-    modules in ``preload``.
+    modules in ``preload``, and for a program that cannot be run.
     """
     if len(preload) > limits.PRELOAD_MODULES_MAX:
         raise InvalidError(
@@ -79,7 +82,9 @@ async def open_zygote(
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
     modules = ZygoteModules(entry, preload, paths)
-    setup = ZygoteSetup(Brand.PURE, tuple(sorted(available)))
+    setup = ZygoteSetup(
+        Brand.PURE, tuple(sorted(available)), programs=await _examined(programs, missing_for_pure(found))
+    )
     try:
         # Before the nursery, so that an error reaches the caller directly and not in an exception group.
         link = await ZygoteLink.start(setup, modules, started) if confined else None
@@ -108,6 +113,16 @@ async def open_zygote(
                 nursery.cancel_scope.cancel()
     finally:
         groups.close()
+
+
+async def _examined(programs: Iterable[ProgramSetting], missing: str) -> tuple[NativeProgram, ...]:
+    """Return the native programs with their files; none where a layer of the sandbox is missing."""
+    wanted = tuple(programs)
+    if wanted and missing:
+        why = f"this machine cannot confine them: {missing}"
+        _log.warning("native programs are refused", extra={"why": why})
+        return ()
+    return tuple(await trio.to_thread.run_sync(lambda: [examine(each) for each in wanted]))
 
 
 class ZygotePool:

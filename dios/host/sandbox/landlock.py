@@ -14,6 +14,7 @@ from dios.host.sandbox import linux_calls
 
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
+_EXECUTE: Final = 1 << 0
 _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
 _CHANGE: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13 | 1 << 14
@@ -33,10 +34,11 @@ def abi() -> int:
     return linux_calls.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
+def ruleset(readable: Iterable[str], writable: Iterable[str] = (), executable: Iterable[str] = ()) -> int:
     """Return a ruleset that permits only reading below ``readable``, and changes below ``writable``.
 
-    The caller closes the descriptor. Raise ``OSError``.
+    ``executable`` are files that may be executed; no other file may. The caller closes the descriptor.
+    Raise ``OSError``.
     """
     version = abi()
     files = _FILE_RIGHTS_OF_ABI[min(version, len(_FILE_RIGHTS_OF_ABI) - 1)]
@@ -51,16 +53,18 @@ def ruleset(readable: Iterable[str], writable: Iterable[str] = ()) -> int:
             _allow(rules, path, _READ_FILE | _READ_DIR)
         for path in writable:
             _allow(rules, path, (_READ_FILE | _READ_DIR | _CHANGE) & files)
+        for path in executable:
+            _allow(rules, path, 0, _READ_FILE | _EXECUTE)
     except OSError:
         os.close(rules)
         raise
     return rules
 
 
-def _allow(rules: int, path: str, below: int) -> None:
+def _allow(rules: int, path: str, below: int, of_file: int = _READ_FILE) -> None:
     tree = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rights = below if os.path.isdir(path) else _READ_FILE  # noqa: PTH112 - no pathlib in the zygote
+        rights = below if os.path.isdir(path) else of_file  # noqa: PTH112 - no pathlib in the zygote
         rule = struct.pack("=Qi", rights, tree)
         linux_calls.syscall("landlock_add_rule", rules, _RULE_PATH_BENEATH, rule, 0)
     finally:

@@ -32,8 +32,16 @@ FIRST_CLOSED: Final = 4
 class LockdownState:
     """The state that the zygote prepares once for all its children."""
 
-    def __init__(self, available: frozenset[str], trees: list[str], null: int, own_pidfd: int) -> None:
+    def __init__(
+        self,
+        available: frozenset[str],
+        trees: list[str],
+        null: int,
+        own_pidfd: int,
+        executable: tuple[str, ...] = (),
+    ) -> None:
         self.available = available
+        self.for_programs = bool(executable)
         self.memory_is_counted = "cgroup_memory" in available
         self.null = null
         self.own_pidfd = own_pidfd
@@ -43,7 +51,7 @@ class LockdownState:
         # A zygote of limbo tasks has no view, and so no place for the folders.
         self.has_folder = bool(trees) and private_folder.is_available(available)
         writable = (private_folder.HOLDER,) if self.has_folder else ()
-        self.rules = landlock.ruleset(trees, writable) if "landlock" in available else -1
+        self.rules = landlock.ruleset(trees, writable, executable) if "landlock" in available else -1
         self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
 
     @functools.cached_property
@@ -55,7 +63,12 @@ class LockdownState:
 
     def _filter_for(self, pid: int) -> SeccompFilter:
         return SeccompFilter(
-            program(pid, memory_is_counted=self.memory_is_counted, has_folder=self.has_folder)
+            program(
+                pid,
+                memory_is_counted=self.memory_is_counted,
+                has_folder=self.has_folder,
+                for_programs=self.for_programs,
+            )
         )
 
     def install_filter(self) -> None:

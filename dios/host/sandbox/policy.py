@@ -456,6 +456,33 @@ ALLOWED_FOR_TEMPLATES: Final = (
 """The same for the process of a template. Each of its sessions installs the filter of ``ALLOWED`` as well, so
 that both hold there."""
 
+_ARCH_SET_FS: Final = 0x1002
+
+_FOR_PROGRAMS: Final = (
+    Allow(
+        ("execve",),
+        "a task becomes a native program of the node's settings",
+        "native programs",
+        "nothing in registers; Landlock permits the files of the settings and their loader alone, and the "
+        "filter, the namespaces and the limits stay as they are",
+    ),
+    Allow(
+        ("arch_prctl",),
+        "the C library sets the place of a thread's own variables when a program starts",
+        "native programs",
+        "ARCH_SET_FS",
+        _only(0, _ARCH_SET_FS),
+    ),
+    Allow(
+        ("set_tid_address",),
+        "the C library asks for its thread's number when a program starts",
+        "native programs",
+    ),
+)
+
+ALLOWED_FOR_PROGRAMS: Final = (*ALLOWED, *_FOR_PROGRAMS)
+"""The calls of all pure tasks of a node with native programs."""
+
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
 """Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""
 

@@ -129,12 +129,14 @@ def program(
     memory_is_counted: bool = False,
     has_folder: bool = False,
     for_template: bool = False,
+    for_programs: bool = False,
 ) -> bytes:
     """Return the filter for a task whose own pid is ``own_pid``, which is always 1 in a pid namespace.
 
     ``memory_is_counted`` means that a control group limits all of the task's memory, including shared memory.
     ``has_folder`` means that the task has a private folder, in which it may write. ``for_template`` returns
-    the filter for the process of a template, which may start sessions.
+    the filter for the process of a template, which may start sessions. ``for_programs`` returns the filter of
+    a task that may become a native program; it has a folder.
     Raise ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
     if not syscall_numbers.supported():
@@ -143,6 +145,8 @@ def program(
     allowed = policy.ALLOWED if has_folder else policy.ALLOWED_WITHOUT_FOLDER
     if for_template:
         allowed = policy.ALLOWED_FOR_TEMPLATES
+    elif for_programs:
+        allowed = policy.ALLOWED_FOR_PROGRAMS
     code = [
         _op(_LOAD, _ARCHITECTURE_AT),
         _op(_IF_EQUAL, syscall_numbers.AUDIT_ARCH[syscall_numbers.machine()], 1, 0),

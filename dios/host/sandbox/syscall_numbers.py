@@ -31,6 +31,7 @@ NUMBERS: Final = {
     "alarm": (37, -1),
     "bind": (49, 200),
     "bpf": (321, 280),
+    "arch_prctl": (158, -1),
     "brk": (12, 214),
     "capget": (125, 90),
     "capset": (126, 91),

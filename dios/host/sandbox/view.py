@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dios.host.sandbox import linux_calls, memory_mounts, private_folder
@@ -23,6 +23,8 @@ _PRIVATE_RECURSIVE: Final = 0x4000 | 0x40000
 _DETACH: Final = 2
 _ROOT_OPTIONS: Final = {"size": "1m", "mode": "0755"}
 _SEALED: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_DEV
+
+NO_LINKS: Final[Mapping[str, str]] = {}
 
 DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 """Time zones and the locale of a task's environment. The C library opens them by these paths."""
@@ -90,9 +92,9 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     return kept
 
 
-def _links(trees: list[str]) -> dict[str, str]:
+def _links(trees: list[str], paths: Iterable[str]) -> dict[str, str]:
     """Return links in the machine's root that lead into the view; the loader and sys.path use them."""
-    known = ["/lib", "/lib64", "/lib32", "/usr/lib64", *sys.path, sys.prefix, sys.base_prefix]
+    known = ["/lib", "/lib64", "/lib32", "/usr/lib64", *sys.path, sys.prefix, sys.base_prefix, *paths]
     links: dict[str, str] = {}
     for path in known:
         parts = [part for part in path.split("/") if part]
@@ -103,13 +105,25 @@ def _links(trees: list[str]) -> dict[str, str]:
     return links
 
 
-def enter(trees: list[str]) -> None:
+def _links_of_files(trees: list[str], paths: Iterable[str]) -> dict[str, str]:
+    """Return links for those of ``paths`` that are links themselves, each in its real directory."""
+    known = [f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}" for path in paths]  # noqa: PTH119, PTH120 - no pathlib here
+    return {
+        path: os.path.realpath(path)
+        for path in known
+        if os.path.islink(path) and not _inside(os.path.dirname(path), trees)  # noqa: PTH114, PTH120 - the same
+    }
+
+
+def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] = NO_LINKS) -> None:
     """Build a root of ``trees`` and move the calling process into it; needs an own mount namespace.
 
+    ``paths`` are names of files in ``trees``, which may lead through links, and ``extra`` has further links.
     Raise ``OSError``. The process must then only report the error and end.
     """
     linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
-    links = _links(trees)
+    paths = list(paths)
+    links = _links(trees, map(os.path.dirname, paths)) | _links_of_files(trees, paths) | dict(extra)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
     root = memory_mounts.new(_ROOT_OPTIONS)
     # Tasks run as another user, which must be able to read the view even if the node has a strict umask.

@@ -277,9 +277,7 @@ def prepare_initializer(store: DataStore, function: Function[object], args: Sequ
     """
     done: queue.SimpleQueue[PreparedCall | BaseException] = queue.SimpleQueue()
     pair = cast("Function[object]", (function, tuple(args)))
-    CallPreparation(
-        store, pair, ((), {}), done.put, by_value=True, submitted_ns=time.monotonic_ns()
-    ).start()
+    CallPreparation(store, pair, ((), {}), done.put, by_value=True, submitted_ns=time.monotonic_ns()).start()
     found = done.get()
     if isinstance(found, BaseException):
         raise found

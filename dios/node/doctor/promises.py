@@ -147,6 +147,11 @@ PROMISES: Final = (
     ),
     Promise(
         "The machine",
+        "A native program does no more than a pure task in Python, and only the owner of the node adds one",
+        left="another process of the same user outside of the sandbox can trace a native program where the machine permits it, and its arguments are in the machine's list of processes; a machine that lacks a mechanism has no native programs",
+    ),
+    Promise(
+        "The machine",
         "With one layer switched off, the layers behind it hold",
         left="see the list below",
     ),

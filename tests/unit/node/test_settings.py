@@ -6,6 +6,7 @@ import pytest
 
 from dios import limits
 from dios.host.process.template_setting import TemplateSetting
+from dios.host.sandbox.native_programs import ProgramSetting
 from dios.node import machine
 from dios.node.limit_text import parse_size
 from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
@@ -215,6 +216,36 @@ def test_templates_are_tables_or_text(tmp_path: Path) -> None:
 )
 def test_a_template_that_means_nothing_is_refused(tmp_path: Path, text: str, why: str) -> None:
     """Unknown keys, missing modules, sizes out of range and odd names are errors of the settings."""
+    write(tmp_path, text)
+    with pytest.raises(SettingsError, match=why):
+        load(tmp_path, environ={})
+
+
+def test_programs_are_tables_or_text(tmp_path: Path) -> None:
+    """A table has the path and what it reads; text has the paths alone."""
+    write(tmp_path, "[programs.awk]\npath = '/usr/bin/awk'\nread = ['/usr/share/awk']\n")
+    assert load(tmp_path, environ={}).programs == (
+        ProgramSetting("awk", "/usr/bin/awk", ("/usr/share/awk",)),
+    )
+    environ = {"DIOS_PROGRAMS": "awk=/usr/bin/awk sort=/usr/bin/sort"}
+    assert [each.name for each in load(tmp_path, environ=environ).programs] == ["awk", "sort"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[programs.awk]\npaht = '/usr/bin/awk'", r"did you mean path\?"),
+        ("[programs.awk]\nread = ['/usr']", "absolute paths"),
+        ("[programs.awk]\npath = 'awk'", "absolute paths"),
+        ("[programs.awk]\npath = '/usr/bin/awk'\nread = ['share']", "absolute paths"),
+        ("[programs.'../sh']\npath = '/bin/sh'", "a program's name"),
+        ("programs = ['/bin/sh']", "tables like"),
+        ("programs.sh = '/bin/sh'", "must be a table"),
+        ("[programs]\n" + "\n".join(f"p{n}.path = '/a'" for n in range(65)), "at most 64 programs"),
+    ],
+)
+def test_a_program_that_means_nothing_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    """Unknown keys, relative paths and odd names are errors of the settings."""
     write(tmp_path, text)
     with pytest.raises(SettingsError, match=why):
         load(tmp_path, environ={})

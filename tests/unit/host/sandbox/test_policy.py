@@ -77,7 +77,11 @@ def test_the_page_names_what_ends_a_task() -> None:
 
 def test_every_call_of_the_policy_has_a_number() -> None:
     """A name that the table of numbers lacks would be left out of the filter without a word."""
-    named = {name for entry in (*ENTRIES, *policy.ALLOWED_FOR_TEMPLATES) for name in entry.names}
+    named = {
+        name
+        for entry in (*ENTRIES, *policy.ALLOWED_FOR_TEMPLATES, *policy.ALLOWED_FOR_PROGRAMS)
+        for name in entry.names
+    }
     named |= {*policy.KILLED, *policy.NO_SUCH_CALL, *policy.REFUSED, *policy.CALLED_BY_THE_ZYGOTE}
     assert named <= set(syscall_numbers.NUMBERS)
 
@@ -107,3 +111,12 @@ def test_the_page_names_what_a_template_may_do_in_addition() -> None:
             assert all(f"`{name}`" in rows for name in entry.names), entry.names
     allowed = {name for entry in policy.ALLOWED_FOR_TEMPLATES for name in entry.names}
     assert {name for entry in policy.ALLOWED for name in entry.names} <= allowed
+
+
+def test_the_page_names_what_native_programs_need_in_addition() -> None:
+    """Each further call has its row with the reason, and nothing else differs."""
+    further = [entry for entry in policy.ALLOWED_FOR_PROGRAMS if entry not in policy.ALLOWED]
+    assert rows_of_page("A node with native programs") == [
+        f"| `{entry.names[0]}` | {entry.reason} | {entry.checked or '-'} |" for entry in further
+    ]
+    assert len(further) + len(policy.ALLOWED) == len(policy.ALLOWED_FOR_PROGRAMS)
