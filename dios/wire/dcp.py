@@ -310,7 +310,12 @@ class ReplicaCreated(Struct, frozen=True, array_like=True, tag=34):
 
 
 class Working(Struct, frozen=True, array_like=True, tag=33):
-    """The request has arrived and is not done yet; it need not be repeated soon."""
+    """The request has arrived and is not done yet; it need not be repeated soon.
+
+    ``also`` lists the numbers of further requests of the receiving node for which the same is true.
+    """
+
+    also: Annotated[tuple[Identifier, ...], _WAITING] = ()
 
 
 Answer: TypeAlias = PlainResult | Results | Offered | Found | UnknownReferences | Working | ReplicaCreated

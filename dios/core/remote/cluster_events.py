@@ -132,6 +132,8 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         _collect_unclaimed(step, cluster)
     if cluster.reconcile_at is not None and cluster.reconcile_at <= now:
         reconciliation.reconcile_all(step, cluster)
+    if cluster.working_at is not None and cluster.working_at <= now:
+        requests.report_working(step, cluster)
 
 
 def expect_references(step: Step, cluster: Cluster, target: ObjectId) -> None:
@@ -237,7 +239,7 @@ def lose_some(step: Step, item: LostPeer) -> bool:
             return False
         remote_task = item.remote_tasks.pop()
         step.spend(1 + len(remote_task.pending) + len(remote_task.buffers))
-        _lose_of_remote_task(step, remote_task, *item.before)
+        _lose_of_remote_task(step, peer, remote_task, *item.before)
     return True
 
 
@@ -258,11 +260,18 @@ def _lose_of_task(
             _lose_child(step, peer, task, child)
 
 
-def _lose_of_remote_task(step: Step, remote_task: RemoteTask, number_before: int, buffer_before: int) -> None:
-    """Close the waiting calls and buffers of another node's task that are older than the loss of the node."""
+def _lose_of_remote_task(
+    step: Step, peer: Peer, remote_task: RemoteTask, number_before: int, buffer_before: int
+) -> None:
+    """End the waiting calls and buffers of another node's task that are older than the loss of the node.
+
+    A node that lives nevertheless learns from the answer that its call is over.
+    """
     for row in list(remote_task.pending.values()):
         if row.number < number_before:
             step.state.pending.remove(row)
+            if row.seq in peer.answers:
+                requests.reply(step, peer, row.seq, requests.ended_while_lost(row))
     for buffer in list(remote_task.buffers.values()):
         if buffer.id < buffer_before:
             lifetimes.close_buffer(step, buffer)

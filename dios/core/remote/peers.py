@@ -52,6 +52,8 @@ class PendingRequest:
 
     __slots__ = (
         "body",
+        "confirmed",
+        "confirmed_ns",
         "moving_since",
         "number",
         "peer",
@@ -82,6 +84,8 @@ class PendingRequest:
         self.repeats = 0
         self.sent = False  # False as long as the node cannot have received it
         self.silent_since = now
+        self.confirmed = False  # True once the node has reported that it has the request
+        self.confirmed_ns = now
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
 
@@ -247,6 +251,7 @@ class Cluster:
         "to_publish",
         "to_release",
         "unclaimed",
+        "working_at",
     )
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
@@ -269,6 +274,7 @@ class Cluster:
         self.seen_ns = 0  # the time of the last event
         self.resumed_ns = 0  # the end of the last stall of this node, from which silence of others counts
         self.reconcile_at: int | None = None
+        self.working_at: int | None = None  # the next report of other nodes' requests that wait here
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def member_named(self, host: str) -> MemberRow | None:
@@ -394,6 +400,8 @@ class Cluster:
             found.append(min(self.grace_ends.values()))
         if self.reconcile_at is not None:
             found.append(self.reconcile_at)
+        if self.working_at is not None:
+            found.append(self.working_at)
         return min(found, default=None)
 
     def _open_request(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:

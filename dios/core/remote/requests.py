@@ -159,9 +159,13 @@ def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
         message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, message, request.source, peer.epoch))
         request.sent = True
-    bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
-    pause = min(limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8), limits.DCP_REPEAT_MS_MAX) + bulk_ms
-    cluster.repeat_later(request, step.now + pause * _MS)
+    # A node with many open requests is busy: it needs time for its answers, and repeats would take more of it.
+    pause = (limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8)) * (
+        1 + len(peer.asked) // limits.DCP_REPEAT_OPEN
+    )
+    cluster.repeat_later(
+        request, step.now + (min(pause, limits.DCP_REPEAT_MS_MAX) + _bulk_ms(request)) * _MS
+    )
 
 
 def _version_of(state: State, source: WriteSource | None) -> int:
@@ -212,27 +216,41 @@ def repeat_due(step: Step) -> None:
     """Repeat the requests that are due, and fail those that have timed out."""
     cluster = step.require_cluster()
     for request in cluster.due(step.now, limits.STEP_UNITS // 4):
-        peer = request.peer
-        quiet_since = max(request.silent_since, request.moving_since, cluster.resumed_ns)
-        silent_ms = (step.now - quiet_since) // _MS
-        if _is_cut_off(step, request):
-            peer.cut_off = True
-        if peer.cut_off or silent_ms >= _timeout_ms(request):
-            fail(step, request)
+        confirmed_until = request.confirmed_ns + limits.DCP_REPEAT_MS_MAX * _MS
+        if request.confirmed and confirmed_until > step.now:
+            cluster.repeat_later(request, confirmed_until)
             continue
-        request.repeats += 1
-        _repeat(step, cluster, request)
+        silent_ms = _silent_ms(step, cluster, request)
+        if silent_ms >= limits.DCP_PATIENCE_MS:
+            # The path to the node must be broken. Other nodes may still reach it.
+            request.peer.cut_off = True
+        if request.peer.cut_off or silent_ms >= _patience_ms(request):
+            fail(step, request)
+        elif _unconfirmed_ms(step, cluster, request) >= _unconfirmed_ms_max(request):
+            fail(step, request, "lives, but has lost the request")
+        else:
+            request.repeats += 1
+            _repeat(step, cluster, request)
 
 
-def _is_cut_off(step: Step, request: PendingRequest) -> bool:
-    """Return True if nothing arrived from the node for so long that the path to it must be broken.
+def _silent_ms(step: Step, cluster: Cluster, request: PendingRequest) -> int:
+    """Return the time since the last sign of life of a request's node, at most since the request began.
 
-    Other nodes may still reach it.
+    Any message is a sign of life, so that a request to a slow node has no clock of its own.
     """
-    bulk_ms = 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
-    resumed_ns = step.require_cluster().resumed_ns
-    quiet_since = max(request.silent_since, request.peer.heard_ns, resumed_ns)
-    return step.now - quiet_since >= (limits.DCP_SILENCE_TIMEOUT_MS + bulk_ms) * _MS
+    quiet_since = max(request.silent_since, request.peer.heard_ns, cluster.resumed_ns)
+    return (step.now - quiet_since) // _MS - _bulk_ms(request)
+
+
+def _unconfirmed_ms(step: Step, cluster: Cluster, request: PendingRequest) -> int:
+    """Return the time since the node last reported that it has the request, or since the request began."""
+    since = max(request.silent_since, request.confirmed_ns, request.moving_since, cluster.resumed_ns)
+    return (step.now - since) // _MS - _bulk_ms(request)
+
+
+def _bulk_ms(request: PendingRequest) -> int:
+    """Return the time that the bytes of a request may need on their way."""
+    return 0 if request.source is None else request.source.length // limits.DCP_BYTES_PER_MS_MIN
 
 
 def note_heard(step: Step, peer: Peer) -> None:
@@ -248,27 +266,38 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
     cluster.resumed_ns = step.now
 
 
-def _timeout_ms(request: PendingRequest) -> int:
-    if isinstance(request.body, dcp.Resolve | dcp.Rows):
-        return limits.LOOKUP_TIMEOUT_MS
-    if request.source is not None:
-        return limits.DCP_TIMEOUT_MS + request.source.length // limits.DCP_BYTES_PER_MS_MIN
-    return limits.DCP_TIMEOUT_MS
+def _asks_all(request: PendingRequest) -> bool:
+    """Return True for a request to all nodes: the others' answers are shown without this one."""
+    return isinstance(request.body, dcp.Resolve | dcp.Rows)
+
+
+def _patience_ms(request: PendingRequest) -> int:
+    return limits.LOOKUP_PATIENCE_MS if _asks_all(request) else limits.DCP_PATIENCE_MS
+
+
+def _unconfirmed_ms_max(request: PendingRequest) -> int:
+    return limits.LOOKUP_UNCONFIRMED_MS if _asks_all(request) else limits.DCP_UNCONFIRMED_MS
 
 
 def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
     """Handle a reply. Ignore it if its request was abandoned."""
+    result = reply.result
+    numbers = (reply.number, *result.also) if isinstance(result, dcp.Working) else (reply.number,)
+    highest = max(numbers)
+    if highest >= peer.next_number:
+        raise ProtocolError(f"cannot accept an answer to request {highest}: it was never made")
+    if isinstance(result, dcp.Working):
+        step.spend(len(numbers) // 64)
+        for number in numbers:
+            waiting = peer.asked.get(number)
+            if waiting is not None:
+                waiting.confirmed, waiting.confirmed_ns = True, step.now
+        return
     request = peer.asked.get(reply.number)
     if request is None:
-        if reply.number >= peer.next_number:
-            raise ProtocolError(f"cannot accept an answer to request {reply.number}: it was never made")
         return
-    if isinstance(reply.result, dcp.Working):
-        request.silent_since = step.now
-        step.require_cluster().repeat_later(request, step.now + limits.DCP_REPEAT_MS_MAX * _MS)
-        return
-    validation.require_answer(step.state, step.require_cluster(), request, reply.result)
-    _finish(step, request, reply.result)
+    validation.require_answer(step.state, step.require_cluster(), request, result)
+    _finish(step, request, result)
 
 
 def _finish(step: Step, request: PendingRequest, answer: dcp.Answer) -> None:
@@ -325,6 +354,12 @@ def unreachable(peer: Peer | None, why: str = "") -> messages.Failure:
     return _failure(Code.EHOSTUNREACH, f"node {name} {reason}")
 
 
+def ended_while_lost(row: Pending) -> messages.Failure:
+    """Return the answer to a call that ended here because its node was taken for dead."""
+    reason = _TRY_AGAIN if is_reading(row.call) else MAYBE
+    return _failure(Code.EHOSTUNREACH, f"your node was out of reach, so that the call ended. {reason}")
+
+
 def unreachable_error(peer: Peer | None, why: str = "") -> UnreachableError:
     """Return ``unreachable`` as an exception."""
     return UnreachableError(unreachable(peer, why).message)
@@ -346,6 +381,9 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:
             raise ProtocolError(f"cannot accept more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
         peer.answers[message.number] = None
+        cluster = step.require_cluster()
+        if cluster.working_at is None:
+            cluster.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
         return True
     cached = peer.answers[message.number]
     if cached is None:
@@ -353,6 +391,20 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
     else:
         _answer_again(step, peer, message.number, cached)
     return False
+
+
+def report_working(step: Step, cluster: Cluster) -> None:
+    """Report to each node which of its requests wait here, so that it neither repeats nor loses them."""
+    cluster.working_at = None
+    for peer in cluster.peers.values():
+        open_numbers = [number for number, cached in peer.answers.items() if cached is None]
+        step.spend(len(peer.answers) // 64)
+        if not open_numbers:
+            continue
+        cluster.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
+        if peer.connected and peer.dead_since is None:
+            most = limits.DCP_REQUESTS_MAX
+            _send_reply(step, peer, open_numbers[0], dcp.Working(tuple(open_numbers[1 : most + 1])))
 
 
 def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> None:

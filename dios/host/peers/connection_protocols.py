@@ -42,8 +42,15 @@ class PeerConnection(Protocol):
         """Wait for frames and return their bodies, or [] at the end. Raise ProtocolError."""
         ...
 
-    def send_nowait(self, frame: bytes, /) -> None:
-        """Send one frame with its length prefix. Raise WouldBlockError if too many bytes are queued."""
+    def send_nowait(self, frame: bytes, /, *, urgent: bool = False) -> None:
+        """Send one frame with its length prefix; an urgent one overtakes the others that are queued.
+
+        Raise WouldBlockError if too many bytes are queued.
+        """
+        ...
+
+    def stay(self) -> None:
+        """Never detach this connection: ``receive`` then returns all frames that are here."""
         ...
 
     async def flush(self) -> None:

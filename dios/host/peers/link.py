@@ -27,9 +27,10 @@ from dios.host.peers.bulk import (
     Transfer,
 )
 from dios.host.peers.connection_protocols import PeerConnection
+from dios.host.peers.incoming import IncomingQueue
 from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
-from dios.wire import dcp
+from dios.wire import dcp, messages
 from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
 from dios.wire.types import Traffic
 
@@ -71,6 +72,7 @@ class PeerSession:
         self.ends: set[Callable[[], None]] = set()
         """Functions to call when the connection ends."""
         self.closed = False
+        self.incoming = IncomingQueue()
         self._counts = counts
         self._rates = rates
         self._report_under_way = under_way
@@ -100,7 +102,7 @@ class PeerSession:
         counts["messages_sent"] += 1
         counts["bytes_sent"] += size
         try:
-            self.line.send_nowait(frame)
+            self.line.send_nowait(frame, urgent=_is_control(message))
         except WouldBlockError as error:
             self.end(error)
 
@@ -223,6 +225,13 @@ class PeerSession:
         """Wait until all transfers have ended, after ``end``."""
         await self.sending.wait_empty()
         await self._quiet.wait()
+
+
+def _is_control(message: dcp.Message | Revoked) -> bool:
+    """Return True for messages that overtake others: gossip, acknowledgements, progress and statements."""
+    if type(message) is dcp.PeerReply:
+        return isinstance(message.result, dcp.Working | messages.Done | messages.Failure)
+    return type(message) is dcp.Gossip or type(message) is Revoked
 
 
 def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:

@@ -24,6 +24,7 @@ from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.persister import Persister
 from dios.host.peers.bulk import ReceivedTransfer, ReceivingMemory
 from dios.host.peers.held_requests import HeldRequests
+from dios.host.peers.incoming import WaitingRequest
 from dios.host.peers.link import PeerSession
 from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
@@ -67,24 +68,90 @@ class MessageReader:
         )
 
     async def read(self, node: NodeId, session: PeerSession, bodies: list[bytes]) -> None:
-        """Process ``bodies`` and all later frames until the connection ends. Raise ProtocolError."""
+        """Process ``bodies`` and all later frames until the connection ends. Raise ProtocolError.
+
+        A request waits in the session's queue once the requests of this turn have done a turn's work; all
+        other messages are processed at once.
+        """
         line, persister, counts = session.line, self._parts.persister, self._counts
-        driver = self._parts.driver
-        while True:
+        driver, incoming = self._parts.driver, session.incoming
+        line.stay()
+        try:
+            while True:
+                turn = begun = driver.units
+                for body in bodies:
+                    counts["messages_received"] += 1
+                    counts["bytes_received"] += len(body)
+                    message, inline = _message_of(body, None)
+                    if isinstance(message, dcp.Ask):
+                        is_full = (
+                            driver.units - turn >= limits.TURN_UNITS_MAX
+                            or persister.backlog >= limits.STORE_QUEUE_MAX
+                        )
+                        if (incoming or is_full) and self._wait_in_turn(
+                            node, session, message, inline, len(body)
+                        ):
+                            continue
+                    self._process(node, session, message, inline, None)
+                    if session.closed:
+                        return
+                    if driver.units - begun >= limits.TURN_UNITS_MAX:
+                        begun = await driver.let_others_work(begun)
+                        if session.closed:
+                            return
+                await incoming.wait_for_room()
+                bodies = await line.receive()
+                if not bodies:
+                    return
+        finally:
+            incoming.clear()
+
+    def _wait_in_turn(
+        self, node: NodeId, session: PeerSession, asked: dcp.Ask, inline: bytes | None, frame_bytes: int
+    ) -> bool:
+        """Let a request wait for its turn. Return False if it must be processed now.
+
+        A repeat is answered at once: here if the first one still waits, else by the core.
+        """
+        incoming = session.incoming
+        if incoming.has(asked.number):
+            session.send_message(dcp.PeerReply(asked.number, dcp.Working()))
+            return True
+        if self._parts.driver.has_request(node, asked.number):
+            return False
+        incoming.put(asked, inline, frame_bytes)
+        if not incoming.is_served:
+            incoming.is_served = True
+            self._nursery.start_soon(self._serve_waiting, node, session, name="serve a node's requests")
+        return True
+
+    async def _serve_waiting(self, node: NodeId, session: PeerSession) -> None:
+        """Process the requests that wait, a turn's work at a time, until none is left."""
+        driver, persister, incoming = self._parts.driver, self._parts.persister, session.incoming
+        try:
+            await trio.lowlevel.checkpoint()
             begun = driver.units
-            for body in bodies:
-                counts["messages_received"] += 1
-                counts["bytes_received"] += len(body)
-                self._take(node, session, body, None)
+            while incoming:
+                if persister.backlog >= limits.STORE_QUEUE_MAX:
+                    await persister.wait_for_room()
+                    begun = driver.units
+                    continue
+                waiting = incoming.take()
+                self._serve_one(node, session, waiting)
+                if session.closed:
+                    incoming.clear()
                 if driver.units - begun >= limits.TURN_UNITS_MAX:
                     begun = await driver.let_others_work(begun)
-                if session.closed:
-                    return
-            if persister.backlog >= limits.STORE_QUEUE_MAX:
-                await persister.wait_for_room()
-            bodies = await line.receive()
-            if not bodies:
-                return
+        finally:
+            incoming.is_served = False
+
+    def _serve_one(self, node: NodeId, session: PeerSession, waiting: WaitingRequest) -> None:
+        try:
+            self._process(node, session, waiting.asked, waiting.inline, None)
+        except Exception as error:
+            if not self._parts.driver.sound:
+                raise
+            session.end(error)
 
     def _take(self, node: NodeId, session: PeerSession, body: bytes, attached: ContentMemory | None) -> None:
         try:
@@ -93,6 +160,16 @@ class MessageReader:
             if attached is not None:
                 attached.release()
             raise
+        self._process(node, session, message, inline, attached)
+
+    def _process(
+        self,
+        node: NodeId,
+        session: PeerSession,
+        message: dcp.Message | Revoked,
+        inline: bytes | None,
+        attached: ContentMemory | None,
+    ) -> None:
         if isinstance(message, Revoked):
             if self._statements.merge(node, message.statement):
                 self._parts.driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn

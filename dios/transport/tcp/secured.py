@@ -28,6 +28,7 @@ from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
 
 _LENGTH: Final = struct.Struct("<I")
+_TCP_NOTSENT_LOWAT: Final = 25  # of Linux; the socket module of Python 3.11 lacks it
 
 
 class PeerIdentity(NamedTuple):
@@ -66,6 +67,10 @@ class Secured:
         self._readable: Final = select.poll()
         self._readable.register(sock, select.POLLIN)
         self._queue: Final[deque[bytes]] = deque()
+        self._urgent: Final[deque[bytes]] = deque()
+        self._begun: bytes | None = None
+        """The frame of which TLS has encrypted a part: it needs the same frame again."""
+        self._urgent_run = 0
         self._queued_bytes = 0
         self._drained = trio.Event()
         self._drained.set()
@@ -77,6 +82,10 @@ class Secured:
     def queued_bytes(self) -> int:
         """Return the number of bytes that wait for the peer to read."""
         return self._queued_bytes
+
+    @property
+    def _is_unfinished(self) -> bool:
+        return bool(self._queue or self._urgent) or self._begun is not None
 
     @property
     def closed(self) -> bool:
@@ -126,26 +135,31 @@ class Secured:
 
         If it may be detached, bytes after a frame need not be frames and are not read.
         """
+        if not self._stays and not self._closed:
+            with contextlib.suppress(OSError):
+                # Few bytes wait in the kernel, where urgent frames cannot overtake them.
+                self._sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, limits.DCP_UNSENT_BYTES)
         self._stays = True
 
-    def send_nowait(self, frame: bytes) -> None:
-        """Send one whole frame with its length. Never waits.
+    def send_nowait(self, frame: bytes, *, urgent: bool = False) -> None:
+        """Send one whole frame with its length; an urgent one overtakes the others that wait. Never waits.
 
         A frame to a peer that is gone is dropped; ``receive`` reports the end. Raises WouldBlockError if
         more than DCP_QUEUE_BYTES_MAX bytes would wait for the peer: then the connection must be closed.
         """
-        if self._queue:
-            self._enqueue(frame)
+        if self._queue or self._urgent or self._begun is not None:
+            self._enqueue(frame, self._urgent if urgent else self._queue)
             return
         try:
             # All of it or nothing: TLS needs the same frame again if it could not finish it.
             self._sock.write(frame)
         except ssl.SSLWantWriteError:
-            self._enqueue(frame)
+            self._enqueue(frame, None)
         except (OSError, ValueError):
             self._sever()
 
-    def _enqueue(self, frame: bytes) -> None:
+    def _enqueue(self, frame: bytes, queue: deque[bytes] | None) -> None:
+        """Queue a frame, or keep it as the begun one if ``queue`` is None."""
         if self._closed:
             return
         size = len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
@@ -153,21 +167,37 @@ class Secured:
             raise WouldBlockError(
                 f"{self._queued_bytes} bytes wait for {self.peer.name}, which does not read them"
             )
-        self._queue.append(frame)
+        if queue is None:
+            self._begun = frame
+        else:
+            queue.append(frame)
         self._queued_bytes += size
         if self._drained.is_set():
             self._drained = trio.Event()
             self._nursery.start_soon(self._drain, name="send what waits for a node")
 
+    def _next_frame(self) -> bytes | None:
+        """Return the frame to send now: the begun one, an urgent one, or now and then one of the others."""
+        if self._begun is None:
+            is_others_turn = self._queue and self._urgent_run >= limits.DCP_CONTROL_RUN_MAX
+            if self._urgent and not is_others_turn:
+                self._urgent_run += 1
+                self._begun = self._urgent.popleft()
+            elif self._queue:
+                self._urgent_run = 0
+                self._begun = self._queue.popleft()
+        return self._begun
+
     async def _drain(self) -> None:
-        queue = self._queue
         try:
-            while queue:
+            while (frame := self._next_frame()) is not None:
                 await trio.lowlevel.wait_writable(self._sock)
                 with contextlib.suppress(ssl.SSLWantWriteError):
-                    while queue:
-                        self._sock.write(queue[0])
-                        self._queued_bytes -= len(queue.popleft()) + limits.SEND_QUEUE_ENTRY_BYTES
+                    while frame is not None:
+                        self._sock.write(frame)
+                        self._begun = None
+                        self._queued_bytes -= len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
+                        frame = self._next_frame()
         except (trio.ClosedResourceError, OSError, ValueError):
             self._sever()
         finally:
@@ -185,6 +215,8 @@ class Secured:
 
     def _drop_queue(self) -> None:
         self._queue.clear()
+        self._urgent.clear()
+        self._begun = None
         self._queued_bytes = 0
         self._drained.set()
 
@@ -198,7 +230,7 @@ class Secured:
             return
         self._closed = True
         self._unwatch()
-        unfinished = bool(self._queue)
+        unfinished = self._is_unfinished
         self._drop_queue()
         trio.lowlevel.notify_closing(self._sock)
         close_socket(self._sock, say_so=not unfinished)
@@ -209,7 +241,7 @@ class Secured:
         The receiver closes it, and uses ``cut`` to end a wait in it; it also ends when ``trust`` refuses
         the peer. Raises ProtocolError if frames are unfinished in either direction, or after ``stay``.
         """
-        if self._closed or self._stays or self._queue or self._splitter.pending:
+        if self._closed or self._stays or self._is_unfinished or self._splitter.pending:
             raise ProtocolError("cannot detach a connection with unfinished frames")
         self._closed = True
         self._unwatch()

@@ -421,7 +421,7 @@ def test_a_run_that_never_left_its_node_is_placed_elsewhere(yard: Yard) -> None:
     call = messages.Run(yard.program, inputs=handed, label="job", flags=int(Flag.NON_BLOCKING))
     seq = yard.caller.send(call)  # the third node is asked for the input before the second one is asked
     yard.cluster.part(yard.nodes[0], yard.nodes[1])
-    yard.cluster.advance(limits.DCP_TIMEOUT_MS + limits.DCP_SILENCE_TIMEOUT_MS, 100)
+    yard.cluster.advance(limits.DCP_UNCONFIRMED_MS + limits.DCP_PATIENCE_MS, 100)
     job, _ = yard.started(seq)
     assert job.node is not yard.nodes[1]
 

@@ -112,7 +112,7 @@ def test_a_silent_node_makes_it_incomplete(town: Town) -> None:
     made = town.two.create(data=b"there")
     town.deaf = {3}
     seq = town.one.send(messages.Lookup(made.name or b""))
-    found = town.cluster.wait(town.one, seq, limits.LOOKUP_TIMEOUT_MS + 600)
+    found = town.cluster.wait(town.one, seq, limits.LOOKUP_UNCONFIRMED_MS + 2_600)
     assert isinstance(found, messages.References)
     assert [one.node for one in found.references] == ["n2"]
     assert found.incomplete

@@ -260,7 +260,7 @@ def test_an_answer_to_what_was_never_asked(two: Two) -> None:
 def test_silence_ends_in_an_error(two: Two) -> None:
     """Who gets no answer gets EHOSTUNREACH within the patience, though the connection stands."""
     two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Ask)
-    answer = two.cluster.wait(two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_TIMEOUT_MS + 2_500)
+    answer = two.cluster.wait(two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_UNCONFIRMED_MS + 2_500)
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EHOSTUNREACH
 
@@ -270,7 +270,7 @@ def test_who_works_on_it_is_waited_for(two: Two) -> None:
     job = two.keeper.run()
     (found,) = two.me.lookup(job.welcome.name)
     seq = two.me.send(messages.Select((found.ref,)))
-    two.cluster.advance(3 * limits.DCP_TIMEOUT_MS, 200)
+    two.cluster.advance(3 * limits.DCP_UNCONFIRMED_MS, 200)
     assert two.me.answer(seq) is None
     two.cluster.end(job)
     assert two.me.answer(seq) == messages.Selected(0)

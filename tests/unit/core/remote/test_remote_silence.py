@@ -40,7 +40,7 @@ def test_who_is_not_heard_is_waited_for_once(
     failure = cluster.call(session, messages.ReadOnce(reference.ref))
     assert isinstance(failure, messages.Failure)
     assert failure.code == Code.EHOSTUNREACH
-    assert cluster.now - began <= (limits.DCP_SILENCE_TIMEOUT_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS
+    assert cluster.now - began <= (limits.DCP_PATIENCE_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS
     again = session.answer(session.send(messages.ReadOnce(reference.ref)))
     assert isinstance(again, messages.Failure)
     members = cluster.nodes[0].core.state.cluster
@@ -100,7 +100,7 @@ def test_what_is_on_its_way_is_waited_for(
     seq = session.send(messages.ReadOnce(reference.ref))
     cluster.settle()
     number = _question(cluster, there)
-    for _ in range(3 * limits.DCP_TIMEOUT_MS // limits.DCP_REPEAT_MS_MAX):
+    for _ in range(3 * limits.DCP_UNCONFIRMED_MS // limits.DCP_REPEAT_MS_MAX):
         here.step(events.UnderWay(here.now, there.node, number))
         seen = len(asks)
         cluster.advance(limits.DCP_REPEAT_MS_MAX - 100, 100)
@@ -109,7 +109,7 @@ def test_what_is_on_its_way_is_waited_for(
     assert session.answer(seq) is None
     here.step(events.UnderWay(here.now, there.node, number + 1))
     here.step(events.UnderWay(here.now, here.node, number))
-    failure = cluster.wait(session, seq, limits.DCP_TIMEOUT_MS + 2_500)
+    failure = cluster.wait(session, seq, limits.DCP_UNCONFIRMED_MS + 2_500)
     assert isinstance(failure, messages.Failure)
     assert failure.code == Code.EHOSTUNREACH
 
@@ -125,8 +125,8 @@ def test_bytes_under_way_do_not_hide_that_a_way_is_cut(
     seq = session.send(messages.ReadOnce(reference.ref))
     cluster.settle()
     number = _question(cluster, there)
-    while session.answer(seq) is None and cluster.now - began < 10 * limits.DCP_TIMEOUT_MS * MS:
+    while session.answer(seq) is None and cluster.now - began < 10 * limits.DCP_UNCONFIRMED_MS * MS:
         here.step(events.UnderWay(here.now, there.node, number))
         cluster.advance(limits.DCP_REPEAT_MS_MAX + 100, 100)
     assert isinstance(session.answer(seq), messages.Failure)
-    assert cluster.now - began <= (limits.DCP_SILENCE_TIMEOUT_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS
+    assert cluster.now - began <= (limits.DCP_PATIENCE_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS

@@ -331,7 +331,7 @@ def test_a_removal_is_reported_that_a_silent_node_did_not_confirm(shop: Workshop
     """A live node that does not answer is named; a dead one is not asked, and learns it when it returns."""
     shop.cluster.drop = lambda parcel: parcel.to == shop.nodes[1].node
     seq = shop.parent.send(messages.SetNode("n3", NodeWish.FORGET))
-    answer = shop.cluster.wait(shop.parent, seq, limits.DCP_TIMEOUT_MS + 4_000)
+    answer = shop.cluster.wait(shop.parent, seq, limits.DCP_UNCONFIRMED_MS + 4_000)
     assert isinstance(answer, messages.Failure), answer
     assert "n2 (" in answer.message
     lose(shop, shop.nodes[1])

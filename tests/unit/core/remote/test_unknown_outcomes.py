@@ -46,7 +46,7 @@ class Away:
     def silence(self) -> None:
         """Let the second node be silent until the first gives up."""
         self.cluster.part(self.here, self.there)
-        self.cluster.advance(limits.DCP_TIMEOUT_MS + limits.DCP_SILENCE_TIMEOUT_MS, 200)
+        self.cluster.advance(limits.DCP_UNCONFIRMED_MS + limits.DCP_PATIENCE_MS, 200)
 
     def answers_lost(self, parcel: Parcel) -> bool:
         """Lose every answer of the second node."""
@@ -111,7 +111,7 @@ def test_a_change_that_was_never_sent_has_changed_nothing(call: str) -> None:
     away = Away()
     away.cluster.part(away.here, away.there)
     seq = away.me.send(CHANGES[call](away))
-    away.cluster.advance(limits.DCP_TIMEOUT_MS + limits.DCP_SILENCE_TIMEOUT_MS, 200)
+    away.cluster.advance(limits.DCP_UNCONFIRMED_MS + limits.DCP_PATIENCE_MS, 200)
     found = failures(away.cluster.wait(away.me, seq))
     assert {one.code for one in found} == {Code.EHOSTUNREACH}
     assert all("nothing was changed" in one.message for one in found)
