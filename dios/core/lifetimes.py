@@ -32,6 +32,8 @@ def grant(
     step.depend_on(target)
     if not task.home:
         step.after.append(effects.BindSlot(task.id, reference.public()))
+    elif step.served is not None and step.served[0].node == task.home:
+        step.served[0].note_granted(step.served[1], reference)
     return reference
 
 

@@ -69,6 +69,7 @@ class Step:
         "payload_size",
         "persist",
         "read_in_vector",
+        "served",
         "started",
         "state",
         "units",
@@ -88,6 +89,7 @@ class Step:
         self.decisions: tuple[Decision, ...] = ()
         self.defects: list[Defect] = []
         self.parts: list[Reply] | None = None
+        self.served: tuple[Peer, int] | None = None  # the node and the number of the request of this step
         self.payload = PayloadId(0)
         self.payload_size = 0
         self.unsent = False  # True while the failure of a request is handled that never left this node

@@ -25,6 +25,10 @@ _SECOND_MS = 1_000
 _OWN_REFERENCES = 3  # to itself, its console and its program
 
 
+class NoRoomError(LimitError):
+    """The node, or the principal on it, has no room for a task now, and will have some when tasks end."""
+
+
 class Budget(Struct, frozen=True):
     """The child's account, and the memory and CPU time that are reserved for the child."""
 
@@ -35,7 +39,8 @@ class Budget(Struct, frozen=True):
 def admit(step: Step, task: Holder, order: Order) -> Budget:
     """Return the child's account and reservation.
 
-    Raise LimitError if the child, or an account that it is counted with, has no room for its first objects.
+    Raise LimitError if the child, or an account that it is counted with, has no room for its first objects,
+    and NoRoomError if it will fit when other tasks of the node or the principal have ended.
     """
     if task.account.generation >= limits.TASK_GENERATIONS_MAX:
         raise LimitError(
@@ -50,20 +55,42 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
     asked = recipe.limits
     account = Account(Scope.TASK, "(to be started)", _bounds(step.state.defaults.task, asked), parent.account)
     members = step.state.accounts_of_groups(recipe.groups)
-    parent.account.require(Resource.TASKS, 1)
+    short = _shortage(parent.account, Resource.TASKS, 1)
     require_all(members, Resource.TASKS, 1)
     memory = asked.memory_bytes or min(
         step.state.defaults.task_memory_bytes, account.bounds[Resource.MEMORY_BYTES]
     )
     counted = (account, *members)
-    require_all(counted, Resource.MEMORY_BYTES, memory)
+    short = short or _shortage(account, Resource.MEMORY_BYTES, memory)
+    require_all(members, Resource.MEMORY_BYTES, memory)
     remaining = min(counter.left(Resource.CPU_MS) for counter in counted)
     cpu = whole_seconds(asked.cpu_ms)
     if not cpu and remaining != UNLIMITED:
         cpu = max(remaining - remaining % _SECOND_MS, _SECOND_MS)
     require_all(counted, Resource.CPU_MS, cpu)
     _require_references(step, parent, account, recipe)
+    if short is not None:
+        raise NoRoomError(short.message)
     return account, Reserved(memory, cpu)
+
+
+def _shortage(first: Account, resource: Resource, amount: int) -> LimitError | None:
+    """Return the refusal of an account that will have room for ``amount`` when tasks end, or None.
+
+    Raise LimitError if no end of a task makes enough room, or if the limit was set for one task and what it
+    starts: such a task might wait for itself.
+    """
+    short: LimitError | None = None
+    account: Account | None = first
+    while account is not None:
+        bound = account.bounds[resource]
+        if amount > 0 and account.used[resource] + amount > bound:
+            refusal = account.refusal(resource, amount)
+            if account.scope not in {Scope.PRINCIPAL, Scope.NODE} or amount > bound:
+                raise refusal
+            short = short or refusal
+        account = account.parent
+    return short
 
 
 def _require_references(step: Step, parent: Holder, account: Account, recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import groups, submissions
+from dios.core.calls import groups, submissions, waiting_starts
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.model.accounts import Account, charge_all
 from dios.core.model.names import child_task_name, logs_group
@@ -278,6 +278,7 @@ def finish(step: Step, task: LocalHolder) -> None:
     task.state = TaskState.ENDED
     if isinstance(task, Task):
         _return_reservation(task)
+        waiting_starts.serve(step)
         _keep_failed_program(step, task)
         # These refer to the task: without them its records are freed when the last of them is dropped.
         task.defaults = ()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from dios import limits
-from dios.core.calls import access, groups
+from dios.core.calls import access, groups, waiting_starts
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
 from dios.core.step import Step
@@ -77,6 +77,7 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
         principal = Principal(call.principal)
         account, label = step.state.account_of(principal), ""
         _store_limits(step, groups.home_of(step, principal), call.bounds)
+    waiting_starts.serve(step)
     row = account.row(label)
     changes = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
     step.audit(

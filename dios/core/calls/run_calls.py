@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import lifetimes
-from dios.core.calls import access, admission, lifecycle, run_orders, starting, submissions
+from dios.core.calls import (
+    access,
+    admission,
+    lifecycle,
+    run_orders,
+    starting,
+    submissions,
+    waiting_starts,
+)
 from dios.core.calls.delegation import end_of
 from dios.core.model.records import (
     ChildIdentity,
@@ -23,9 +31,11 @@ from dios.core.model.records import (
     Provenance,
     earlier,
 )
+from dios.core.model.start_queue import QueuedStart
 from dios.core.model.submission_queue import QueuedRun
+from dios.core.model.work_items import QueuedStarts
 from dios.core.remote import remote_calls, remote_run
-from dios.core.remote.continuations import StartAnswer
+from dios.core.remote.continuations import StartAnswer, StartProgress
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
 from dios.errors import (
@@ -36,8 +46,9 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
+from dios.ids import Principal
 from dios.wire import dcp, messages
-from dios.wire.types import Flag, Permission
+from dios.wire.types import Flag, Permission, Resource
 
 NO_SCHEDULER: Final = (
     "no scheduler is responsible for this node. Does a node of the cluster have the extra 'cluster' "
@@ -99,12 +110,19 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
 
 
 def start(
-    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity | None = None
+    step: Step,
+    task: Holder,
+    seq: int,
+    call: messages.Run,
+    chosen: ChildIdentity | None = None,
+    waited: Pending | None = None,
 ) -> None:
-    """Start a child now, on this node or on another one.
+    """Start a child now, on this node or on another one, or let the run wait for room on this node.
 
-    ``chosen`` is the child's identity, if the scheduler has placed it. If its node has no room for it, the
-    run is not refused: this raises WouldBlockError, or the run waits in the submission queue again.
+    ``chosen`` is the child's identity, if it is fixed already. If the scheduler has placed the run and the
+    node cannot reserve what it needs, the run is not refused: this raises WouldBlockError, or the run waits
+    in the submission queue again. ``waited`` is the call if it has waited for room; it then remains waiting,
+    and this raises NoRoomError, if there is still none.
     """
     flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL | Flag.WITH_SESSION)
     step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
@@ -115,17 +133,31 @@ def start(
             f"the arguments have more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
     if peer is not None or _uses_remote_objects(order):
+        if waited is not None:
+            step.state.pending.remove(waited)
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
     submissions.require_fit(step, order.recipe.work)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
+    if waited is None and waiting_starts.comes_later(step, task, call):
+        _wait_for_room(step, task, seq, call, chosen)
+        return
+    try:
+        budget = admission.admit(step, task, order)
+    except admission.NoRoomError:
+        if waited is not None or not waiting_starts.may_wait(step, task, call):
+            raise
+        _wait_for_room(step, task, seq, call, chosen)
+        return
+    if waited is not None:
+        step.state.pending.remove(waited)
     if not flags & Flag.NON_BLOCKING:
         if step.parts is not None:
             raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
-    child = starting.begin(step, task, order, admission.admit(step, task, order), chosen)
+    child = starting.begin(step, task, order, budget, chosen)
     child.ends_with_session = bool(flags & Flag.WITH_SESSION)
     starting.welcome_child(step, child, order, ends)
     reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
@@ -134,6 +166,71 @@ def start(
         step.answer(task, seq, messages.Created(child.name, reference.public()))
     else:
         step.wait(Pending(task, seq, call, {child.object: ()}))
+
+
+def _wait_for_room(
+    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity | None
+) -> None:
+    row = Pending(task, seq, call, {})
+    step.wait(row)
+    try:
+        waiting_starts.wait(step, row, chosen or lifecycle.fresh_identity(step, access.local(task)))
+    except DiosError:
+        step.state.pending.remove(row)
+        raise
+
+
+# -- the start queue --------------------------------------------------------------------------------
+def start_queued(step: Step, item: QueuedStarts) -> bool:
+    """Start runs that wait for room, the principals in turns; return True when there is no more room."""
+    del item
+    queue = step.state.starts
+    blocked: set[Principal] = set()
+    while True:
+        principal = next((one for one in queue.by_principal if one not in blocked), None)
+        if principal is None:
+            queue.is_served = False
+            return True
+        if step.exhausted:
+            return False
+        step.spend(1)
+        queued = queue.next_of(principal)
+        has_room = queued is not None and queued.row.task.account.left(Resource.TASKS) > 0
+        if queued is None or not has_room or not _start_one(step, queued):
+            blocked.add(principal)
+        else:
+            queue.end_turn(principal)
+
+
+def _start_one(step: Step, queued: QueuedStart) -> bool:
+    """Start or refuse a run that waits for room. Return False if there is still no room for it."""
+    row = queued.row
+    task, seq = row.task, row.seq
+    try:
+        if isinstance(row.progress, StartProgress):
+            remote_run.start_offered(step, row, row.progress)
+        elif queued.body is not None:
+            peer = step.require_cluster().peer(queued.node)
+            remote_run.start_for_node(step, peer, seq, queued.body, row)
+        else:
+            start(step, task, seq, cast("messages.Run", row.call), queued.chosen, row)
+    except admission.NoRoomError:
+        return False
+    except WouldBlockError as error:
+        _leave_queue(step, row)
+        if queued.body is None and row.progress is None and step.state.queue.attended(step.now):
+            submissions.wait(step, task, seq, cast("messages.Run", row.call), queued.chosen, queued.since)
+        else:
+            step.refuse(task, seq, error)
+    except DiosError as error:
+        _leave_queue(step, row)
+        step.refuse(task, seq, error)
+    return True
+
+
+def _leave_queue(step: Step, row: Pending) -> None:
+    if step.state.pending.has(row):
+        step.state.pending.remove(row)
 
 
 def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:

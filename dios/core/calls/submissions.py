@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core.calls import waiting_starts
 from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
@@ -81,6 +82,7 @@ def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:
         if task.principal == principal and isinstance(task, Task)
     ]
     rows += islice(_waiting_rows(state, principal), limits.TASK_ROWS_MAX)
+    rows += islice(waiting_starts.waiting_rows(state, principal), limits.TASK_ROWS_MAX)
     step.spend((len(state.tasks) + len(rows)) // 16)
     return tuple(rows[: limits.TASK_ROWS_MAX])
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from dios import limits
 from dios.core.model.records import CallId, Holder, Pending
+from dios.core.model.start_queue import StartQueue
 from dios.core.model.submission_queue import SubmissionQueue
 from dios.errors import InvalidError, LimitError
 from dios.wire import messages
@@ -20,10 +21,11 @@ from dios.wire.types import Resource
 class PendingTable:
     """All waiting calls of the node, and the deadlines of those that have one."""
 
-    __slots__ = ("_deadlines", "_queue", "_rows", "next_number")
+    __slots__ = ("_deadlines", "_queue", "_rows", "_starts", "next_number")
 
-    def __init__(self, queue: SubmissionQueue) -> None:
+    def __init__(self, queue: SubmissionQueue, starts: StartQueue) -> None:
         self._queue: Final = queue
+        self._starts: Final = starts
         self._rows: dict[tuple[int, int], Pending] = {}
         self._deadlines: list[tuple[int, int, int]] = []
         self.next_number = 1
@@ -93,6 +95,7 @@ class PendingTable:
         row.task.account.charge(Resource.REQUESTS, -1)
         if type(row.call) is messages.Run:
             self._queue.forget(row)
+            self._starts.forget(row)
         for target in row.watched:
             target.waiters.pop(row.key, None)
 

@@ -422,7 +422,7 @@ class Reference:
         self.dropped = False
         self.retiring = False  # those derived from it are being taken back
         self.expires_ns: Final = expires_ns
-        self.granted_ns: Final = granted_ns
+        self.granted_ns = granted_ns
         if origin is not None:
             origin.descendants[ref_id] = self
 

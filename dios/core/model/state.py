@@ -28,6 +28,7 @@ from dios.core.model.records import (
     Task,
     earlier,
 )
+from dios.core.model.start_queue import StartQueue
 from dios.core.model.submission_queue import SubmissionQueue
 from dios.core.model.type_states import StreamState
 from dios.core.model.work_items import WorkQueue
@@ -72,6 +73,7 @@ class State:
         "secret",
         "settled",
         "shutting_down",
+        "starts",
         "tasks",
         "unsettled",
         "work",
@@ -104,7 +106,8 @@ class State:
         self.account: Final = Account(Scope.NODE, "", defaults.node)
         self.principals: dict[Principal, Account] = {}
         self.queue: Final = SubmissionQueue()
-        self.pending: Final = PendingTable(self.queue)
+        self.starts: Final = StartQueue()
+        self.pending: Final = PendingTable(self.queue, self.starts)
         self.expiries: Final = ExpiryTable()
         self.ended: Final = History[Task]()
         self.recipes: Final = History[Task]()  # ended tasks that still have their recipe

@@ -56,6 +56,8 @@ def _drop_earlier_start(step: Step, peer: Peer) -> None:
     """Drop the state of the node's earlier start: its tasks, and its knowledge of this node's tasks."""
     _lose(step, peer, "has restarted")
     peer.answers.clear()
+    peer.granted.clear()
+    peer.unsettled.clear()
     peer.settled = Watermark()
     reconciliation.end_remote_tasks(step, peer)
 

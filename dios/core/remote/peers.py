@@ -15,7 +15,7 @@ from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.membership.swim import Membership
 from dios.core.model.placement import Placement
-from dios.core.model.records import PhysicalObject, RemoteTask
+from dios.core.model.records import PhysicalObject, Reference, RemoteTask
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
@@ -158,6 +158,7 @@ class Peer:
         "cut_off",
         "dead_since",
         "epoch",
+        "granted",
         "guesses",
         "handing_over",
         "heard_ns",
@@ -177,6 +178,7 @@ class Peer:
         "remote_tasks",
         "requests_unnamed",
         "settled",
+        "unsettled",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -198,6 +200,8 @@ class Peer:
         self.asked: dict[int, PendingRequest] = {}
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
+        self.granted: dict[int, list[Reference]] = {}  # for each of its unsettled requests
+        self.unsettled: set[RefId] = set()  # the ids of all of these
         self.requests_unnamed = 0  # requests since the last one that named the waiting requests
         self.settled = Watermark()
         self.order_out = 0
@@ -211,6 +215,22 @@ class Peer:
     def reachable(self) -> bool:
         """Return True if a request would be sent to the node now."""
         return self.connected and self.epoch > 0 and self.dead_since is None and not self.cut_off
+
+    def note_granted(self, number: int, reference: Reference) -> None:
+        """Note a reference that a task of the node gets from a request of the node.
+
+        Until the request is settled, the node may not have the answer and cannot report the reference.
+        """
+        if number in self.answers:
+            self.granted.setdefault(number, []).append(reference)
+            self.unsettled.add(reference.id)
+
+    def forget_answer(self, number: int, now: int) -> None:
+        """Forget the answer to a settled request; the references that it gave count as new from now on."""
+        del self.answers[number]
+        for reference in self.granted.pop(number, ()):
+            reference.granted_ns = now
+            self.unsettled.discard(reference.id)
 
     def numbers_to_name(self) -> tuple[int, ...]:
         """Return the numbers to name in a request to the node: all requests without an answer, or none.

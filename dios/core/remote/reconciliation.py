@@ -11,7 +11,7 @@ from typing import Final
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import lifecycle
-from dios.core.model.records import LocalHolder, Provenance, RemoteTask, Task
+from dios.core.model.records import LocalHolder, Provenance, Reference, RemoteTask, Task
 from dios.core.model.work_items import (
     EndingRemoteTasks,
     HoldingsReport,
@@ -20,7 +20,7 @@ from dios.core.model.work_items import (
     ReleasedReferences,
 )
 from dios.core.remote import notices, proxies, publication, remote_tasks, requests
-from dios.core.remote.continuations import ReconcileAnswer
+from dios.core.remote.continuations import ReconcileAnswer, StartProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import DiosError
@@ -177,7 +177,13 @@ def reconcile_requested(step: Step, peer: Peer, number: int, body: dcp.Reconcile
     """Compare another node's report with the references that its tasks hold here, and answer it."""
     granted_before = step.now - limits.RECONCILE_YOUNG_MS * _MS
     restarted = _accepts_earlier_references(step, peer, body.epoch)
-    step.start(ReceivedReport(peer.node, peer.epoch, number, body, granted_before, restarted=restarted))
+    starting = frozenset(
+        row.progress.child.task for row in step.state.pending if isinstance(row.progress, StartProgress)
+    )
+    step.spend(len(step.state.pending) // 64)
+    step.start(
+        ReceivedReport(peer.node, peer.epoch, number, body, granted_before, starting, restarted=restarted)
+    )
 
 
 def compare_some(step: Step, item: ReceivedReport) -> bool:
@@ -236,11 +242,16 @@ def _compare_holding(step: Step, peer: Peer, item: ReceivedReport, holding: dcp.
         for reference in remote_task.table
         if holding.first <= reference.id <= holding.last
         and reference.id not in named
-        and reference.granted_ns <= item.granted_before
+        and _is_judged(peer, item, reference)
     ]
     item.claims = [
         (remote_task, entry) for entry in reversed(holding.references) if entry[0] not in remote_task.table
     ]
+
+
+def _is_judged(peer: Peer, item: ReceivedReport, reference: Reference) -> bool:
+    """Return True if the node knew of the reference for certain when it made its report."""
+    return reference.granted_ns <= item.granted_before and reference.id not in peer.unsettled
 
 
 def _compare_claim(
@@ -264,7 +275,13 @@ def _compare_absent(step: Step, peer: Peer, item: ReceivedReport, absent: list[R
     """Drop the old references of a task that the report does not list; then end it if it has nothing."""
     remote_task = absent[-1]
     step.spend(1 + len(remote_task.table) // 32)
-    item.drops = [each for each in remote_task.table if each.granted_ns <= item.granted_before]
+    offered_since = step.now - limits.OFFERED_GRACE_MS * _MS
+    if remote_task.home_id in item.starting or (
+        remote_task.guessed and remote_task.started_ns > offered_since
+    ):
+        absent.pop()  # references that were offered to a task, which may wait for its start
+        return
+    item.drops = [each for each in remote_task.table if _is_judged(peer, item, each)]
     if item.drops:
         return
     absent.pop()

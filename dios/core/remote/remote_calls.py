@@ -243,7 +243,7 @@ def answer_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
 def abandon(step: Step, row: Pending) -> None:
     """Cancel the requests of a call that no longer needs their answers."""
     for request in requests.give_up_all(step, row):
-        if isinstance(request.body, dcp.Forward):
+        if isinstance(request.body, dcp.Forward | dcp.Start):
             cancel = messages.Cancel(request.number)
             requests.notify_node(step, request.peer.node, dcp.Forward(request.body.caller, cancel))
 

@@ -20,6 +20,7 @@ from dios.core.calls import (
     run_orders,
     starting,
     submissions,
+    waiting_starts,
 )
 from dios.core.model.records import (
     ChildIdentity,
@@ -43,6 +44,7 @@ from dios.errors import (
     Code,
     DiosError,
     InvalidError,
+    LimitError,
     NotExecutableError,
     NotPermittedError,
     ProtocolError,
@@ -240,7 +242,17 @@ def _start(step: Step, row: Pending, start: StartProgress) -> None:
         _start_remotely(step, row, start)
         return
     try:
-        _start_locally(step, row, start)
+        start_offered(step, row, start)
+    except admission.NoRoomError as error:
+        if not waiting_starts.may_wait(step, row.task, cast("messages.Run", row.call)):
+            _withdraw(step, start)
+            _refuse(step, row, _failure(error))
+            return
+        try:
+            waiting_starts.wait(step, row, start.identity)
+        except LimitError as full:
+            _withdraw(step, start)
+            _refuse(step, row, _failure(full))
     except WouldBlockError as error:
         _withdraw(step, start)
         if start.scheduled:
@@ -257,7 +269,8 @@ def _failure(error: DiosError) -> messages.Failure:
     return messages.Failure(int(error.code), error.message, error.fingerprint)
 
 
-def _start_locally(step: Step, row: Pending, start: StartProgress) -> None:
+def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
+    """Start a child on this node with the offered references. Raise NoRoomError if it must wait."""
     task = row.task
     own: list[Reference | None] = []
     for held, sharing in zip(start.held, start.shared, strict=True):
@@ -357,6 +370,7 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
         except DiosError as error:
             step.refuse(task, row.seq, error)
         else:
+            _renew_offers(step, start)
             cast("Proxy", reference.object).ended = start.ended
             step.answer(task, row.seq, messages.Created(answer.name, reference.public()))
         return None
@@ -374,6 +388,13 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
     return None
 
 
+def _renew_offers(step: Step, start: StartProgress) -> None:
+    """Count the references that a started child got from this node as new: its node knows them only now."""
+    remote_task = step.require_cluster().peer(start.node).remote_tasks.get(start.child.task)
+    for reference in () if remote_task is None else remote_task.table:
+        reference.granted_ns = step.now
+
+
 def note_ended(peer: Peer, parent: LocalHolder, event: messages.ChildEnded) -> None:
     """Keep the reported end of a child, so that it is still known when the child's node fails."""
     target = peer.proxies.get(ObjectId(event.object))
@@ -385,8 +406,33 @@ def note_ended(peer: Peer, parent: LocalHolder, event: messages.ChildEnded) -> N
 
 
 # -- on the other node --------------------------------------------------------------------------------
-def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
-    """Start a task on behalf of another node's task, with exactly the references that were offered to it."""
+def start_requested(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
+    """Start a task on behalf of another node's task, or let the run wait until there is room for it."""
+    parent = remote_tasks.remote_task_for(step, peer, body.caller)
+    if not waiting_starts.comes_later(step, parent, body.call):
+        try:
+            start_for_node(step, peer, number, body)
+        except admission.NoRoomError:
+            if not waiting_starts.may_wait(step, parent, body.call):
+                raise
+        else:
+            return
+    row = Pending(parent, number, body.call, {})
+    step.wait(row)
+    try:
+        waiting_starts.wait(step, row, ChildIdentity(body.child, body.name), peer.node, body)
+    except DiosError:
+        step.state.pending.remove(row)
+        raise
+
+
+def start_for_node(
+    step: Step, peer: Peer, number: int, body: dcp.Start, waited: Pending | None = None
+) -> None:
+    """Start a task on behalf of another node's task, with exactly the references that were offered to it.
+
+    ``waited`` is the call if it has waited for room. It remains waiting if this raises an error.
+    """
     cluster = step.require_cluster()
     if step.state.chose_id(body.child):
         raise ProtocolError("cannot start the task: its id is already in use")
@@ -432,11 +478,15 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
     try:
         submissions.require_fit(step, body.call.work)
         reserved = admission.admit(step, parent, order)
-        step.state.pending.require_room(parent)
+        if waited is None:
+            step.state.pending.require_room(parent)
     except DiosError:
         for target in targets:
             lifetimes.maybe_collect(step, target)
         raise
+    if waited is not None:
+        step.state.pending.remove(waited)
+        step.served = peer, number  # its caller learns of the references with the answer to that request
     child = starting.begin(step, parent, order, reserved, ChildIdentity(body.child, body.name))
     child.ends_with_session = bool(body.call.flags & Flag.WITH_SESSION)
     granted = [
@@ -449,6 +499,8 @@ def start_for_node(step: Step, peer: Peer, number: int, body: dcp.Start) -> None
         step.answer(parent, number, messages.Created(child.name, proxies.public_part(step, reference)))
     else:
         step.wait(Pending(parent, number, body.call, {child.object: ()}))
+    if waited is not None:
+        step.served = None
 
 
 def _targets(

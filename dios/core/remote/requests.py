@@ -159,13 +159,11 @@ def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
         message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, message, request.source, peer.epoch))
         request.sent = True
-    # A node with many open requests is busy: it needs time for its answers, and repeats would take more of it.
+    # A node with many open requests is busy, and repeats would take time from its answers.
     pause = (limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8)) * (
         1 + len(peer.asked) // limits.DCP_REPEAT_OPEN
     )
-    cluster.repeat_later(
-        request, step.now + (min(pause, limits.DCP_REPEAT_MS_MAX) + _bulk_ms(request)) * _MS
-    )
+    cluster.repeat_later(request, step.now + (min(pause, limits.DCP_REPEAT_MS_MAX) + _bulk_ms(request)) * _MS)
 
 
 def _version_of(state: State, source: WriteSource | None) -> int:
@@ -374,7 +372,7 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
     """Return True if a request must be handled. Answer a repeat from the cached replies (§4.8)."""
     if peer.settled.learn(message):
         for number in [number for number in peer.answers if peer.settled.has(number)]:
-            del peer.answers[number]
+            peer.forget_answer(number, step.now)
     if peer.settled.has(message.number):
         return False  # the sender has its answer, or no longer wants it
     if message.number not in peer.answers:

@@ -52,6 +52,7 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
     try:
         if step.state.defects.total:
             containment.require_few(step, peer, body)
+        step.served = peer, message.number
         _HANDLERS[type(body)](step, peer, message.number, cast("Never", body))
     except DiosError as error:
         if isinstance(error, ProtocolError) and not (step.after or step.persist):
@@ -60,6 +61,8 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
             raise
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
         requests.reply(step, peer, message.number, failure)
+    finally:
+        step.served = None
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
@@ -231,7 +234,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Offer: _offer,
     dcp.Delegate: _delegate,
     dcp.ReferenceGiven: _accept_reference,
-    dcp.Start: remote_run.start_for_node,
+    dcp.Start: remote_run.start_requested,
     dcp.CreateReplica: replication.replica_requested,
     dcp.Release: _release,
     dcp.TasksEnded: _tasks_ended,

@@ -186,7 +186,11 @@ class PeerEffects:
     def _send_bytes(self, effect: fx.Send, source: Source) -> None:
         node, message, content = effect.node, effect.message, source.content
         if isinstance(content, bytes) or source.length <= self._links.inline_bytes_max:
-            self._links.send(node, message, source.read() or None, _asked_by(message))
+            data = source.read()
+            asked = message.body if isinstance(message, dcp.Ask) else None
+            if isinstance(asked, dcp.KeepOutput) and len(data) < asked.size:
+                return  # the log was destroyed meanwhile, and the core gives the request up
+            self._links.send(node, message, data or None, _asked_by(message))
             return
         held = retain_content(content)
         piece = FileRange(content.fd, source.start, source.length)

@@ -1,7 +1,7 @@
 """The requests of one node that wait for their turn while its other messages are processed at once.
 
-A node under load has more requests than one turn can do. Gossip, answers and reports of progress arrive on the
-same connection and must not wait behind them: a node whose gossip waits is taken for dead.
+A node under load has more requests than one turn can do. Gossip, answers and reports of progress arrive on
+the same connection and must not wait behind them: a node whose gossip waits is taken for dead.
 """
 
 from __future__ import annotations

@@ -93,12 +93,10 @@ class MessageReader:
                         ):
                             continue
                     self._process(node, session, message, inline, None)
-                    if session.closed:
-                        return
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         begun = await driver.let_others_work(begun)
-                        if session.closed:
-                            return
+                    if session.closed:
+                        return
                 await incoming.wait_for_room()
                 bodies = await line.receive()
                 if not bodies:

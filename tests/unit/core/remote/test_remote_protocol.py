@@ -260,7 +260,9 @@ def test_an_answer_to_what_was_never_asked(two: Two) -> None:
 def test_silence_ends_in_an_error(two: Two) -> None:
     """Who gets no answer gets EHOSTUNREACH within the patience, though the connection stands."""
     two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Ask)
-    answer = two.cluster.wait(two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_UNCONFIRMED_MS + 2_500)
+    answer = two.cluster.wait(
+        two.me, two.me.send(messages.ReadOnce(two.ref)), limits.DCP_UNCONFIRMED_MS + 2_500
+    )
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EHOSTUNREACH
 

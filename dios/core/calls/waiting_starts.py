@@ -1,0 +1,86 @@
+"""Runs that wait in the start queue, because their node has no room for them now (B.1.5).
+
+Only the runs of sessions wait. A task's own run is refused at once if there is no room: the tasks that hold
+all places might otherwise wait for each other for ever. ``dios.core.calls.run_calls`` starts the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dios import limits
+from dios.core.model.records import ChildIdentity, Holder, Pending
+from dios.core.model.start_queue import QueuedStart
+from dios.core.model.state import State
+from dios.core.model.work_items import QueuedStarts
+from dios.core.step import Step
+from dios.errors import LimitError
+from dios.ids import NodeId, Principal
+from dios.wire import dcp, messages
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Brand, Cause, Flag, TaskState
+
+
+def may_wait(step: Step, task: Holder, call: messages.Run) -> bool:
+    """Return True if a run is one that waits for room: of a session that waits for the answer."""
+    return task.brand is Brand.LEGACY and not call.flags & Flag.NON_BLOCKING and step.parts is None
+
+
+def comes_later(step: Step, task: Holder, call: messages.Run) -> bool:
+    """Return True if a new run must wait because earlier ones of its principal wait."""
+    return bool(step.state.starts.count_of(task.principal)) and may_wait(step, task, call)
+
+
+def wait(
+    step: Step,
+    row: Pending,
+    chosen: ChildIdentity,
+    node: NodeId = NodeId(0),  # noqa: B008 - an int
+    body: dcp.Start | None = None,
+) -> None:
+    """Let a waiting call wait for room. Raise LimitError if too many wait, and leave the call waiting."""
+    queue, principal = step.state.starts, row.task.principal
+    if (
+        len(queue) >= limits.STARTS_WAITING_MAX
+        or queue.count_of(principal) >= limits.STARTS_WAITING_OF_PRINCIPAL_MAX
+    ):
+        raise LimitError(
+            f"cannot start the task: {queue.count_of(principal)} runs of {principal} and {len(queue)} of all "
+            "wait on this node for a place. Try again later."
+        )
+    queue.put(QueuedStart(row, chosen, fingerprint(chosen.name), step.now, node, body))
+    serve(step)
+
+
+def serve(step: Step) -> None:
+    """Start the runs for which there is room now: call this when there may be more room than before."""
+    queue = step.state.starts
+    if queue and not queue.is_served:
+        queue.is_served = True
+        step.start(QueuedStarts())
+
+
+def waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRow]:
+    """Return the waiting runs of a principal, as `dios ps` shows them."""
+    for place, queued in enumerate(state.starts.waiting_of(principal), 1):
+        call = queued.row.call
+        if not isinstance(call, messages.Run):
+            continue
+        label = queued.body.call.label if queued.body is not None else call.label
+        yield messages.TaskRow(
+            None,
+            queued.fingerprint,
+            label,
+            TaskState.WAITING,
+            call.brand,
+            principal,
+            0,
+            queued.since,
+            0,
+            Cause.NONE,
+            0,
+            0,
+            f"place {place} of {state.starts.count_of(principal)} in the start queue",
+            queued.row.task.object.fingerprint,
+            state.place,
+        )

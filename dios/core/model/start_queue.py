@@ -1,0 +1,83 @@
+"""The start queue of a node: runs that wait for a place, because as many tasks run as may run (B.1.5).
+
+A run waits in the submission queue until the scheduler has chosen its node, and in the start queue of that
+node until there is room for it. ``dios.core.calls.waiting_starts`` puts runs in and starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dios.core.model.records import ChildIdentity, Pending
+from dios.ids import NodeId, Principal
+from dios.wire import dcp
+
+CallKey: TypeAlias = tuple[int, int]
+
+
+class QueuedStart(Struct):
+    """A run that waits for room, and its future task's identity.
+
+    ``node`` is the node of the caller and ``body`` its request if the caller is on another node.
+    """
+
+    row: Pending
+    chosen: ChildIdentity
+    fingerprint: str
+    since: int
+    node: NodeId = NodeId(0)
+    body: dcp.Start | None = None
+
+
+class StartQueue:
+    """The runs that wait, in order for each principal. Principals take turns.
+
+    ``is_served`` is True while a work item starts runs from this queue.
+    """
+
+    __slots__ = ("by_principal", "is_served", "principals")
+
+    def __init__(self) -> None:
+        self.by_principal: dict[Principal, dict[CallKey, QueuedStart]] = {}
+        self.principals: dict[CallKey, Principal] = {}
+        self.is_served = False
+
+    def __len__(self) -> int:
+        return len(self.principals)
+
+    def count_of(self, principal: Principal) -> int:
+        """Return the number of waiting runs of a principal."""
+        return len(self.by_principal.get(principal, ()))
+
+    def put(self, queued: QueuedStart) -> None:
+        """Append a run."""
+        principal, key = queued.row.task.principal, queued.row.key
+        self.by_principal.setdefault(principal, {})[key] = queued
+        self.principals[key] = principal
+
+    def forget(self, row: Pending) -> None:
+        """Remove the run of a call that does not wait for room any more."""
+        principal = self.principals.get(row.key)
+        if principal is None or self.by_principal[principal][row.key].row is not row:
+            return
+        own = self.by_principal[principal]
+        del self.principals[row.key], own[row.key]
+        if not own:
+            del self.by_principal[principal]
+
+    def next_of(self, principal: Principal) -> QueuedStart | None:
+        """Return the run of a principal that has waited longest, or None."""
+        return next(iter(self.by_principal.get(principal, {}).values()), None)
+
+    def end_turn(self, principal: Principal) -> None:
+        """Let all other principals with waiting runs come before this one."""
+        own = self.by_principal.pop(principal, None)
+        if own is not None:
+            self.by_principal[principal] = own
+
+    def waiting_of(self, principal: Principal) -> Iterator[QueuedStart]:
+        """Iterate over the waiting runs of a principal, in order."""
+        return iter(self.by_principal.get(principal, {}).values())
