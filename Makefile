@@ -140,6 +140,7 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a faili
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
+	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))

@@ -5,7 +5,8 @@ Each seed prints one line. The run stops at the first seed that fails and prints
 Without options, one node runs through crashes and a disk that is full from time to time. With --faults, its
 disk fails at random: failed writes and syncs, short writes, a full disk, power cuts with lost, reordered and
 torn pages, flipped bits. With --every-operation, each seed is a short run that is repeated once for every
-fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail.
+fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail; with
+--cluster --slow, they are slow and do not fail.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cluster", action="store_true", help="simulate two to five nodes; --steps is ignored"
     )
+    parser.add_argument(
+        "--slow", action="store_true", help="with --cluster: nodes and links are slow, and nothing fails"
+    )
     options = parser.parse_args()
+    if options.slow and not options.cluster:
+        parser.error("--slow needs --cluster")
     if options.steps is None:
         options.steps = STEPS_SHORT if options.every else STEPS_DEFAULT
     return options
@@ -100,8 +106,7 @@ def _every_operation(seed: int, options: argparse.Namespace, total: Counter[str]
 
 
 def _cluster(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
-    del options
-    report = simulate_cluster(seed)
+    report = simulate_cluster(seed, slow=options.slow)
     total.update(report.faults)
     return (
         f"{report.nodes} nodes, {report.steps} steps, {report.calls} calls,"
@@ -116,7 +121,8 @@ def _listed(faults: dict[str, int] | Counter[str]) -> str:
 
 def _repeat(seed: int, options: argparse.Namespace) -> str:
     if options.cluster:
-        return f"python -m dios.sim --cluster --first {seed} --seeds 1"
+        slow = " --slow" if options.slow else ""
+        return f"python -m dios.sim --cluster{slow} --first {seed} --seeds 1"
     flags = (" --faults" if options.faults else "") + (" --every-operation" if options.every else "")
     return f"python -m dios.sim --first {seed} --seeds 1 --steps {options.steps}{flags}"
 

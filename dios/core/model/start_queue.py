@@ -78,6 +78,10 @@ class StartQueue:
         if own is not None:
             self.by_principal[principal] = own
 
+    def all_waiting(self) -> Iterator[QueuedStart]:
+        """Iterate over all waiting runs."""
+        return (queued for own in self.by_principal.values() for queued in own.values())
+
     def waiting_of(self, principal: Principal) -> Iterator[QueuedStart]:
         """Iterate over the waiting runs of a principal, in order."""
         return iter(self.by_principal.get(principal, {}).values())

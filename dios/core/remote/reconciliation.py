@@ -6,6 +6,7 @@ tasks, and the other node corrects the report. Drops in normal operation are in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from dios import limits
@@ -53,6 +54,7 @@ def report_some(step: Step, item: HoldingsReport) -> bool:
         item.tasks = [task for task in step.state.tasks.values() if peer.node in task.remote_nodes]
         item.tasks.reverse()
         step.spend(len(step.state.tasks) // 64)
+        _report_waiting(step, peer, item)
     while item.tasks:
         if step.exhausted:
             return False
@@ -62,12 +64,38 @@ def report_some(step: Step, item: HoldingsReport) -> bool:
     most = limits.REMOTE_TASKS_PER_NODE_MAX
     lost, peer.lost = tuple(peer.lost[:most]), peer.lost[most:]
     tasks = tuple(task.id for task in step.state.tasks.values() if peer.node in task.remote_nodes)
+    tasks += tuple(caller.task for caller, _ in _waiting_starts(step, peer))
     _send_report(step, peer, item, lost, tasks)
     return True
 
 
+def _waiting_starts(step: Step, peer: Peer) -> Iterator[tuple[dcp.Caller, list[messages.Reference]]]:
+    """Iterate over the future tasks in the start queue that were offered references on the peer."""
+    for queued in step.state.starts.all_waiting():
+        start, body = queued.row.progress, queued.body
+        every: tuple[dcp.HeldReference | None, ...] = ()
+        caller: dcp.Caller | None = None
+        if isinstance(start, StartProgress):
+            caller, every = start.child, tuple(start.held)
+        elif body is not None:
+            every = (body.program, *body.inputs, *body.outputs)
+            principal, label = body.caller.principal, body.call.label
+            caller = dcp.Caller(body.child, principal, queued.fingerprint, body.call.brand, label)
+        held = [one.reference for one in every if one is not None and one.node == peer.node]
+        if caller is not None and held:
+            yield caller, held
+
+
+def _report_waiting(step: Step, peer: Peer, item: HoldingsReport) -> None:
+    """Report the references that were offered to tasks which wait for their start."""
+    for caller, held in _waiting_starts(step, peer):
+        step.spend(1)
+        rest = sorted((RefId(one.ref), ObjectId(one.object), one.permissions, False) for one in held)
+        _report_holder(step, peer, item, caller, rest)
+
+
 def _report_task(step: Step, peer: Peer, item: HoldingsReport, task: LocalHolder) -> None:
-    """Add a task's references to the next messages; the pieces of a task cover all reference ids."""
+    """Report the references of a task."""
     rest = sorted(
         (
             reference.id,
@@ -78,12 +106,23 @@ def _report_task(step: Step, peer: Peer, item: HoldingsReport, task: LocalHolder
         for reference in task.table
         if reference.object.home == peer.node
     )
+    _report_holder(step, peer, item, task.caller(), rest)
+
+
+def _report_holder(
+    step: Step,
+    peer: Peer,
+    item: HoldingsReport,
+    caller: dcp.Caller,
+    rest: list[tuple[RefId, ObjectId, int, bool]],
+) -> None:
+    """Add a task's references to the next messages; the pieces of a task cover all reference ids."""
     first = 0
     while rest or not first:
         room = limits.RECONCILE_REFERENCES_MAX - item.references
         piece, rest = rest[:room], rest[room:]
         last = piece[-1][0] if rest else _LAST_ID
-        item.part.append(dcp.HeldReferences(task.caller(), first, last, tuple(piece)))
+        item.part.append(dcp.HeldReferences(caller, first, last, tuple(piece)))
         first = last + 1
         item.references += len(piece)
         is_full = item.references == limits.RECONCILE_REFERENCES_MAX
@@ -276,9 +315,8 @@ def _compare_absent(step: Step, peer: Peer, item: ReceivedReport, absent: list[R
     remote_task = absent[-1]
     step.spend(1 + len(remote_task.table) // 32)
     offered_since = step.now - limits.OFFERED_GRACE_MS * _MS
-    if remote_task.home_id in item.starting or (
-        remote_task.guessed and remote_task.started_ns > offered_since
-    ):
+    is_offered = remote_task.guessed and remote_task.started_ns > offered_since
+    if remote_task.table and (is_offered or remote_task.home_id in item.starting):
         absent.pop()  # references that were offered to a task, which may wait for its start
         return
     item.drops = [each for each in remote_task.table if _is_judged(peer, item, each)]

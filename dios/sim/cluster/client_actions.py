@@ -32,6 +32,7 @@ from dios.wire.types import (
 )
 
 LIFETIME_NS_MAX: Final = 3_000 * MS
+STARTED_AT_ONCE: Final = 10
 _AGAIN_SHARE: Final = 80
 """The share, out of 256, of commits that also acquire the next request."""
 
@@ -255,6 +256,11 @@ class CooperatingClient(SimulatedClient):
 
         where = (at_node(program, host),) if host else ()
         self._call(call, then, about=(program, *handed, *where), everybody=not host)
+
+    def start_many(self) -> None:
+        """Start more tasks at once than a node of a slow cluster may run."""
+        for _ in range(STARTED_AT_ONCE):
+            self._run()
 
     def _control(self) -> None:
         if not self.tasks:

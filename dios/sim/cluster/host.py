@@ -19,6 +19,7 @@ from dios.ids import BufferId, NodeId, ObjectId, PayloadId, TaskId
 from dios.sim.node.host import SimHost
 from dios.store.protocol import Store
 from dios.wire import dcp, messages
+from dios.wire.types import Resource
 
 INLINE_BYTES: Final = 48  # small, so that both ways to send bytes are common
 IDLE_CHECKED: Final = 16  # among this number of steps with gossip only, one is checked
@@ -75,6 +76,7 @@ class ClusterHost(SimHost):
         now: int,
         read: Callable[[ObjectId], bytes],
         here: Here,
+        tasks_max: int | None = None,
     ) -> None:
         self._outputs: Final = outputs
         self.epoch: Final = here.epoch
@@ -83,6 +85,8 @@ class ClusterHost(SimHost):
         self._remote_tasks: Final[dict[TaskId, NodeId]] = {}
         self._parts: list[tuple[messages.AnyResult, bytes | None]] | None = None
         super().__init__(rng, store, self._answered, trace, now=now, read=read, here=here)
+        if tasks_max is not None:
+            self.core.state.account.bind((messages.Bound(Resource.TASKS, tasks_max),))
 
     # -- events in ---------------------------------------------------------------------------------
     def receive(self, node: NodeId, epoch: int, message: dcp.Message, attached: bytes) -> None:
@@ -94,6 +98,10 @@ class ClusterHost(SimHost):
         elif isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Forward):
             self._keep(message.body.call)
         self.step(events.Received(self.now, node, epoch, message, first, len(attached)))
+
+    def report_working(self, node: NodeId, number: int) -> None:
+        """Answer a repeated request whose first one still waits in the host."""
+        self._outputs.send(node, dcp.PeerReply(number, dcp.Working()), b"")
 
     def _check(self, event: events.Event, outcome: effects.Outcome) -> None:
         self.steps += 1

@@ -17,6 +17,7 @@ from dios.core.remote.peers import Here
 from dios.ids import NodeId, ObjectId, TaskId
 from dios.sim.cluster.host import ClusterHost
 from dios.sim.cluster.network import SimNetwork
+from dios.sim.cluster.slowness import SlowNode
 from dios.sim.disk.device import Device, PowerCutError
 from dios.sim.disk.faults import NoFaults
 from dios.sim.disk.model_store import ModelStore
@@ -96,6 +97,7 @@ class SimMachine:
         self.deferred: list[Callable[[ClusterHost], None]] = []
         self._wake = 0
         self._syncing = False
+        self.slow: SlowNode | None = None
 
     # -- time ---------------------------------------------------------------------------------------
     def clock(self) -> int:
@@ -107,8 +109,34 @@ class SimMachine:
         """Return True if the node runs and is not frozen."""
         return self.host is not None and not self.frozen
 
-    def post(self, action: Callable[[ClusterHost], None]) -> None:
-        """Run an action at the node: now, after it thaws if it is frozen, or never if it is down."""
+    def post(self, action: Callable[[ClusterHost], None], *, urgent: bool = True) -> None:
+        """Run an action at the node: now, after it thaws if it is frozen, or never if it is down.
+
+        A slow node runs one action after the other, the urgent ones first.
+        """
+        if self.slow is not None:
+            life = self.life
+            self.slow.put(lambda: self._post_now(action) if self.life == life else None, urgent=urgent)
+        else:
+            self._post_now(action)
+
+    def post_request(self, asker: NodeId, number: int, action: Callable[[ClusterHost], None]) -> None:
+        """Run the action that handles a request of another node, when it is its turn."""
+        slow, key = self.slow, (asker, number)
+        if slow is None or self.host is None or self.host.core.has_request(asker, number):
+            self.post(action)
+        elif key in slow.requests:
+            self.post(lambda host: host.report_working(asker, number))
+        else:
+            slow.requests.add(key)
+
+            def handle(host: ClusterHost) -> None:
+                slow.requests.discard(key)
+                action(host)
+
+            self.post(handle, urgent=False)
+
+    def _post_now(self, action: Callable[[ClusterHost], None]) -> None:
         host = self.host
         if host is None:
             return
@@ -160,13 +188,22 @@ class SimMachine:
         self.store = ModelStore(self.device, self._rng, inline_bytes=STORED_INLINE_BYTES)
         here = Here(self.node, self.life, self.name, self.rack, f"10.0.0.{self.node}:7117", SECRET, 2)
         self.host = ClusterHost(
-            self._rng, self.store, self, self._trace, now=self.clock(), read=self.store.content, here=here
+            self._rng,
+            self.store,
+            self,
+            self._trace,
+            now=self.clock(),
+            read=self.store.content,
+            here=here,
+            tasks_max=None if self.slow is None else self.slow.slowness.tasks_max,
         )
         self.post(lambda host: None)  # noqa: ARG005 - it only schedules the wakeups
 
     def crash(self) -> None:
         """Cut the power, perhaps during a disk operation."""
         host, self.host = self.host, None
+        if self.slow is not None:
+            self.slow.clear()
         if host is not None:
             self.device.cut_soon(self._rng.randrange(CUT_WITHIN))
             with contextlib.suppress(PowerCutError):

@@ -18,6 +18,7 @@ from msgspec import Struct
 from dios.core import events
 from dios.ids import NodeId
 from dios.sim.cluster.host import ClusterHost
+from dios.sim.cluster.slowness import Slowness, SlowServer, is_control
 from dios.sim.event_queue import MS, US, EventQueue
 from dios.wire import dcp
 from dios.wire.codec import decode_message, encode_message
@@ -53,6 +54,12 @@ class NetworkEndpoints(Protocol):
         """Run an action at the node: now, after it thaws if it is frozen, or never if it is down."""
         ...
 
+    def post_request(
+        self, node: NodeId, asker: NodeId, number: int, action: Callable[[ClusterHost], None]
+    ) -> None:
+        """Run the action that handles a request of another node, when it is its turn."""
+        ...
+
 
 class SimConnection:
     """One connection of two nodes, with the introductions that they exchanged."""
@@ -80,6 +87,7 @@ class SimNetwork:
         self._connections: Final[dict[tuple[NodeId, NodeId], SimConnection]] = {}
         self._known: Final[dict[tuple[NodeId, NodeId], SimConnection]] = {}
         self._wanted: Final[set[tuple[NodeId, NodeId]]] = set()
+        self.slow_links: Final[dict[tuple[NodeId, NodeId], tuple[SlowServer, Slowness]]] = {}
 
     # -- connections --------------------------------------------------------------------------------
     def start_dialing(self, one: NodeId, other: NodeId) -> None:
@@ -201,10 +209,29 @@ class SimNetwork:
         if self._rng.random() < self.policy.loss:
             self.counts["lost"] += 1
             return
+        slow = self.slow_links.get((sender, to))
+        if slow is not None:
+            server, slowness = slow
+            send = partial(self._send_slowly, connection, sender, to, data, attached, slowness)
+            server.put(send, slowness.frame_ns, urgent=is_control(decode_message(data)))
+            return
         late = self._rng.random() < self.policy.late
         when = self._queue.now + self._span(LATE_NS if late else DELAY_NS)
         if self.policy.ordered:
             when = connection.last[to] = max(when, connection.last.get(to, 0) + 1)
+        self._queue.at(when, partial(self._arrive, connection, sender, to, data, attached))
+
+    def _send_slowly(
+        self,
+        connection: SimConnection,
+        sender: NodeId,
+        to: NodeId,
+        data: bytes,
+        attached: bytes,
+        slowness: Slowness,
+    ) -> None:
+        when = self._queue.now + self._span(slowness.delay_ns)
+        when = connection.last[to] = max(when, connection.last.get(to, 0) + 1)
         self._queue.at(when, partial(self._arrive, connection, sender, to, data, attached))
 
     def _arrive(
@@ -219,7 +246,12 @@ class SimNetwork:
             else:
                 self.counts["cut off"] += 1
         else:
-            self._endpoints.post(to, partial(self._deliver, connection, sender, to, data, attached))
+            deliver = partial(self._deliver, connection, sender, to, data, attached)
+            message = decode_message(data)
+            if isinstance(message, dcp.Ask):
+                self._endpoints.post_request(to, sender, message.number, deliver)
+            else:
+                self._endpoints.post(to, deliver)
 
     def _deliver(
         self,

@@ -138,6 +138,9 @@ class SimulatedClient:
             weights = [weight for weight, _ in self._acts]
             self._rng.choices([act for _, act in self._acts], weights)[0]()
 
+    def start_many(self) -> None:
+        """Start several tasks at once."""
+
     def begin(self, welcome: messages.Welcome) -> None:
         """Start with the node's welcome message."""
         self.welcome = welcome

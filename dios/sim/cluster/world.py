@@ -16,7 +16,7 @@ from blake3 import blake3
 from msgspec import Struct
 
 from dios.core import effects, events
-from dios.errors import DiosError, InvariantError
+from dios.errors import Code, DiosError, InvariantError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, TaskId
 from dios.sim.cluster import agreement
 from dios.sim.cluster.client_actions import CooperatingClient
@@ -26,6 +26,7 @@ from dios.sim.cluster.machine import SimMachine
 from dios.sim.cluster.network import DeliveryPolicy, SimNetwork
 from dios.sim.cluster.promises import Key, PromiseLedger
 from dios.sim.cluster.simulated_client import SimulatedClient
+from dios.sim.cluster.slowness import SlowNode, SlowServer, random_slowness
 from dios.sim.event_queue import MS, US, EventQueue, S
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.host import NODE_OWNER
@@ -38,6 +39,7 @@ MOMENT_NS: Final = (1 * MS, 40 * MS)
 CALL_NS: Final = 20 * US  # from a client to its node
 SPAN_NS: Final = 14 * S
 QUIET_NS: Final = 46 * S  # two rounds of reference reconciliation, and the grace period of the dead
+WORK_OFF_S: Final = 300  # until slow nodes have answered everything
 ENDED_NS: Final = 24 * S  # all clients are gone, and one more round of reconciliation
 
 
@@ -56,9 +58,13 @@ class ClusterReport(Struct, frozen=True):
 
 
 class ClusterWorld:
-    """Some nodes and their clients. ``policy`` is the delivery policy; by default the seed chooses it."""
+    """Some nodes and their clients. ``policy`` is the delivery policy; by default the seed chooses it.
 
-    def __init__(self, seed: int, *, policy: DeliveryPolicy | None = None) -> None:
+    With ``slow``, nodes and links are slow and nothing else is wrong: then every call ends well.
+    """
+
+    def __init__(self, seed: int, *, policy: DeliveryPolicy | None = None, slow: bool = False) -> None:
+        self.slow: Final = slow
         self._seed: Final = seed
         self.rng: Final = _random(f"cluster {seed}")
         self.queue: Final = EventQueue()
@@ -88,7 +94,8 @@ class ClusterWorld:
             for node in map(NodeId, range(1, size + 1))
         }
         network_rng = _random(f"network {seed}")
-        self.network: Final = SimNetwork(self.queue, network_rng, policy or _random_policy(network_rng), self)
+        chosen = DeliveryPolicy(late=0.0) if slow else _random_policy(network_rng)
+        self.network: Final = SimNetwork(self.queue, network_rng, policy or chosen, self)
         self.injector: Final = FaultInjector(
             self.queue, _random(f"mischief {seed}"), self.machines, self.network, self
         )
@@ -99,6 +106,19 @@ class ClusterWorld:
                     self.network.request_connection(machine.node, other)
                 if other > machine.node:
                     self.network.start_dialing(machine.node, other)
+
+        if slow:
+            self._make_slow(_random(f"slow {seed}"))
+
+    def _make_slow(self, rng: Random) -> None:
+        """Make most nodes and all links slow."""
+        for node, machine in self.machines.items():
+            slowness = random_slowness(rng)
+            if node == 1 or rng.random() < 0.7:
+                machine.slow = SlowNode(slowness, self.queue, rng)
+            for other in self.machines:
+                if other != node:
+                    self.network.slow_links[node, other] = SlowServer(self.queue, rng), slowness
 
     # -- the run --------------------------------------------------------------------------------------
     def run(self, span_ns: int = SPAN_NS) -> ClusterReport:
@@ -129,10 +149,14 @@ class ClusterWorld:
         self.queue.run(2 * S)
         self._check_periodically()
         self._begin_acting()
-        self.injector.begin(self.queue.now + span_ns)
+        if not self.slow:
+            self.injector.begin(self.queue.now + span_ns)
         self.queue.run(span_ns)
         self.acting = False
-        self.injector.heal()
+        if self.slow:
+            self._work_off()
+        else:
+            self.injector.heal()
         self.queue.run(QUIET_NS)
         self._check_overdue()
         agreement.check_agreement(self)
@@ -145,6 +169,18 @@ class ClusterWorld:
                 self._disconnect(machine, client)
         self.queue.run(ENDED_NS)
         agreement.check_nothing_left(self)
+
+    def _work_off(self) -> None:
+        """Let the slow nodes do everything that waits; tasks end now and then, and make room for others."""
+        for _ in range(WORK_OFF_S):
+            waiting = [call for client in self.clients.values() for call in client.pending_calls.values()]
+            if all(call.waits for call in waiting):
+                return
+            self._end_tasks()
+            self.queue.run(S)
+        waiting = [call for client in self.clients.values() for call in client.pending_calls.values()]
+        left = [call.call for call in waiting if not call.waits]
+        raise BrokenPromiseError(f"{len(left)} calls are not answered by slow nodes: {left[:3]}")
 
     def _begin_acting(self) -> None:
         self.acting = True
@@ -174,6 +210,8 @@ class ClusterWorld:
                 self.process_ends(machine, client.task, Cause.EXITED)
         elif dice < 0.05:
             self.open_sessions(self.rng.choice(list(self.machines.values())))
+        elif self.slow and dice < 0.08:
+            client.start_many()
         else:
             client.act()
 
@@ -263,6 +301,8 @@ class ClusterWorld:
             return  # its remote task record is not open yet, or was closed: the node asks again
         if isinstance(result, messages.Failure):
             self.refusals[result.code] += 1
+            if self.slow and result.code == Code.EHOSTUNREACH:
+                raise BrokenPromiseError(f"a living node was called out of reach: {result.message}")
         if isinstance(result, messages.Created) and result.name is not None:
             if result.reference.type is ObjectType.GROUP:
                 self._keyring.append(Name(result.name))
@@ -336,7 +376,7 @@ class ClusterWorld:
 
     def _called(self, client: SimulatedClient, seq: int, call: messages.AnyCall) -> None:
         if client.task in self.clients:
-            self.machines[client.node].post(lambda host: host.call(client.task, seq, call))
+            self.machines[client.node].post(lambda host: host.call(client.task, seq, call), urgent=False)
 
     def fill(self, client: SimulatedClient, buffer: BufferId, data: bytes) -> None:
         """Write to a mapped buffer."""
@@ -397,6 +437,12 @@ class ClusterWorld:
         """Run an action at a node."""
         self.machines[node].post(action)
 
+    def post_request(
+        self, node: NodeId, asker: NodeId, number: int, action: Callable[[ClusterHost], None]
+    ) -> None:
+        """Run the action that handles a request of another node, when it is its turn."""
+        self.machines[node].post_request(asker, number, action)
+
 
 def _random(what: str) -> Random:
     return Random(what)  # noqa: S311 - a seed must give the same run
@@ -415,7 +461,7 @@ def _random_policy(rng: Random) -> DeliveryPolicy:
 
 
 def simulate_cluster(
-    seed: int, span_ns: int = SPAN_NS, *, policy: DeliveryPolicy | None = None
+    seed: int, span_ns: int = SPAN_NS, *, policy: DeliveryPolicy | None = None, slow: bool = False
 ) -> ClusterReport:
     """Run one seed; raise BrokenPromiseError if the nodes are wrong."""
-    return ClusterWorld(seed, policy=policy).run(span_ns)
+    return ClusterWorld(seed, policy=policy, slow=slow).run(span_ns)

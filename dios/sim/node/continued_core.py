@@ -19,7 +19,7 @@ from dios.core.machine import Core
 from dios.core.model.state import State
 from dios.core.remote.peers import Here
 from dios.errors import InvariantError
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 from dios.sim.step_work import bounded
 
 ONE_STEP_IN: Final = 100
@@ -40,6 +40,10 @@ class ContinuedCore:
     def state(self) -> State:
         """The tables of the core that goes on."""
         return self._core.state
+
+    def has_request(self, node: NodeId, number: int) -> bool:
+        """Return True if a request of another node was handled before."""
+        return self._core.has_request(node, number)
 
     def step(self, event: Event) -> Outcome:
         """Take one event; at a random step with the core and its copy."""
