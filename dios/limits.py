@@ -141,6 +141,8 @@ STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
 TASKS_MAX: Final = 512
+TASKS_MAX_LEAST: Final = 16  # by default, on a machine with little memory
+TASK_BYTES_TYPICAL: Final = 32 * MIB
 TASK_GENERATIONS_MAX: Final = 256
 TASK_MEMORY_BYTES_DEFAULT: Final = 4 * GIB
 TASK_MEMORY_BYTES_MIN: Final = 64 * MIB

@@ -43,6 +43,12 @@ def volatile_bytes() -> int:
     return min(max(share, limits.VOLATILE_BYTES_MIN), limits.VOLATILE_BYTES_MAX)
 
 
+def tasks_max() -> int:
+    """Return the default limit of tasks at the same time: a small task uses about TASK_BYTES_TYPICAL."""
+    fit = memory_bytes() // limits.TASK_BYTES_TYPICAL
+    return min(max(fit, limits.TASKS_MAX_LEAST), limits.TASKS_MAX)
+
+
 def object_descriptors() -> int:
     """Return the number of descriptors for objects and buffers; the others are the node's own."""
     every = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

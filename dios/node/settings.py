@@ -119,7 +119,7 @@ class Settings:
     data: Path
     socket: Path
     pool_size: int = limits.TASK_POOL_SIZE_DEFAULT
-    tasks_max: int = limits.TASKS_MAX
+    tasks_max: int = field(default_factory=machine.tasks_max)
     volatile_bytes_max: int = field(default_factory=machine.volatile_bytes)
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     task_limits: tuple[Bound, ...] = ()
