@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dios.errors import Code
 from dios.sim.cluster.network import DeliveryPolicy
 from dios.sim.cluster.world import simulate_cluster
 from dios.sim.event_queue import S
@@ -53,6 +54,15 @@ def test_seed_keeps_every_promise(seed: int) -> None:
 def test_seed_that_found_a_defect_keeps_every_promise(seed: int) -> None:
     """Seeds that found a defect in the core pass now."""
     simulate_cluster(seed)
+
+
+@pytest.mark.extended(keep=1)
+@pytest.mark.parametrize("seed", range(3))
+def test_slow_clusters_are_never_wrong(seed: int) -> None:
+    """With slow nodes and links every call ends, and no living node is called out of reach."""
+    report = simulate_cluster(seed, SHORT_NS, slow=True)
+    assert report.calls > 50
+    assert Code.EHOSTUNREACH not in report.refusals
 
 
 def test_rough_network_keeps_every_promise() -> None:

@@ -141,11 +141,10 @@ def start(
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
-    if waited is None and waiting_starts.comes_later(step, task, call):
-        _wait_for_room(step, task, seq, call, chosen)
-        return
     try:
         budget = admission.admit(step, task, order)
+        if waited is None:
+            waiting_starts.require_turn(step, task, call)
     except admission.NoRoomError:
         if waited is not None or not waiting_starts.may_wait(step, task, call):
             raise

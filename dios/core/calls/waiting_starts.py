@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dios import limits
+from dios.core.calls.admission import NoRoomError
 from dios.core.model.records import ChildIdentity, Holder, Pending
 from dios.core.model.start_queue import QueuedStart
 from dios.core.model.state import State
@@ -26,9 +27,10 @@ def may_wait(step: Step, task: Holder, call: messages.Run) -> bool:
     return task.brand is Brand.LEGACY and not call.flags & Flag.NON_BLOCKING and step.parts is None
 
 
-def comes_later(step: Step, task: Holder, call: messages.Run) -> bool:
-    """Return True if a new run must wait because earlier ones of its principal wait."""
-    return bool(step.state.starts.count_of(task.principal)) and may_wait(step, task, call)
+def require_turn(step: Step, task: Holder, call: messages.Run) -> None:
+    """Raise NoRoomError if a new run must wait because earlier ones of its principal wait."""
+    if step.state.starts.count_of(task.principal) and may_wait(step, task, call):
+        raise NoRoomError("earlier runs wait for the room that is left")
 
 
 def wait(

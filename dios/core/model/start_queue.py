@@ -48,6 +48,10 @@ class StartQueue:
     def __len__(self) -> int:
         return len(self.principals)
 
+    def has(self, row: Pending) -> bool:
+        """Return True if the run of this call waits for room."""
+        return row.key in self.principals
+
     def count_of(self, principal: Principal) -> int:
         """Return the number of waiting runs of a principal."""
         return len(self.by_principal.get(principal, ()))

@@ -280,6 +280,8 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
     order = run_orders.Order(start.recipe, (), start.label, None)
     submissions.require_fit(step, start.recipe.work)
     budget = admission.admit(step, task, order)
+    if not step.state.starts.has(row):
+        waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
     child = starting.begin(step, task, order, budget, start.identity)
     child.ends_with_session = bool(cast("messages.Run", row.call).flags & Flag.WITH_SESSION)
     granted: list[messages.Reference] = []
@@ -409,14 +411,13 @@ def note_ended(peer: Peer, parent: LocalHolder, event: messages.ChildEnded) -> N
 def start_requested(step: Step, peer: Peer, number: int, body: dcp.Start) -> None:
     """Start a task on behalf of another node's task, or let the run wait until there is room for it."""
     parent = remote_tasks.remote_task_for(step, peer, body.caller)
-    if not waiting_starts.comes_later(step, parent, body.call):
-        try:
-            start_for_node(step, peer, number, body)
-        except admission.NoRoomError:
-            if not waiting_starts.may_wait(step, parent, body.call):
-                raise
-        else:
-            return
+    try:
+        start_for_node(step, peer, number, body)
+    except admission.NoRoomError:
+        if not waiting_starts.may_wait(step, parent, body.call):
+            raise
+    else:
+        return
     row = Pending(parent, number, body.call, {})
     step.wait(row)
     try:
@@ -479,6 +480,7 @@ def start_for_node(
         submissions.require_fit(step, body.call.work)
         reserved = admission.admit(step, parent, order)
         if waited is None:
+            waiting_starts.require_turn(step, parent, body.call)
             step.state.pending.require_room(parent)
     except DiosError:
         for target in targets:

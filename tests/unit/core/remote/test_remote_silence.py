@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from dios import limits
 from dios.core import events
-from dios.errors import Code
+from dios.errors import Code, ProtocolError
 from dios.wire import dcp, messages
 from dios.wire.types import NodeStatus, ObjectType
 from tests.support.core.cluster import MS, Cluster, ClusterNode, Parcel
@@ -130,3 +132,90 @@ def test_bytes_under_way_do_not_hide_that_a_way_is_cut(
         cluster.advance(limits.DCP_REPEAT_MS_MAX + 100, 100)
     assert isinstance(session.answer(seq), messages.Failure)
     assert cluster.now - began <= (limits.DCP_PATIENCE_MS + 2 * limits.DCP_REPEAT_MS_MAX) * MS
+
+
+def _open(cluster: Cluster, session: Client, there: ClusterNode) -> int:
+    """A request to the other node that waits there for ever; its number."""
+    session.send(messages.ReadOnce(_task_of(cluster, session, there)))
+    cluster.settle()
+    return _question(cluster, there)
+
+
+def _task_of(cluster: Cluster, session: Client, there: ClusterNode) -> int:
+    """A reference to a session of the other node, whose end can be waited for."""
+    other = cluster.session(there)
+    found = cluster.call(session, messages.Lookup(other.welcome.name))
+    assert isinstance(found, messages.References)
+    return found.references[0].ref
+
+
+def test_a_node_reports_the_requests_that_wait_there(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """Reports come about once a second, however many requests wait, and these are not repeated."""
+    cluster, there, session, _ = scene
+    target = _task_of(cluster, session, there)
+    for _ in range(20):
+        session.send(messages.ReadOnce(target))
+    cluster.settle()
+    reports: list[dcp.Working] = []
+    repeats = 0
+
+    def count(parcel: Parcel) -> bool:
+        nonlocal repeats
+        if isinstance(parcel.message, dcp.PeerReply) and isinstance(parcel.message.result, dcp.Working):
+            reports.append(parcel.message.result)
+        repeats += isinstance(parcel.message, dcp.Ask) and isinstance(parcel.message.body, dcp.Forward)
+        return False
+
+    cluster.drop = count
+    cluster.advance(3_000, 50)
+    reports.clear()
+    repeats = 0
+    cluster.advance(10_000, 50)
+    assert 5 <= len(reports) <= 12
+    assert {len(report.also) for report in reports} == {19}
+    assert not repeats
+
+
+def test_reports_about_other_requests_change_nothing(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A report of a request that is settled is ignored; one of a number never used is refused whole."""
+    cluster, there, session, _ = scene
+    here = cluster.nodes[0]
+    number = _open(cluster, session, there)
+    members = here.core.state.cluster
+    assert members is not None
+    request = members.peers[there.node].asked[number]
+    settled = dcp.PeerReply(number - 1, dcp.Working((number - 2, 0)))
+    here.take(Parcel(there.node, here.node, there.epoch, settled, b""))
+    assert not request.confirmed
+    for wrong in (
+        dcp.PeerReply(number, dcp.Working((number, number + 1))),
+        dcp.PeerReply(number + 1, dcp.Working()),
+    ):
+        event = events.Received(here.now, there.node, there.epoch, wrong)
+        with pytest.raises(ProtocolError, match="never made"):
+            here.core.step(event)
+        assert not request.confirmed
+
+
+def test_reports_of_a_third_node_are_not_believed(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A node cannot keep a request to another node waiting by reporting that request's number."""
+    cluster, there, session, reference = scene
+    here, _, third = cluster.nodes
+    _silence(cluster, there)
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.settle()
+    number = _question(cluster, there)
+    for _ in range(40):
+        lie = dcp.PeerReply(number, dcp.Working((number,)))
+        with contextlib.suppress(ProtocolError):  # this node made no such request there
+            here.step(events.Received(here.now, third.node, third.epoch, lie))
+        cluster.advance(500, 100)
+    failure = session.answer(seq)
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH

@@ -200,3 +200,24 @@ async def test_what_comes_right_behind_is_not_lost(tmp_path: Path) -> None:
             dialled = await dial(listener.address, n2, nursery)
             assert await dialled.receive() == [b"first"]
             dialled.close()
+
+
+async def test_urgent_frames_overtake_others_without_starving_them(tmp_path: Path) -> None:
+    """Behind a full queue urgent frames arrive before most of the others, and many let some others by."""
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        dialled.stay()
+        bulk = frame_of(b"b" * 65_536)
+        sent = 0
+        while dialled.queued_bytes < 4 * limits.MIB:
+            dialled.send_nowait(bulk)
+            sent += 1
+        urgent = 3 * limits.DCP_CONTROL_RUN_MAX
+        for _ in range(urgent):
+            dialled.send_nowait(frame_of(b"urgent"), urgent=True)
+        found = [body[:1] for body in await collect(accepted, sent + urgent)]
+        last = len(found) - found[::-1].index(b"u")
+        before = found[:last].count(b"b")
+        assert before < sent - 32, "the urgent frames come before most of the queue"
+        first = found.index(b"u")
+        assert found[first:last].count(b"b") >= 2, "some of the others come between them"
