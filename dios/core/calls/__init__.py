@@ -6,7 +6,8 @@ Begin with ``dispatch``, which finds the function for a call, and ``access``, th
   ``delegation`` (copy), ``retirement`` (taking references back).
 - Input and output: ``io_calls`` and ``compound_calls`` on ``io_steps``, which they share;
   ``computed_objects`` (types without stored content), ``durable_streams``, ``network_streams``.
-- Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node), ``run_orders`` (the recipe of the
+- Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node),
+  ``waiting_starts`` (runs that wait for room on their node), ``run_orders`` (the recipe of the
   child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
   end), ``task_calls`` (pause, resume, select, attach, cancel), ``logs`` (the stored output of ended tasks).
 - The node: ``introspection``, ``tables`` (rows of the node's tables), ``limit_calls``, ``node_calls``,

@@ -55,7 +55,7 @@ def wait(
 
 
 def serve(step: Step) -> None:
-    """Start the runs for which there is room now: call this when there may be more room than before."""
+    """Start the waiting runs that fit now. Call this when the room may have grown."""
     queue = step.state.starts
     if queue and not queue.is_served:
         queue.is_served = True

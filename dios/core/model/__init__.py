@@ -2,7 +2,8 @@
 
 - ``records``: objects, references, tasks, buffers and waiting calls, which refer to each other.
 - ``state``: all tables of a node. Its parts: ``name_table``, ``pending`` (waiting calls), ``expiries``
-  (references with an end), ``submission_queue`` (runs that wait for a place).
+  (references with an end), ``submission_queue`` (runs that wait for a node), ``start_queue`` (runs
+  that wait for room on it).
 - ``accounts``: the use and the limits of tasks, groups, principals and the node.
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.
 - ``history``: what is kept of ended tasks, divided among principals.

@@ -77,7 +77,7 @@ class StartQueue:
         return next(iter(self.by_principal.get(principal, {}).values()), None)
 
     def end_turn(self, principal: Principal) -> None:
-        """Let all other principals with waiting runs come before this one."""
+        """Let all other principals with waiting runs come before this principal."""
         own = self.by_principal.pop(principal, None)
         if own is not None:
             self.by_principal[principal] = own

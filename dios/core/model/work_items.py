@@ -69,7 +69,7 @@ class Retirement(WorkItem):
 
 
 class QueuedStarts(WorkItem):
-    """The runs of the start queue for which there is room."""
+    """The runs of the start queue that fit now."""
 
     __slots__ = ()
 

@@ -265,7 +265,7 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
 
 
 def _asks_all(request: PendingRequest) -> bool:
-    """Return True for a request to all nodes: the others' answers are shown without this one."""
+    """Return True for a request to all nodes. If one is silent, the caller gets the answers of the others."""
     return isinstance(request.body, dcp.Resolve | dcp.Rows)
 
 

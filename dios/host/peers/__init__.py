@@ -7,8 +7,8 @@ bytes and streams. Read in this order:
 - ``handshake``: the first messages of a connection.
 - ``links``: keeps a control connection with every node; ``link`` is one node and its connection;
   ``liveness_probe`` finds out if a lost node's process has ended.
-- ``receiving``: passes incoming messages to the core; ``held_requests`` delays those of principals above
-  their rate.
+- ``receiving``: passes incoming messages to the core; ``incoming`` has the requests that wait for their turn;
+  ``held_requests`` delays those of principals above their rate.
 - ``statements``: takes over the statements of members, at a bounded rate for each signer.
 - ``sending``: orders outgoing transfers; ``bulk`` moves their bytes in threads.
 - ``effects``: carries out the core's effects about other nodes; ``interface`` is the part of it that the

@@ -21,7 +21,7 @@ from dios.wire import dcp, messages
 
 
 class Slowness(Struct, frozen=True):
-    """How long a node needs for one input, and a link for one message, in nanoseconds from least to most."""
+    """The time that a node needs for one input, and a link for one message: least and most nanoseconds."""
 
     work_ns: tuple[int, int] = (1 * MS, 20 * MS)
     control_ns: tuple[int, int] = (50 * US, 500 * US)
