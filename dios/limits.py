@@ -123,6 +123,8 @@ NETWORK_PIECE_BYTES: Final = 128 * KIB
 NETWORK_RETRY_MS: Final = 100
 ACCEPT_BACKLOG: Final = 256
 ACCEPT_WAITING_MAX: Final = 64
+ORIGINS_MAX: Final = 32  # of a NETWORK object
+METHOD_CHARS_MAX: Final = 16  # of an HTTP request in the audit log
 
 # -- the store ------------------------------------------------------------------------------------
 INLINE_VALUE_BYTES_MAX: Final = 16 * KIB

@@ -111,6 +111,8 @@ class SandboxKernel(Kernel):
                 memory=given.memory,
                 cpu_seconds=given.cpu_seconds,
                 timeout=given.timeout,
+                network=given.network,
+                network_ca=given.network_ca,
             )
             self._box = await box.__aenter__()
         elif self._box.ended:

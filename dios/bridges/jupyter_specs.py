@@ -33,6 +33,8 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     memory: _Name | None = None
     cpu_seconds: _Seconds | None = None
     timeout: _Seconds | None = None
+    network: Annotated[list[_Path], msgspec.Meta(max_length=limits.ORIGINS_MAX)] = []
+    network_ca: _Path | None = None
     node: _Path | None = None
 
 

@@ -235,13 +235,15 @@ class WriteConsole(Struct, frozen=True, tag=42):
 class OpenNetwork(Struct, frozen=True, tag=43):
     """Open the socket of a network stream; a NetworkOpened or a NetworkFailed follows.
 
-    ``address`` is "HOST:PORT": the address to connect to, to listen on, or to send from.
+    ``address`` is "HOST:PORT": the address to connect to, to listen on, or to send from. With ``origin``, an
+    address that the host's name has, and that is not public, is refused.
     """
 
     object: ObjectId
     kind: ObjectType
     address: str
     ring_bytes: int
+    origin: bool = False
 
 
 class AdoptConnection(Struct, frozen=True, tag=44):

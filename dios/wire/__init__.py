@@ -10,6 +10,6 @@ Read in this order:
 - ``dcp``, ``dcp_frames``: the messages between nodes (thesis §4.8), and their frames
 - ``gossip``: the messages of the membership protocol
 - ``page``: the layout of the public page, on which a task sees its references without a call
-- ``addresses``: the text form of network addresses
+- ``addresses``: the text form of network addresses; ``origins``: servers of HTTP, and their addresses
 - ``nametext``: names as text, and their fingerprints
 """

@@ -12,7 +12,18 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.fields import U63, Arguments, Call, Groups, Identifier, Inline, Label, NameBytes, Text
+from dios.wire.fields import (
+    U63,
+    Arguments,
+    ByteCount,
+    Call,
+    Groups,
+    Identifier,
+    Inline,
+    Label,
+    NameBytes,
+    Text,
+)
 from dios.wire.rates import Govern
 from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
 from dios.wire.types import (
@@ -28,6 +39,7 @@ from dios.wire.types import (
     Permission,
     Persistence,
     Proximity,
+    RequestEnd,
     Resource,
     Scope,
     Semantics,
@@ -39,6 +51,8 @@ class Create(Call, frozen=True, tag=1):
     """dios_create (B.1.1); ``data`` is written before the reply, ``size`` is the ring of a stream or a hint.
 
     ``address`` is "HOST:PORT" and for network streams alone: the address to connect to, listen on or bind.
+    For a NETWORK object it is the origins that it is limited to, with blanks between them. ``network`` is
+    such an object: its right permits the TCP_STREAM. With 0 it is the right to the whole network.
     """
 
     object_type: ObjectType
@@ -51,6 +65,7 @@ class Create(Call, frozen=True, tag=1):
     flags: U63 = 0
     data: Inline | None = None
     address: Text = ""
+    network: Identifier = 0
 
 
 class Lookup(Call, frozen=True, tag=2):
@@ -368,6 +383,20 @@ class ReadTable(Call, frozen=True, tag=49):
     start: U63 = 0
 
 
+class RecordRequest(Call, frozen=True, tag=50):
+    """Record the end of an HTTP request in the audit log; for a task with the right to write a NETWORK object
+    that is limited to origins. ``origin`` is the place of the request's origin among them.
+    """
+
+    ref: Identifier
+    origin: Annotated[int, Meta(ge=0, le=limits.ORIGINS_MAX - 1)]
+    method: Annotated[str, Meta(max_length=limits.METHOD_CHARS_MAX)]
+    end: RequestEnd
+    status: Annotated[int, Meta(ge=0, le=999)] = 0
+    sent: ByteCount = 0
+    received: ByteCount = 0
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -407,6 +436,7 @@ PlainCall: TypeAlias = (
     | Advise
     | Report
     | Govern
+    | RecordRequest
 )
 
 

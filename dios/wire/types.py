@@ -171,6 +171,19 @@ class Cause(Named):
     PREEMPTED = 12  # the scheduler gave its place to another task; it may be started again
 
 
+class RequestEnd(Named):
+    """The end of an HTTP request that a sandbox made, in the audit log."""
+
+    ANSWERED = 0
+    REFUSED = 1  # it, or the address of its host, is not permitted
+    UNREACHABLE = 2
+    UNTRUSTED = 3  # the server could not prove that it is the origin
+    TIMED_OUT = 4
+    TOO_LARGE = 5  # it, or its answer, is over a bound
+    BROKEN = 6  # the answer is not HTTP, or ended before its end
+    CANCELLED = 7  # its sender needs it no more
+
+
 class NodeStatus(Named):
     """The status of a node in the cluster, as another node knows it."""
 

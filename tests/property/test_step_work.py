@@ -13,7 +13,18 @@ from dios.core.calls import dispatch
 from dios.core.effects import AnswerVector
 from dios.ids import Name, Principal, TaskId
 from dios.wire import messages
-from dios.wire.types import Cause, CommitIov, Flag, Mode, NameKind, NodeWish, ObjectType, Resource, Scope
+from dios.wire.types import (
+    Cause,
+    CommitIov,
+    Flag,
+    Mode,
+    NameKind,
+    NodeWish,
+    ObjectType,
+    RequestEnd,
+    Resource,
+    Scope,
+)
 from tests.support.core.full_tables import FullNode, Scene
 
 PENDING: Final = limits.PENDING_PER_TASK_MAX
@@ -264,6 +275,9 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.Report: [messages.Report(b"{}")] * CALLS,
     messages.Govern: [messages.Govern()] * CALLS,
     messages.ReadTable: [messages.ReadTable("references", 9_000)] * CALLS,
+    messages.RecordRequest: some(
+        lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
+    ),
 }
 
 

@@ -10,7 +10,15 @@ import typer
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json
-from dios.cli.tasks.sandbox import CpuOption, InputOption, MemoryOption, TemplateOption, given_inputs
+from dios.cli.tasks.sandbox import (
+    AuthoritiesOption,
+    CpuOption,
+    InputOption,
+    MemoryOption,
+    NetworkOption,
+    TemplateOption,
+    given_inputs,
+)
 from dios.client.plain_text import plain
 from dios.errors import InvalidError
 from dios.lib.sandbox.async_sandbox import Sandbox
@@ -19,7 +27,7 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Notebooks of Jupyter whose cells run in a sandbox: they reach their inputs and the installed "
-    "packages, and no other file, no network, no other process.",
+    "packages, and no other file, no network without --network, no other process.",
 )
 
 _NAME: Final = "dios-sandbox"
@@ -57,6 +65,8 @@ def install(
         float | None,
         typer.Option("--timeout", metavar="SECONDS", help="Time of each cell."),
     ] = None,
+    network: NetworkOption = None,
+    network_ca: AuthoritiesOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +83,15 @@ def install(
         # The name of a node of the local cluster is no path.
         place = str(Path(node).absolute()) if node is not None and Path(node).exists() else node
         # Mistakes are reported now, and not in each notebook: this starts nothing.
-        Sandbox(template=template, inputs=files, memory=memory, cpu_seconds=cpu_seconds, timeout=timeout)
+        Sandbox(
+            template=template,
+            inputs=files,
+            memory=memory,
+            cpu_seconds=cpu_seconds,
+            timeout=timeout,
+            network=network or (),
+            network_ca=network_ca,
+        )
         for file in files.values():
             file.open("rb").close()
         options = specs.KernelOptions(
@@ -82,6 +100,8 @@ def install(
             memory=memory,
             cpu_seconds=cpu_seconds,
             timeout=timeout,
+            network=network or [],
+            network_ca=None if network_ca is None else str(network_ca.absolute()),
             node=place,
         )
         where = None if user else str(prefix or sys.prefix)

@@ -14,9 +14,11 @@ import typer
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import NodeOption, reporting, say
 from dios.cli.tasks.sandbox import (
+    AuthoritiesOption,
     CpuOption,
     InputOption,
     MemoryOption,
+    NetworkOption,
     TemplateOption,
     TimeOption,
     given_inputs,
@@ -75,6 +77,8 @@ def mcp(
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
     template: TemplateOption = "",
+    network: NetworkOption = None,
+    network_ca: AuthoritiesOption = None,
     node: NodeOption = None,
 ) -> None:
     """Serve sandboxes to agents: a server of the Model Context Protocol, on standard input and output.
@@ -108,6 +112,8 @@ def mcp(
                         cpu_seconds=cpu_seconds,
                         timeout=timeout,
                         bounds=BOUNDS,
+                        network=network or (),
+                        network_ca=network_ca,
                     )
 
                 # Wrong options are reported now, and not to the agent.

@@ -41,13 +41,14 @@ from dios.wire.types import Brand
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run code that nobody has read: it reaches its inputs and the installed packages, and no other "
-    "file, no network, no other process.",
+    help="Run code that nobody has read: it reaches its inputs, the installed packages and the origins of "
+    "--network, and no other file, no other network, no other process.",
 )
 
 _EXAMPLES: Final = (
     "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"
     "  dios sandbox run plot.py --input sales.parquet --figures pictures\n"
+    "  dios sandbox run weather.py --network https://api.example.org\n"
     "  model-that-writes-code | dios sandbox run - --memory '512 MiB' --timeout 10 --json\n\n"
     "\b\nIn the code, the inputs are files:\n"
     '  import pandas\n  sales = pandas.read_csv("/inputs/sales")\n  sales.describe()\n\n'
@@ -78,6 +79,22 @@ TemplateOption = Annotated[
         "--template", metavar="NAME", help="Modules that are loaded already; see: dios template ls."
     ),
 ]
+NetworkOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="ORIGIN",
+        help="Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
+    ),
+]
+AuthoritiesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--network-ca",
+        metavar="FILE",
+        help="Certificates of authorities to trust for https origins; default: those of this machine.",
+    ),
+]
 TimeOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time of each run.")]
 FiguresOption = Annotated[
     Path | None,
@@ -94,6 +111,8 @@ def run(
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
     template: TemplateOption = "",
+    network: NetworkOption = None,
+    network_ca: AuthoritiesOption = None,
     figures: FiguresOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -105,7 +124,7 @@ def run(
     """
     with reporting("dios sandbox run", as_json=as_json):
         source = _source(file)
-        with _sandbox(inputs, memory, cpu_seconds, timeout, template, node) as box:
+        with _sandbox(inputs, memory, cpu_seconds, timeout, template, network, network_ca, node) as box:
             result = box.run(source)
         pictures = _Pictures(figures)
         if as_json:
@@ -128,6 +147,8 @@ def shell(
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
     template: TemplateOption = "",
+    network: NetworkOption = None,
+    network_ca: AuthoritiesOption = None,
     figures: FiguresOption = None,
     node: NodeOption = None,
 ) -> None:
@@ -138,7 +159,7 @@ def shell(
     """
     with (
         reporting("dios sandbox shell"),
-        _sandbox(inputs, memory, cpu_seconds, timeout, template, node) as box,
+        _sandbox(inputs, memory, cpu_seconds, timeout, template, network, network_ca, node) as box,
     ):
         pictures = _Pictures(figures)
         typed = sys.stdin.isatty()
@@ -282,6 +303,8 @@ def _sandbox(
     cpu_seconds: float | None,
     timeout: float,
     template: str,
+    network: list[str] | None,
+    network_ca: Path | None,
     node: str | None,
 ) -> Sandbox:
     return Sandbox(
@@ -291,6 +314,8 @@ def _sandbox(
         memory=memory,
         cpu_seconds=cpu_seconds,
         timeout=timeout,
+        network=network or (),
+        network_ca=network_ca,
     )
 
 

@@ -166,6 +166,7 @@ class AsyncNode(
     create_timer = awaited(_Ops.create_timer_op)
     network = awaited(_Network.network_op)
     connect_tcp = awaited(_Network.connect_tcp_op)
+    record_request = awaited(_Network.record_request_op)
     listen_tcp = awaited(_Network.listen_tcp_op)
     bind_udp = awaited(_Network.bind_udp_op)
     create_log = awaited(LogMakers["AsyncLog"].create_log_op)

@@ -25,7 +25,7 @@ from dios.errors import (
 )
 from dios.limits import DATAGRAM_BYTES_MAX
 from dios.wire import messages
-from dios.wire.types import Flag, Mode, NameKind, ObjectType
+from dios.wire.types import Flag, Mode, NameKind, ObjectType, RequestEnd
 
 R = TypeVar("R", bound=Handle)
 N = TypeVar("N", bound=Handle)
@@ -115,11 +115,23 @@ class NetworkOps(NodeBase, Generic[R, N, A, U]):
 
     _network: Handle | None = None
 
-    def network_op(self) -> Operation[R]:
+    def network_op(self, origins: Iterable[str] = ()) -> Operation[R]:
         """Return the node's NETWORK object, for its own user and root.
 
-        A task that has it as an input, with the right to write, may create network streams.
+        A task that has it as an input, with the right to write, may create network streams. With ``origins``
+        such as "https://api.example.org", return a new NETWORK object that permits connections to these
+        alone, at public addresses; "=ADDRESS" after an origin names the address of its host. Raises
+        NotPermittedError without the right, InvalidError for a text that is no origin.
         """
+        limited_to = tuple(origins)
+        if limited_to:
+            if not self.ambient:
+                yield from self.network_op()
+            call = messages.Create(
+                ObjectType.NETWORK, name_kind=NameKind.ANONYMOUS, address=" ".join(limited_to)
+            )
+            created = expect(messages.Created, (yield call))
+            return cast("R", self.handle(created.reference, created.name))
         if self._network is None:
             found = expect(messages.References, (yield messages.Lookup(NETWORK_NAME)))
             if not found.references:
@@ -130,10 +142,37 @@ class NetworkOps(NodeBase, Generic[R, N, A, U]):
         return cast("R", self._network)
 
     def connect_tcp_op(
-        self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
+        self,
+        address: str,
+        *,
+        groups: Iterable[Handle] = (),
+        ring_bytes: int = 0,
+        network: Handle | None = None,
     ) -> Operation[N]:
-        """Connect to "HOST:PORT" and return the open connection; raises UnreachableError."""
-        return cast("N", (yield from self._open(ObjectType.TCP_STREAM, address, groups, ring_bytes)))
+        """Connect to "HOST:PORT" and return the open connection; raises UnreachableError.
+
+        ``network`` is a NETWORK object that permits the connection, if the task has no right to others.
+        """
+        return cast("N", (yield from self._open(ObjectType.TCP_STREAM, address, groups, ring_bytes, network)))
+
+    def record_request_op(
+        self,
+        network: Handle,
+        origin: int,
+        method: str,
+        end: RequestEnd,
+        *,
+        status: int = 0,
+        sent: int = 0,
+        received: int = 0,
+    ) -> Operation[None]:
+        """Record the end of an HTTP request in the audit log, with the numbers of bytes.
+
+        ``network`` is limited to origins, and ``origin`` the place of the request's origin among them.
+        """
+        (ref,) = refs_of((network,))
+        call = messages.RecordRequest(ref, origin, method, end, status, sent, received)
+        expect(messages.Done, (yield call))
 
     def listen_tcp_op(
         self, address: str, *, groups: Iterable[Handle] = (), ring_bytes: int = 0
@@ -151,13 +190,19 @@ class NetworkOps(NodeBase, Generic[R, N, A, U]):
         return cast("U", (yield from self._open(ObjectType.UDP_STREAM, address, groups, ring_bytes)))
 
     def _open(
-        self, kind: ObjectType, address: str, groups: Iterable[Handle], ring_bytes: int
+        self,
+        kind: ObjectType,
+        address: str,
+        groups: Iterable[Handle],
+        ring_bytes: int,
+        network: Handle | None = None,
     ) -> Operation[Handle]:
-        if not self.ambient:
+        if not self.ambient and network is None:
             # A user's process may use the network without an input.
             yield from self.network_op()
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
-        call = messages.Create(kind, refs, naming, size=ring_bytes, address=address)
+        by = 0 if network is None else refs_of((network,))[0]
+        call = messages.Create(kind, refs, naming, size=ring_bytes, address=address, network=by)
         created = expect(messages.Created, (yield call))
         return self.handle(created.reference, created.name)

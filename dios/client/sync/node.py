@@ -157,6 +157,7 @@ class Node(
     create_timer = blocking(_Ops.create_timer_op)
     network = blocking(_Network.network_op)
     connect_tcp = blocking(_Network.connect_tcp_op)
+    record_request = blocking(_Network.record_request_op)
     listen_tcp = blocking(_Network.listen_tcp_op)
     bind_udp = blocking(_Network.bind_udp_op)
     create_log = blocking(LogMakers["Log"].create_log_op)

@@ -15,6 +15,7 @@ from dios.core.calls import (
     introspection,
     io_calls,
     limit_calls,
+    network_streams,
     node_calls,
     object_calls,
     rate_calls,
@@ -76,6 +77,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Advise: scheduling_calls.advise,
     messages.Report: scheduling_calls.report,
     messages.Govern: rate_calls.govern,
+    messages.RecordRequest: network_streams.record_request,
     messages.ReadTable: tables.read_table,
 }
 

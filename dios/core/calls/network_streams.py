@@ -1,8 +1,10 @@
 """Network streams (Table 4.1): the right to create them, their creation and their end.
 
 A task with a writable reference to the node's NETWORK object may create network streams on this node. This
-reference can be delegated like any other. A create call is answered when the socket is open. A
-TCP_ACCEPT_STREAM is a stream of references: each read returns one connection, to one reader.
+reference can be delegated like any other. Its holder may create further NETWORK objects that are limited to
+origins: the holder of such an object may connect to these, and record HTTP requests to them in the audit log.
+A create call is answered when the socket is open. A TCP_ACCEPT_STREAM is a stream of references: each read
+returns one connection, to one reader.
 
 The host has the sockets, and the bytes pass through rings in shared memory, never through the core.
 """
@@ -18,13 +20,14 @@ from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed,
 from dios.core.model.accounts import require_bytes
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, Session
 from dios.core.model.state import State
-from dios.core.model.type_states import AcceptState, NetworkState, SocketState
+from dios.core.model.type_states import AcceptState, LimitedNetwork, NetworkState, SocketState
 from dios.core.step import Step
 from dios.errors import Code, InvalidError, NotPermittedError
 from dios.ids import ObjectId
 from dios.wire import messages
 from dios.wire.addresses import split_address
-from dios.wire.types import Deletion, ObjectType, Permission, Resource
+from dios.wire.origins import parse_origins
+from dios.wire.types import Deletion, Mode, ObjectType, Permission, RequestEnd, Resource
 
 TYPES: Final = frozenset({ObjectType.UDP_STREAM, ObjectType.TCP_STREAM, ObjectType.TCP_ACCEPT_STREAM})
 
@@ -64,20 +67,76 @@ def require_right(step: Step, task: Holder, call: messages.Create) -> None:
         NotPermittedError: the task has no writable reference to the NETWORK object.
         InvalidError: the address is wrong, or does not fit the type.
     """
+    if call.object_type is ObjectType.NETWORK:
+        if not call.address or call.network:
+            raise InvalidError("a NETWORK object is limited to origins: name them as its address")
+        _require_full_right(step, task, call)
+        limited_state(call)
+        return
     if call.object_type not in TYPES:
-        if call.address:
+        if call.address or call.network:
             raise InvalidError(f"a {call.object_type.name} has no network address; leave the address out")
         return
     if step.parts is not None:
         raise InvalidError("cannot create a network stream in a vector: it has to wait. Send it alone.")
+    if call.network:
+        _, limited = _limited(task, call.network)
+        if call.object_type is not ObjectType.TCP_STREAM or call.address not in limited.destinations:
+            raise NotPermittedError(
+                f"this NETWORK object permits connections to {', '.join(limited.origins)}, and nothing else"
+            )
+    else:
+        _require_full_right(step, task, call)
+    split_address(call.address)
+    step.state.pending.require_room(task)
+
+
+def _require_full_right(step: Step, task: Holder, call: messages.Create) -> None:
     references = () if step.state.network is None else step.state.network.held_by(task)
     if not any(held.permissions & Permission.WRITE for held in references):
         raise NotPermittedError(
             f"a {call.object_type.name} requires a reference to the NETWORK object with the right to write; "
             "the node's own user gets it by `node.network()`, and can delegate it as an input"
         )
-    split_address(call.address)
-    step.state.pending.require_room(task)
+
+
+def _limited(task: Holder, ref: int) -> tuple[PhysicalObject, LimitedNetwork]:
+    """Return a NETWORK object that is limited to origins, which the task may use."""
+    target = access.for_io(task, ref, Mode.WRITE).object
+    if not isinstance(target.state, LimitedNetwork):
+        raise InvalidError("needs a reference to a NETWORK object that is limited to origins")
+    return target, target.state
+
+
+def limited_state(call: messages.Create) -> LimitedNetwork:
+    """Return the state of a new NETWORK object. Raise InvalidError for a text that is no origin."""
+    origins = parse_origins(call.address.split(" "))
+    return LimitedNetwork(tuple(map(str, origins)), tuple(origin.destination for origin in origins))
+
+
+def record_request(step: Step, task: Holder, seq: int, call: messages.RecordRequest) -> None:
+    """Record the end of an HTTP request to an origin in the audit log.
+
+    Raises:
+        NotPermittedError: the reference lacks the right to write.
+        InvalidError: it is not to a limited NETWORK object, which has this origin, or the method is no word.
+    """
+    target, limited = _limited(task, call.ref)
+    if call.origin >= len(limited.origins):
+        raise InvalidError(f"this NETWORK object has {len(limited.origins)} origins")
+    if not (call.method.isascii() and call.method.isalpha()):
+        raise InvalidError("a method has letters alone")
+    end = call.end
+    what = f"{call.method} {limited.origins[call.origin]}"
+    if end is RequestEnd.REFUSED:
+        # Without numbers, so that equal refusals become one record.
+        step.audit(task, "request", "denied", target.fingerprint, what)
+    else:
+        outcome = "ok" if end is RequestEnd.ANSWERED else "failed"
+        text = str(call.status) if end is RequestEnd.ANSWERED else str(end)
+        detail = f"{what} {text}, {call.sent} bytes sent, {call.received} received"
+        step.audit(task, "request", outcome, target.fingerprint, detail)
+    step.answer(task, seq, messages.Done())
 
 
 # -- creation -----------------------------------------------------------------------------------------
@@ -90,8 +149,10 @@ def bytes_of_rings(call: messages.Create) -> int:
     return 0 if call.object_type is ObjectType.TCP_ACCEPT_STREAM else _RINGS_OF_SOCKET * _ring_bytes(call)
 
 
-def state_for(call: messages.Create) -> NetworkState | None:
-    """Return the state of a new network stream, or None for other types."""
+def state_for(call: messages.Create) -> NetworkState | LimitedNetwork | None:
+    """Return the state of a new network stream or NETWORK object, or None for other types."""
+    if call.object_type is ObjectType.NETWORK:
+        return limited_state(call)
     if call.object_type not in TYPES:
         return None
     if call.object_type is ObjectType.TCP_ACCEPT_STREAM:
@@ -103,7 +164,9 @@ def begin(step: Step, task: Holder, seq: int, call: messages.Create, target: Phy
     """Open the socket, and let the call wait for it. Return False if the type has no socket."""
     if not isinstance(target.state, SocketState | AcceptState):
         return False
-    step.emit(effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes))
+    step.emit(
+        effects.OpenNetwork(target.id, target.type, call.address, target.state.ring_bytes, bool(call.network))
+    )
     step.wait(Pending(task, seq, call, {target: ()}))
     return True
 

@@ -91,7 +91,8 @@ def create_in(
     reference = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
     if network_streams.begin(step, task, seq, call, target):
         return
-    step.audit(task, "create", "ok", target.fingerprint, target.type.name)
+    detail = f"{target.type.name} {call.address}" if call.address else target.type.name
+    step.audit(task, "create", "ok", target.fingerprint, detail)
     step.answer(task, seq, messages.Created(name, reference.public()))
 
 

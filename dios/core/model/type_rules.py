@@ -35,7 +35,7 @@ RULES: Final[dict[ObjectType, TypeRules]] = {
     ObjectType.TCP_STREAM: TypeRules(_COUNTED),
     ObjectType.TCP_ACCEPT_STREAM: TypeRules(_COUNTED),
     ObjectType.DURABLE_STREAM: TypeRules(Deletion.IMMEDIATE, Persistence.DURABLE),
-    ObjectType.NETWORK: TypeRules(Deletion.IMMORTAL, creatable=False),
+    ObjectType.NETWORK: TypeRules(_COUNTED),
     ObjectType.CONSOLE_STREAM: TypeRules(Deletion.IMMORTAL, creatable=False),
     ObjectType.GROUP: TypeRules(Deletion.IMMEDIATE),
     ObjectType.TASK: TypeRules(_COUNTED, creatable=False),

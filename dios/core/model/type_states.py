@@ -82,5 +82,15 @@ class AcceptState:
         self.failure: Failure | None = None
 
 
+class LimitedNetwork:
+    """The origins that a NETWORK object is limited to, and the addresses to connect to, in the same order."""
+
+    __slots__ = ("destinations", "origins")
+
+    def __init__(self, origins: tuple[str, ...], destinations: tuple[str, ...]) -> None:
+        self.origins: Final = origins
+        self.destinations: Final = destinations
+
+
 NetworkState: TypeAlias = SocketState | AcceptState
-TypeState: TypeAlias = StreamState | TimerState | ConsoleState | AcceptState | None
+TypeState: TypeAlias = StreamState | TimerState | ConsoleState | AcceptState | LimitedNetwork | None

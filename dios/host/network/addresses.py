@@ -15,6 +15,7 @@ import trio
 from dios import limits
 from dios.errors import Code
 from dios.wire.addresses import join_address, split_address
+from dios.wire.origins import may_be_reached
 
 SocketName: TypeAlias = "Sequence[object]"
 
@@ -65,6 +66,20 @@ class Resolver:
         except (socket.gaierror, UnicodeError) as error:
             why = error.strerror if isinstance(error, socket.gaierror) else "it is not a valid host name"
             raise NoAddressError(f"{host!r} has no address: {why}") from None
+
+
+def reachable(text: str, places: Sequence[Address]) -> list[Address]:
+    """Return the addresses that the host of an origin may have. Raise PermissionError if there is none."""
+    host, _ = split_address(text)
+    found = [place for place in places if may_be_reached(host, str(place.name[0]))]
+    if places and not found:
+        first = str(places[0].name[0])
+        raise PermissionError(
+            0,
+            f"the name has the address {first}, which is not public. If it is the right one, name it with the"
+            f" origin: https://{host}={first}",
+        )
+    return found
 
 
 def text_of(name: SocketName) -> str:

@@ -19,7 +19,7 @@ from dios.errors import Code, DiosError
 from dios.host.content.streams import Streams
 from dios.host.loop.clock import Clock
 from dios.host.network.acceptor import ListeningSocket
-from dios.host.network.addresses import Address, Resolver, failure_of, text_of
+from dios.host.network.addresses import Address, Resolver, failure_of, reachable, text_of
 from dios.host.network.socket_pump import SocketBackend, os_error_of
 from dios.host.network.tcp import TcpBackend
 from dios.host.network.udp import UdpBackend
@@ -117,6 +117,8 @@ class Sockets:
     async def _connect(self, effect: OpenNetwork) -> None:
         failed: OSError | None = None
         places = await self._resolver.resolve(effect.address, socket.SOCK_STREAM, passive=False)
+        if effect.origin:
+            places = reachable(effect.address, places)
         # An address that does not answer must leave time for the others.
         each = limits.NETWORK_CONNECT_MS_MAX / 1000 / max(len(places), 1)
         for place in places:

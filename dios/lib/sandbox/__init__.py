@@ -9,4 +9,5 @@ Read in this order:
 - ``protocol``: the records on these streams; ``bounds``: the sizes that the caller enforces.
 - ``session``: the program of the task, on the other side; ``failures`` describes exceptions there,
   ``display`` figures and tables.
+- ``network``: HTTP requests of a session to the origins that its caller granted.
 """

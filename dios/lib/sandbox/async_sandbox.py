@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
@@ -66,8 +66,10 @@ class Sandbox(SandboxOps):
         cpu_seconds: float | None = None,
         timeout: float | None = 60.0,
         bounds: SandboxBounds | None = None,
+        network: Iterable[str] = (),
+        network_ca: str | Path | bytes | None = None,
     ) -> None:
-        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template)
+        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca)
         self._place: Final = node
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None

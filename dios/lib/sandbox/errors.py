@@ -30,3 +30,10 @@ class SandboxCodeError(DiosError):
     def __init__(self, message: str, failure: SandboxFailure) -> None:
         super().__init__(message)
         self.failure: Final = failure
+
+
+class NotGrantedError(PermissionError):
+    """The session may not reach this host. It is raised there, where code expects errors of sockets.
+
+    Grant the origin that the message names with ``network=``.
+    """

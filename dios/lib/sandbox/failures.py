@@ -10,10 +10,14 @@ from types import TracebackType
 from typing import Final
 
 from dios.lib.sandbox.bounds import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, TYPE_CHARS_MAX
+from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.protocol import FailureRecord
 
 CELL: Final = "<cell "
 """The file names of cells begin with this, their number follows."""
+
+REFUSED: Final = "DIOS-Refused"
+"""The header of an HTTP answer that the sandbox gives in place of a server."""
 
 _CHAIN_MAX: Final = 10
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS})
@@ -96,6 +100,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         error = further
 
 
+def _answered_refusal(error: OSError) -> bool:
+    """Return True for an error of urllib about an answer of the sandbox in place of the server's."""
+    get = getattr(getattr(error, "headers", None), "get", None)
+    return callable(get) and get(REFUSED) == "refused"
+
+
 def _refusal_of(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "memory"
@@ -103,6 +113,8 @@ def _refusal_of(error: BaseException) -> str:
         return "module"
     if not isinstance(error, OSError):
         return ""
+    if isinstance(error, NotGrantedError) or _answered_refusal(error):
+        return "origin"
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(file.endswith(_NETWORK_FILE) for file in files):
         return "network"

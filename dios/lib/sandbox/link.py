@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from dios.client.ops.attributes import Handed
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node, Reference, Task
 from dios.errors import DiosError, InvalidError, ProtocolError, TimeLimitError
@@ -24,6 +25,7 @@ from dios.lib.executor import frames
 from dios.lib.sandbox import protocol
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
+from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import Begin, CheckedAnswer, Order, SessionTask
 from dios.lib.sandbox.steps import Steps, Write, call, read
 from dios.limits import KIB, MIB
@@ -109,8 +111,10 @@ class _Printed:
 class SessionLink:
     """One session: its task, its streams, and the order that it obeys at present."""
 
-    def __init__(self, bounds: SandboxBounds) -> None:
+    def __init__(self, bounds: SandboxBounds, grant: NetworkGrant | None = None) -> None:
         self._bounds: Final = bounds
+        self._grant: Final = grant
+        self._gateway: Task | None = None
         self._opened: Final[list[Reference]] = []
         self._number = 0
         self._present = 0
@@ -161,6 +165,9 @@ class SessionLink:
             self._opened.append(stream)
             streams.append(stream)
         orders, answers, interrupts = streams
+        lanes: dict[str, Handed] = {}
+        if self._grant is not None:
+            self._gateway, lanes = yield from self._grant.start(node, self._opened)
         task = yield from call(
             node.run_op(
                 program,
@@ -169,7 +176,9 @@ class SessionLink:
                     protocol.ORDERS: orders.restrict("read"),
                     protocol.ANSWERS: answers.restrict("write"),
                     protocol.INTERRUPTS: interrupts.restrict("read"),
+                    **lanes,
                 },
+                args=() if self._grant is None else map(str, self._grant.origins),
                 label=LABEL,
                 limits=limits,
                 local=True,
@@ -332,6 +341,9 @@ class SessionLink:
         self.ended = self.ended or "it was closed"
         if self._task in self._opened:
             yield from self.kill()
+        if self._gateway is not None and self._gateway in self._opened:
+            with contextlib.suppress(DiosError):
+                yield from call(self._gateway.kill_op())
         # The end of a stream is closed under the lock, because an interrupt may use it in another thread.
         with self._interrupting:
             for each in self._opened:

@@ -10,7 +10,7 @@ import codecs
 import math
 import mmap
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -23,6 +23,7 @@ from dios.lib.executor.values import decode_result, encode_arguments
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds, memory_of, seconds_of
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
+from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import (
     STDOUT,
     Answer,
@@ -65,7 +66,11 @@ class SandboxOps:
         timeout: float | None,
         bounds: SandboxBounds | None,
         template: str = "",
+        network: Iterable[str] = (),
+        network_ca: str | Path | bytes | None = None,
     ) -> None:
+        grant = NetworkGrant(network, network_ca)
+        self._grant: Final = grant if grant.origins else None
         self._template: Final = template
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
@@ -236,7 +241,7 @@ class SandboxOps:
             raise InvalidError(NOT_OPEN)
         # A fresh session has no modules yet.
         self._modules = LocalModules()
-        self._link = SessionLink(self._bounds)
+        self._link = SessionLink(self._bounds, self._grant)
         yield from self._link.start(self._node, self._program, self._inputs, self._limits, self._template)
 
     def _running(self) -> SessionLink:

@@ -11,7 +11,11 @@ from dios.lib.sandbox.protocol import Cell, FailureRecord, TableRecord
 REFUSALS: Final = {
     "network": (
         "network",
-        "A session has no network. Fetch the data outside, and give them as an input (inputs=, --input).",
+        "A session has no network. Grant the origin (network=, --network), or give the data as an input.",
+    ),
+    "origin": (
+        "a host that was not granted",
+        "A session reaches the granted origins alone. Grant further origins with network= (--network).",
     ),
     "process": (
         "other processes",

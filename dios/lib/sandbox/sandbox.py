@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
@@ -46,13 +46,16 @@ class Sandbox(SandboxOps):
     its sessions share. ``inputs`` are what the session may read, by name: paths of files, bytes, or
     references. ``memory`` (bytes, or text such as "512 MiB") and ``cpu_seconds`` limit the session,
     ``timeout`` the seconds of each run; None is the node's default, and no limit of time. ``bounds`` limit
-    the results. ``node`` is an open ``Node`` or the place of one; with None and no node running, a private
-    one is started and ends with the sandbox.
+    the results. ``network`` names origins such as "https://api.example.org", to which the session may make
+    HTTP requests by way of the node; ``network_ca`` is a file (or its bytes) with the certificates of
+    authorities to trust for them, in place of the machine's. ``node`` is an open ``Node`` or the place of
+    one; with None and no node running, a private one is started and ends with the sandbox.
 
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
-    load, InvalidError for arguments that are out of range, LimitError or OutOfMemoryError if the node has no
-    room, OSError for an input that cannot be read.
+    load, InvalidError for arguments that are out of range, NotPermittedError for ``network`` without the
+    right to the network, LimitError or OutOfMemoryError if the node has no room, OSError for an input that
+    cannot be read.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Sandbox(SandboxOps):
         cpu_seconds: float | None = None,
         timeout: float | None = 60.0,
         bounds: SandboxBounds | None = None,
+        network: Iterable[str] = (),
+        network_ca: str | Path | bytes | None = None,
     ) -> None:
-        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template)
+        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca)
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)
         if not isinstance(node, Node):

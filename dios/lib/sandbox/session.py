@@ -61,6 +61,11 @@ def serve() -> None:
     node = connect()
     session = _Session(node)
     place_inputs(node)
+    if node.arguments:
+        # It takes some time to load, and most sessions have no network.
+        from dios.lib.sandbox.network import sockets  # noqa: PLC0415
+
+        sockets.install(node)
     try:
         session.run()
     except (ClosedError, EndOfStreamError):

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
+from dios.errors import InvalidError
 from dios.host.sandbox import limits_of_task, syscall_numbers
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
+from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import store as doctor_store
 from dios.node.doctor.promises import PROMISES
@@ -130,7 +132,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     """
     found = probe() if mechanisms is None else mechanisms
     store = _of_store(data)
-    machine = (_python(), _kernel(), _open_files())
+    machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
     sandbox = (*_sandbox(found), _shared_memory(found), _memory(found))
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
@@ -246,6 +248,17 @@ def _webassembly() -> DoctorFinding:
         detail = f"the package {_ENGINE} is not installed"
         return DoctorFinding(_ENGINE, DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding(_ENGINE, DoctorLevel.OK, importlib.metadata.version(_ENGINE), purpose)
+
+
+def _authorities() -> DoctorFinding:
+    purpose = "sandboxes with --network https://… verify the servers"
+    try:
+        found = authorities()
+    except (InvalidError, OSError) as error:
+        advice = "optional: install ca-certificates, or set SSL_CERT_FILE"
+        return DoctorFinding("authorities", DoctorLevel.WEAK, str(error), purpose, advice)
+    count = found.count(BEGIN)
+    return DoctorFinding("authorities", DoctorLevel.OK, f"{count} certificates", purpose)
 
 
 def _of_store(data: Path) -> DoctorFinding:

@@ -498,6 +498,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Functions",
+        "A session with a granted network reaches the named origins and nothing else: no other host, port or scheme, no address of a private network through a name, by no forged request, redirect or hostile answer; each request is in the audit log",
+        left="the session can send its inputs to the granted servers; sizes and times of requests are no secret",
+    ),
+    Promise(
+        "Functions",
         "The server of dios mcp --http answers only who has its token: no other user, no page in a browser, no other machine; a client reaches no sandbox of another",
         left="in versions of the protocol without sessions, who learns the secret name of a sandbox may use it; the token does not prove the server to the agent, so where other users could take the port first, use stdio",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from dios.wire import messages
-from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, ObjectType, Permission
+from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, NameKind, ObjectType, Permission, RequestEnd
 from tests.support.security.hostile_pair import Puppet
 
 Make: TypeAlias = Callable[[Puppet, int], messages.AnyCall]
@@ -52,6 +52,10 @@ BY_REFERENCE: Final[dict[str, Make]] = {
     "retire": lambda _, ref: messages.Retire(ref),
     "describe": lambda _, ref: messages.Describe(ref),
     "look up in": lambda _, ref: messages.Lookup(bytes(range(32)), ref),
+    "record request": lambda _, ref: messages.RecordRequest(ref, 0, "GET", RequestEnd.ANSWERED),
+    "connect by": lambda _, ref: messages.Create(
+        ObjectType.TCP_STREAM, name_kind=NameKind.ANONYMOUS, address="127.0.0.1:9", network=ref
+    ),
     "create in": lambda _, ref: messages.Create(ObjectType.SHMEM_BLOB, (ref,)),
 }
 """What the call is, and how it is made with a reference in the place that is tried."""

@@ -9,7 +9,7 @@ from dios.core.model.names import special_name
 from dios.errors import Code
 from dios.ids import ObjectId, Principal
 from dios.wire import messages
-from dios.wire.types import Flag, Mode, NameKind, ObjectType, Permission, Resource
+from dios.wire.types import Flag, Mode, NameKind, ObjectType, Permission, RequestEnd, Resource
 from tests.support.core.harness import Client, Node
 
 PLACE = "127.0.0.1:80"
@@ -287,3 +287,95 @@ def test_dropped_datagrams_are_counted(network: Network) -> None:
     network.node.step(events.DatagramsDropped(network.node.now, ObjectId(stream.object), 3))
     (published,) = [one for one in network.node.outcome.after if isinstance(one, effects.PublishCounters)]
     assert published.dirty == 3
+
+
+# -- networks that are limited to origins -----------------------------------------------------------------
+def limited(network: Network, *origins: str) -> messages.Reference:
+    """A NETWORK object of the session."""
+    call = messages.Create(ObjectType.NETWORK, name_kind=NameKind.ANONYMOUS, address=" ".join(origins))
+    return network.owner.ask(messages.Created, call).reference
+
+
+def test_a_limited_network_permits_connections_to_its_origins(network: Network) -> None:
+    """Its holder connects to these, with the rule for addresses, and to nothing else."""
+    right = limited(network, "http://127.0.0.1", "https://intranet=10.0.0.5")
+    task = network.owner.run(inputs=(messages.Handed(right.ref, int(Permission.WRITE)),))
+    ref = task.welcome.inputs[0].ref
+    for address in ("127.0.0.1:80", "10.0.0.5:443"):
+        task.send(messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address=address, network=ref))
+        (asked,) = [one for one in network.node.outcome.after if isinstance(one, effects.OpenNetwork)]
+        assert (asked.address, asked.origin) == (address, True)
+    for kind, address in (
+        (TYPES[0], "127.0.0.1:443"),
+        (TYPES[0], "intranet:443"),
+        (TYPES[0], "127.0.0.2:80"),
+        (TYPES[1], "127.0.0.1:80"),
+        (TYPES[2], "127.0.0.1:80"),
+    ):
+        call = messages.Create(kind, name_kind=NameKind.ANONYMOUS, address=address, network=ref)
+        assert task.refused(call) == Code.EPERM
+    assert task.refused(creation(TYPES[0], "127.0.0.1:80")) == Code.EPERM, (
+        "it is no right to the whole network"
+    )
+
+
+def test_a_limited_network_is_made_by_who_has_the_right(network: Network) -> None:
+    """Neither a task without it, nor the holder of a limited one; and it is limited to origins."""
+    right = limited(network, "http://127.0.0.1")
+    task = network.owner.run(inputs=(messages.Handed(right.ref, int(Permission.ALL)),))
+    call = messages.Create(ObjectType.NETWORK, name_kind=NameKind.ANONYMOUS, address="http://127.0.0.1")
+    assert task.refused(call) == Code.EPERM
+    for address in ("", "127.0.0.1:80", "http://a.b  http://c.d", "http://a.b http://a.b"):
+        wrong = messages.Create(ObjectType.NETWORK, name_kind=NameKind.ANONYMOUS, address=address)
+        assert network.owner.refused(wrong) == Code.EINVAL
+
+
+def test_a_limited_network_can_be_taken_back(network: Network) -> None:
+    """Without its reference a task connects to nothing, and with one to read neither."""
+    right = limited(network, "http://127.0.0.1")
+    task = network.owner.run(
+        inputs=(
+            messages.Handed(right.ref, int(Permission.WRITE)),
+            messages.Handed(right.ref, int(Permission.READ)),
+        )
+    )
+    write, read = (each.ref for each in task.welcome.inputs)
+    call = messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address=PLACE, network=read)
+    assert task.refused(call) == Code.EPERM
+    assert task.refused(messages.RecordRequest(read, 0, "GET", RequestEnd.ANSWERED)) == Code.EPERM
+    network.owner.ask(messages.Done, messages.Retire(right.ref))
+    call = messages.Create(TYPES[0], name_kind=NameKind.ANONYMOUS, address=PLACE, network=write)
+    assert task.refused(call) == Code.EBADF
+
+
+def test_requests_are_recorded_in_the_nodes_own_words(network: Network) -> None:
+    """A record has method, origin, end and numbers; a refusal has no numbers, so that equal ones merge."""
+    right = limited(network, "http://127.0.0.1", "https://intranet=10.0.0.5")
+
+    def recorded(call: messages.RecordRequest) -> tuple[str, str, str]:
+        network.owner.ask(messages.Done, call)
+        (found,) = [one for one in network.node.outcome.after if isinstance(one, effects.Audit)]
+        return found.action, found.outcome, found.detail
+
+    assert recorded(messages.RecordRequest(right.ref, 1, "GET", RequestEnd.ANSWERED, 404, 5, 7)) == (
+        "request",
+        "ok",
+        "GET https://intranet 404, 5 bytes sent, 7 received",
+    )
+    assert recorded(messages.RecordRequest(right.ref, 0, "PUT", RequestEnd.TIMED_OUT, 0, 5)) == (
+        "request",
+        "failed",
+        "PUT http://127.0.0.1 timed_out, 5 bytes sent, 0 received",
+    )
+    assert recorded(messages.RecordRequest(right.ref, 0, "PUT", RequestEnd.REFUSED, 0, 5, 9)) == (
+        "request",
+        "denied",
+        "PUT http://127.0.0.1",
+    )
+    for wrong in (
+        messages.RecordRequest(right.ref, 2, "GET", RequestEnd.ANSWERED),
+        messages.RecordRequest(right.ref, 0, "GET x", RequestEnd.ANSWERED),
+        messages.RecordRequest(right.ref, 0, "", RequestEnd.ANSWERED),
+        messages.RecordRequest(network.owner.welcome.home.ref, 0, "GET", RequestEnd.ANSWERED),  # type: ignore[union-attr]
+    ):
+        assert network.owner.refused(wrong) in {Code.EINVAL, Code.EPERM}

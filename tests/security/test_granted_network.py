@@ -1,0 +1,541 @@
+"""A session with a granted network: hostile code there, hostile servers, and what neither of them gets."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dios
+from tests.support.node.running_node import RunningNode, wait_until
+from tests.support.web_servers import DAY, NAME, Authority, raw_server, web_server
+
+PATIENCE_S = 60.0
+
+REACH = """
+import gc, json, os, socket, struct, urllib.error, urllib.request
+from dios.lib.executor import frames
+from dios.lib.sandbox.network import records
+from dios.lib.sandbox.network.records import *
+from dios.lib.sandbox.network.sockets import _Granted
+lane = _Granted.lanes._free.get()
+def ask(method="GET", target="/", headers=(), length=0, body=(), origin=0):
+    lane.send(REQUEST, encode(RequestHead(origin, method, target, list(headers), length)))
+    for part in body:
+        lane.send(BODY, part)
+    lane.send(END)
+    answer = b""
+    while True:
+        kind, data = lane.receive()
+        if kind == RESPONSE:
+            status = decode_response(data).status
+        elif kind == DATA:
+            answer += data
+        elif kind == DONE:
+            return f"ANSWERED {status} {len(answer)}"
+        else:
+            failure = decode_failure(data)
+            return f"{failure.end.name} {failure.message}"
+def fetch(url, **named):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, **named)).read()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.reason}"
+"""
+"""Code of a session that takes hold of a lane to its gateway, past the sockets."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """One node for all tests of this module."""
+    running = RunningNode(tmp_path_factory.mktemp("granted") / "data", {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    """The authority of all servers."""
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[int, list[str]]]:
+    """The server that is granted."""
+    with web_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared(node: RunningNode, server: tuple[int, list[str]]) -> Iterator[dios.Sandbox]:
+    """A sandbox whose origin is the server, and a second one at which nobody listens."""
+    with closed_port() as port:
+        origins = [f"http://127.0.0.1:{server[0]}", f"http://127.0.0.1:{port}"]
+        with dios.Sandbox(node=node.place, timeout=PATIENCE_S, network=origins) as box:
+            yield box
+
+
+@pytest.fixture
+def box(shared: dios.Sandbox) -> dios.Sandbox:
+    """A session that holds a lane."""
+    if shared.ended or shared.run("lane").error:
+        shared.reset()
+        assert shared.run(REACH).ok
+    return shared
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and that nobody else gets."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def asked(box: dios.Sandbox, arguments: str) -> str:
+    """The outcome of one request, past the sockets."""
+    result = box.run(f"ask({arguments})")
+    assert result.value_repr is not None, result.error
+    return result.value_repr.strip("'\"")
+
+
+REFUSED = {
+    "a tunnel": "'CONNECT', 'evil.example.org:443'",
+    "a trace": "'TRACE'",
+    "a method with a line": "'GET / HTTP/1.1\\r\\nHost: evil\\r\\n\\r\\nGET'",
+    "an empty method": "''",
+    "a method in small letters": "'get'",
+    "a URL as the target": "target='http://evil.example.org/'",
+    "a user at the target": "target='@evil.example.org/'",
+    "a target with a line": "target='/ HTTP/1.1\\r\\nX: y'",
+    "a target with a blank": "target='/a b'",
+    "a target with a zero byte": "target='/\\0'",
+    "a target in another alphabet": "target='/\\xe4'",
+    "an empty target": "target=''",
+    "an asterisk": "'OPTIONS', '*'",
+    "another host": "headers=[('Host', 'evil.example.org')]",
+    "two hosts": "headers=[('Host', HOST), ('host', HOST)]",
+    "a host with an underscore": "headers=[('_Host', 'evil.example.org')]",
+    "a value with a line": "headers=[('X', 'a\\r\\nHost: evil')]",
+    "a value with half a line": "headers=[('X', 'a\\nHost: evil')]",
+    "a value with a zero byte": "headers=[('X', 'a\\0')]",
+    "a value out of the alphabet": "headers=[('X', '\\u010a')]",
+    "a name with a line": "headers=[('X: y\\r\\nZ', 'a')]",
+    "a name with a blank": "headers=[('Content-Length ', '3')]",
+    "an empty name": "headers=[('', 'a')]",
+    "a second length": "'POST', headers=[('Content-Length', '3')], length=1, body=[b'a']",
+    "a length with an underscore": "'POST', headers=[('Content_Length', '3')], length=1, body=[b'a']",
+    "an encoding of its own": "'POST', headers=[('Transfer-Encoding', 'chunked')], length=1, body=[b'a']",
+    "an upgrade": "headers=[('Connection', 'Upgrade'), ('Upgrade', 'websocket')]",
+    "an upgrade to HTTP/2": "headers=[('HTTP2-Settings', 'AAMAAABkAARAAAAAAAIAAAAA')]",
+    "the password of a proxy": "headers=[('Proxy-Authorization', 'Basic eA==')]",
+}
+
+
+@pytest.mark.parametrize("attack", REFUSED)
+def test_a_forged_request_is_refused(box: dios.Sandbox, server: tuple[int, list[str]], attack: str) -> None:
+    """The gateway refuses it with a reason, and the server sees no request of it."""
+    del server[1][:]
+    arguments = REFUSED[attack].replace("HOST", f"'127.0.0.1:{server[0]}'")
+    said = asked(box, arguments)
+    assert said.startswith("REFUSED the sandbox refuses"), said
+    assert server[1] == []
+    assert asked(box, "target='/after'").startswith("ANSWERED 200")
+
+
+def test_a_request_is_not_completed_by_the_next_one(box: dios.Sandbox, server: tuple[int, list[str]]) -> None:
+    """A body that is shorter than declared is refused, and what follows is no part of it."""
+    del server[1][:]
+    assert asked(box, "'POST', length=50, body=[b'abc']").startswith("REFUSED the sandbox refuses a body")
+    assert asked(box, "target='/after'").startswith("ANSWERED 200")
+    assert any(seen.startswith("GET /after") for seen in server[1])
+    assert not any("abc" in seen and "after" in seen for seen in server[1])
+
+
+TOO_LARGE = {
+    "many headers": "headers=[('X', 'y')] * 101",
+    "long headers": "headers=[('X', 'y' * 1000)] * 90",
+    "an endless body by its length": "'POST', length=1 << 40",
+    "a body longer than its length": "'POST', length=3, body=[b'abc', b'GET /evil HTTP/1.1']",
+}
+
+
+@pytest.mark.parametrize("attack", TOO_LARGE)
+def test_a_large_request_is_refused(box: dios.Sandbox, server: tuple[int, list[str]], attack: str) -> None:
+    """It is over a bound, and no part of it becomes a request of its own."""
+    del server[1][:]
+    assert asked(box, TOO_LARGE[attack]).startswith("TOO_LARGE")
+    assert asked(box, "target='/after'").startswith("ANSWERED 200")
+    assert not any("evil" in seen.partition("\n")[0] for seen in server[1])
+
+
+FORGERIES = {
+    "an origin that was not granted": "lane.send(REQUEST, encode(RequestHead(7, 'GET', '/', [], 0)))",
+    "a negative origin": "lane.send(REQUEST, encode([-1, 'GET', '/', [], 0]))",
+    "rubbish": "lane.send(REQUEST, os.urandom(1000))",
+    "a body without a request": "lane.send(BODY, b'x')",
+    "an answer": "lane.send(RESPONSE, b'x')",
+    "an endless frame": "lane._writer.write(struct.pack('<IB', 0xFFFFFFFF, REQUEST))",
+    "a request within a request": (
+        "for _ in 1, 2: lane.send(REQUEST, encode(RequestHead(0, 'GET', '/', [], 5)))"
+    ),
+    "deep nesting": "lane.send(REQUEST, b'\\x91' * 100_000)",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_frame_ends_the_gateway(box: dios.Sandbox, forgery: str) -> None:
+    """What is no request ends the gateway of this session, and the session goes on without a network."""
+    result = box.run(
+        f"{FORGERIES[forgery]}\ntry:\n    lane.receive()\nexcept Exception as error:\n    print(type(error))"
+    )
+    assert "EndOfStream" in result.stdout or "Closed" in result.stdout, result
+    assert box.run("1 + 1").value_repr == "2"
+    box.reset()
+
+
+def test_the_objects_of_the_network_are_not_the_sessions(box: dios.Sandbox) -> None:
+    """The session has its streams, and neither the NETWORK object nor a call that makes one."""
+    code = """
+node = _Granted.lanes.origins and __import__("dios").connect()
+labels = sorted(each.label for each in node.inputs)
+said = []
+for attempt in (
+    lambda: node.network(["http://127.0.0.1:1"]),
+    lambda: node.connect_tcp("127.0.0.1:%d" % _Granted.lanes.origins[0].port),
+    lambda: node.record_request(node.inputs[0], 0, "GET", 0),
+):
+    try:
+        attempt()
+    except Exception as error:
+        said.append(type(error).__name__)
+[labels, said]
+"""
+    result = box.run(code)
+    assert result.value_repr is not None, result.error
+    assert ".network" not in result.value_repr
+    assert result.value_repr.endswith("['NotPermittedError', 'NotPermittedError', 'NotPermittedError']]")
+
+
+NOT_GRANTED = (
+    "http://127.0.0.2:{port}/",
+    "http://localhost:{port}/",
+    "https://127.0.0.1:{port}/",
+    "http://127.0.0.1:{other}/",
+    "http://[::1]:{port}/",
+    "http://0x7f.1:{port}/",
+    "http://user@evil.example.org/",
+    "http://127.0.0.1:{port}@evil.example.org/",
+    "http://127.0.0.1:{port}.evil.example.org/",
+)
+
+
+@pytest.mark.parametrize("url", NOT_GRANTED)
+def test_no_other_host_is_reached(box: dios.Sandbox, server: tuple[int, list[str]], url: str) -> None:
+    """Scheme, host and port have to be those of an origin; the failure says how to grant another one."""
+    del server[1][:]
+    where = url.format(port=server[0], other=1)
+    result = box.run(f"urllib.request.urlopen({where!r})")
+    assert result.error is not None
+    if result.error.type != "InvalidURL":
+        assert result.error.refused == "a host that was not granted", result.error
+        assert "network=[" in result.error.message
+    assert server[1] == []
+
+
+def test_a_redirect_to_another_host_is_refused(box: dios.Sandbox, server: tuple[int, list[str]]) -> None:
+    """The server sends the session elsewhere; it gets there only where it was granted."""
+    other = box.run(
+        f"urllib.request.urlopen('http://127.0.0.1:{server[0]}/to?http://127.0.0.3:{server[0]}/x')"
+    )
+    assert other.error is not None
+    assert other.error.refused == "a host that was not granted"
+    same = box.run(f"urllib.request.urlopen('http://127.0.0.1:{server[0]}/to?/parts').read()")
+    assert same.value_repr == "b'one two three'"
+
+
+# -- names and addresses ------------------------------------------------------------------------------
+def test_a_name_with_a_private_address_is_not_reached(
+    node: RunningNode, server: tuple[int, list[str]]
+) -> None:
+    """Whoever owns a name can give it any address; one of this machine needs the caller's word."""
+    name = socket.gethostname().lower()
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(name, 1, type=socket.SOCK_STREAM)}
+    except OSError:
+        pytest.skip("the name of this machine has no address")
+    if not any(
+        str(address).startswith(("127.", "10.", "172.", "192.168.", "::1", "fe80", "fd")) for address in found
+    ):
+        pytest.skip("the name of this machine has a public address")
+    del server[1][:]
+    with dios.Sandbox(node=node.place, network=[f"http://{name}:{server[0]}"]) as box:
+        assert box.run(REACH).ok
+        said = asked(box, "")
+        assert said.startswith("REFUSED the sandbox refuses the connection"), said
+        assert "not public" in said
+        assert f"http://{name}=" in said.replace("https", "http")
+    assert server[1] == []
+
+
+def test_the_node_enforces_the_origins(node: RunningNode, server: tuple[int, list[str]]) -> None:
+    """A gateway that was taken over reaches the origins alone: the node refuses it everything else."""
+    code = b"""
+import dios
+from dios.wire.types import ObjectType, RequestEnd
+node = dios.connect()
+network = node.inputs[0]
+port = node.arguments[0]
+said = []
+for attempt in (
+    lambda: node.connect_tcp(f"127.0.0.1:{port}", network=network).close(),
+    lambda: node.connect_tcp(f"127.0.0.2:{port}", network=network),
+    lambda: node.connect_tcp(f"localhost:{port}", network=network),
+    lambda: node.connect_tcp(f"127.0.0.1:{port}"),
+    lambda: node.listen_tcp("127.0.0.1:0"),
+    lambda: node.bind_udp("127.0.0.1:0"),
+    lambda: node.network([f"http://127.0.0.1:{port}"]),
+    lambda: node.record_request(network, 3, "GET", RequestEnd.ANSWERED),
+    lambda: node.record_request(network, 0, "GET x", RequestEnd.ANSWERED),
+):
+    try:
+        attempt()
+        said.append("did")
+    except dios.DiosError as error:
+        said.append(type(error).__name__)
+node.console.send(" ".join(said).encode())
+"""
+    port = server[0]
+    with dios.connect(node.place) as own:
+        right = own.network([f"http://127.0.0.1:{port}"])
+        task = own.run(code, inputs=[right.restrict("write")], args=[str(port)])
+        assert task.wait(PATIENCE_S).ok
+        refused = "NotPermittedError"
+        assert b"".join(task.console()).decode().split() == [
+            "did", *[refused] * 6, "InvalidError", "InvalidError"
+        ]  # fmt: skip
+        reader = own.run(code, inputs=[right.restrict("read")], args=[str(port)])
+        assert reader.wait(PATIENCE_S).ok
+        assert "did" not in b"".join(reader.console()).decode()
+
+
+def test_without_the_right_nothing_is_granted(node: RunningNode) -> None:
+    """A program without the right to the network cannot grant it to its sandboxes."""
+    code = b"""
+import dios
+node = dios.connect()
+try:
+    dios.Sandbox(node=node, network=["http://127.0.0.1:1"])
+except dios.NotPermittedError as error:
+    node.console.send(error.message.encode())
+"""
+    with dios.connect(node.place) as own:
+        task = own.run(code)
+        assert task.wait(PATIENCE_S).ok
+        assert b"NETWORK" in b"".join(task.console())
+
+
+# -- servers ------------------------------------------------------------------------------------------
+Behaviour = Callable[[socket.socket], None]
+
+
+def endless_head(connection: socket.socket) -> None:
+    """Send headers without an end."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        connection.sendall(b"X: y\r\n" * 100)
+
+
+def endless_line(connection: socket.socket) -> None:
+    """Send one header without an end."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        connection.sendall(b"y" * 10_000)
+
+
+def endless_interim(connection: socket.socket) -> None:
+    """Answer that an answer follows, and never send it."""
+    while True:
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+
+def endless_continue(connection: socket.socket) -> None:
+    """The same with the status that Python's library skips."""
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def sends(data: bytes) -> Behaviour:
+    """A server that sends this."""
+
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(data)
+
+    return behave
+
+
+SERVERS: dict[str, tuple[Behaviour, str]] = {
+    "no HTTP": (sends(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "BROKEN"),
+    "nothing": (sends(b""), "BROKEN"),
+    "half a head": (sends(b"HTTP/1.1 200 OK\r\nX:"), "BROKEN"),
+    "a body that is cut": (sends(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), "BROKEN"),
+    "chunks that are cut": (sends(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"), "BROKEN"),
+    "chunks of no size": (sends(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"), "BROKEN"),
+    "another protocol": (sends(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"), "BROKEN"),
+    "a body that is too large": (
+        sends(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
+        "TOO_LARGE",
+    ),
+    "endless headers": (endless_head, "BROKEN"),
+    "an endless header": (endless_line, "BROKEN"),
+    "endless interim answers": (endless_interim, "BROKEN"),
+    "endless continuation": (endless_continue, "TOO_LARGE"),
+    "many headers": (sends(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n"), "BROKEN"),
+}
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_hostile_server_costs_only_its_request(node: RunningNode, kind: str) -> None:
+    """What it sends ends the request with a reason; the next request of the session is served."""
+    behave, end = SERVERS[kind]
+    with raw_server(behave) as port, web_server() as (good, _):
+        origins = [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{good}"]
+        with dios.Sandbox(node=node.place, timeout=PATIENCE_S, network=origins) as box:
+            assert box.run(REACH).ok
+            assert asked(box, "").startswith(end)
+            assert asked(box, "origin=1").startswith("ANSWERED 200")
+
+
+def test_headers_of_the_answer_cannot_forge_others(node: RunningNode) -> None:
+    """Line breaks in a header, and headers of the connection, do not reach the session."""
+    head = (
+        b"HTTP/1.1 200 O\rK\r\nX: a\r\n b\r\nConnection: upgrade\r\nAlt-Svc: h3=':9'\r\n"
+        b"Content-Length: 2\r\n\r\nhi"
+    )
+    with raw_server(sends(head)) as port:
+        origins = [f"http://127.0.0.1:{port}"]
+        with dios.Sandbox(node=node.place, timeout=PATIENCE_S, network=origins) as box:
+            result = box.run(
+                f"import urllib.request\nr = urllib.request.urlopen('http://127.0.0.1:{port}')\n"
+                "[r.read(), r.headers.items()]"
+            )
+            assert result.value_repr is not None, result.error
+            assert "b'hi'" in result.value_repr
+            assert "Alt-Svc" not in result.value_repr
+            assert "upgrade" not in result.value_repr
+
+
+def test_a_silent_server_can_be_interrupted(node: RunningNode) -> None:
+    """The run ends at its time limit, and the lanes of the session are free for other requests soon."""
+    release = threading.Event()
+
+    def silent(connection: socket.socket) -> None:
+        release.wait(PATIENCE_S)
+        connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with raw_server(silent) as port, web_server() as (good, _):
+        origins = [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{good}"]
+        with dios.Sandbox(node=node.place, timeout=5.0, network=origins) as box:
+            assert box.run("import urllib.request as u").ok
+            for _ in range(2):
+                late = box.run(f"u.urlopen('http://127.0.0.1:{port}', timeout=600)")
+                assert late.error is not None
+                assert late.error.type == "TimeoutError"
+            many = (
+                "from concurrent.futures import ThreadPoolExecutor\n"
+                f"def get(n): return u.urlopen('http://127.0.0.1:{good}/bytes/5').read()\n"
+                "with ThreadPoolExecutor(8) as pool:\n"
+                "    got = list(pool.map(get, range(16)))\n"
+                "len(got)"
+            )
+            assert box.run(many).value_repr == "16"
+        release.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted", "lifetime"),
+    [(NAME, True, -DAY), ("evil.example.org", True, DAY), (NAME, False, DAY)],
+    ids=["expired", "of another host", "of another authority"],
+)
+def test_a_server_that_cannot_prove_its_name_gets_nothing(
+    node: RunningNode,
+    tmp_path: Path,
+    authority: Authority,
+    name: str,
+    *,
+    trusted: bool,
+    lifetime: dt.timedelta,
+) -> None:
+    """No byte of the request is sent to it; the failure says why."""
+    signer = authority if trusted else Authority()
+    context = signer.server_context(tmp_path, name, lifetime)
+    with web_server(context) as (port, seen):
+        origins = [f"https://{NAME}:{port}=127.0.0.1"]
+        with dios.Sandbox(node=node.place, network=origins, network_ca=authority.pem) as box:
+            assert box.run(REACH).ok
+            said = asked(box, "headers=[('Authorization', 'secret')]")
+            assert said.startswith("UNTRUSTED the certificate of the server is not trusted"), said
+        assert seen == []
+
+
+def test_a_session_cannot_turn_verification_off(
+    node: RunningNode, tmp_path: Path, authority: Authority
+) -> None:
+    """An SSL context of the session that trusts everything changes nothing: TLS is the gateway's."""
+    context = Authority().server_context(tmp_path, NAME)
+    with web_server(context) as (port, seen):
+        origins = [f"https://{NAME}:{port}=127.0.0.1"]
+        with dios.Sandbox(node=node.place, network=origins, network_ca=authority.pem) as box:
+            code = (
+                "import ssl, urllib.request\n"
+                f"urllib.request.urlopen('https://{NAME}:{port}/', context=ssl._create_unverified_context())"
+            )
+            result = box.run(code)
+            assert result.error is not None
+            assert "502" in result.error.message
+            assert "not trusted" in result.error.message
+        assert seen == []
+
+
+# -- the audit log, and the end -----------------------------------------------------------------------
+def test_each_request_is_in_the_audit_log(node: RunningNode, server: tuple[int, list[str]]) -> None:
+    """Origin, method, status and bytes are; paths, queries, headers and bodies are not."""
+    port = server[0]
+    with dios.Sandbox(node=node.place, network=[f"http://127.0.0.1:{port}"]) as box:
+        assert box.run(REACH).ok
+        assert asked(box, "'PUT', '/private?token=secret', [('X', 'hidden')], 6, [b'burden']").startswith(
+            "ANSWERED"
+        )
+        assert asked(box, "'CONNECT'").startswith("REFUSED")
+
+    def text() -> str:
+        return "".join(
+            path.read_text(errors="replace") for path in (node.data / "audit").glob("*") if path.is_file()
+        )
+
+    wait_until(lambda: f"PUT http://127.0.0.1:{port} 200, " in text(), "it is recorded", PATIENCE_S)
+    wait_until(lambda: f"OTHER http://127.0.0.1:{port}" in text(), "the refusal is recorded", PATIENCE_S)
+    assert f"NETWORK http://127.0.0.1:{port}" in text()
+    for private in ("private", "token", "secret", "hidden", "burden"):
+        assert private not in text()
+
+
+def test_nothing_is_left_after_the_session(node: RunningNode, server: tuple[int, list[str]]) -> None:
+    """The gateway ends with its session, also one that is killed or leaves its process."""
+    with dios.connect(node.place) as own:
+
+        def gateways() -> int:
+            return sum(each.label == "sandbox network" and not each.ended for each in own.tasks())
+
+        before = gateways()
+        with dios.Sandbox(node=node.place, network=[f"http://127.0.0.1:{server[0]}"]) as box:
+            assert gateways() == before + 1
+            box.run("import os; os._exit(0)")
+            box.reset()
+            wait_until(lambda: gateways() == before + 1, "that of the first session has ended", PATIENCE_S)
+        wait_until(lambda: gateways() == before, "all have ended", PATIENCE_S)
