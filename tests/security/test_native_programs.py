@@ -18,6 +18,7 @@ from tests.support.security.escape import Neighbour
 
 PERL = Path("/usr/bin/perl")
 SORT = Path("/usr/bin/sort")
+BASH = Path("/bin/bash")
 SMALL = 64 << 20
 REFUSED = {
     "a file of the machine": ('open(F, "<", "/etc/passwd")', "ENOENT"),
@@ -49,6 +50,7 @@ open(OUT, ">", "/tmp/copy"); binmode OUT; print OUT $all; close OUT; chmod(0700,
 exec {"LOADER"} "loader", "/tmp/copy", "-v"; print "not executed";
 """
 KEEPER = '$| = 1; open(F, ">", "/tmp/kept"); print "written"; while (1) { select(undef, undef, undef, 1) }'
+LOOP = "for i in 1 2; do echo $((i * 7)); done > /tmp/x; read -d '' a < /tmp/x; echo $a"
 FINDER = 'print -e "/tmp/kept" ? "found" : "nothing"'
 
 
@@ -62,7 +64,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         tmp_path_factory.mktemp("native") / "data",
         accept_weaker_sandbox="no",
         task_memory_bytes=str(2 * SMALL),
-        programs=f"perl={PERL} sort={SORT}",
+        programs=f"perl={PERL} sort={SORT}" + (f" bash={BASH}" if BASH.exists() else ""),
     ) as node:
         yield node
 
@@ -200,3 +202,15 @@ def test_another_program_does_not_exist(node: dios.Node, name: str) -> None:
     with node.run(dios.Program("", native=name)) as task:
         assert task.wait(timeout=120).exit_code == 1
         assert b"[programs.NAME]" in b"".join(task.console())
+
+
+@pytest.mark.skipif(not BASH.exists(), reason="no bash here")
+def test_a_shell_runs_its_own_commands_and_no_others(node: dios.Node) -> None:
+    """It starts no process: no pipe, and no program."""
+    bash = dios.Program("", native="bash")
+    with node.run(bash, args=["-c", LOOP]) as task:
+        assert task.wait(timeout=120).ok
+        assert b"".join(task.console()) == b"7 14\n"
+    with node.run(bash, args=["-c", "echo out | read x"]) as task:
+        assert not task.wait(timeout=120).ok
+        assert b"Operation not permitted" in b"".join(task.console())

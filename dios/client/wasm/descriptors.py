@@ -23,7 +23,8 @@ from dios.client.wasm.codes import (
     WasiCode,
     WasiError,
 )
-from dios.limits import WASM_DESCRIPTORS_MAX, WASM_TRANSFER_BYTES
+from dios.errors import ClosedError, EndOfStreamError
+from dios.limits import STREAM_BATCH_BYTES, WASM_DESCRIPTORS_MAX, WASM_TRANSFER_BYTES
 
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
@@ -160,6 +161,54 @@ class InputFile(OpenFile):
         return FileStatus(FileType.REGULAR, self._content.nbytes)
 
 
+class StreamInput(OpenFile):
+    """A stream that the task reads: its messages one behind the other, until its writer is closed."""
+
+    file_type = FileType.CHARACTER_DEVICE
+    rights = STREAM_RIGHTS
+
+    def __init__(self, receive: Callable[[], bytes]) -> None:
+        self._receive: Final = receive
+        self._rest = b""
+        self._ended = False
+
+    def read(self, parts: Iterable[memoryview]) -> int:
+        """Fill the parts from one message, waiting for it if there is none."""
+        if not self._rest and not self._ended:
+            try:
+                self._rest = self._receive()
+            except EndOfStreamError:
+                self._ended = True
+        done = 0
+        for part in parts:
+            found = self._rest[: part.nbytes]
+            part[: len(found)] = found
+            self._rest = self._rest[len(found) :]
+            done += len(found)
+        return done
+
+
+class StreamOutput(OpenFile):
+    """A stream that the task writes: each write is sent as messages."""
+
+    file_type = FileType.CHARACTER_DEVICE
+    rights = STREAM_RIGHTS
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send: Final = send
+
+    def write(self, parts: Iterable[memoryview]) -> int:
+        """Send the parts, waiting while the stream has no room."""
+        done = 0
+        try:
+            for part in _in_pieces(parts, STREAM_BATCH_BYTES):
+                self._send(bytes(part))
+                done += part.nbytes
+        except ClosedError:
+            raise WasiError(WasiCode.PIPE) from None
+        return done
+
+
 class FolderFile(OpenFile):
     """A file in the private folder of the task."""
 
@@ -260,9 +309,8 @@ class Directory(OpenFile):
 class InputDirectory(Directory):
     """The directory ``/inputs``; it opens the inputs, and nothing in it can be changed."""
 
-    def __init__(self, inputs: Mapping[str, Callable[[], memoryview]]) -> None:
+    def __init__(self, inputs: Mapping[str, Callable[[], OpenFile]]) -> None:
         self._inputs: Final = inputs
-        self._contents: Final[dict[str, memoryview]] = {}
 
     def open(self, path: str, how: Opening) -> OpenFile:
         """Open an input, or this directory itself."""
@@ -277,7 +325,7 @@ class InputDirectory(Directory):
             raise WasiError(WasiCode.NOT_DIRECTORY)
         if how.write or how.flags & OpenFlag.TRUNCATE:
             raise WasiError(WasiCode.READ_ONLY)
-        return InputFile(self._content(name))
+        return self._inputs[name]()
 
     def status_of(self, path: str) -> FileStatus:
         """Return the attributes of an input, or of this directory."""
@@ -286,16 +334,11 @@ class InputDirectory(Directory):
             return self.status()
         if name not in self._inputs:
             raise WasiError(WasiCode.NO_ENTRY)
-        return FileStatus(FileType.REGULAR, self._content(name).nbytes)
+        return self._inputs[name]().status()
 
     def entries(self) -> list[DirectoryEntry]:
         """Return the names of the inputs."""
         return [DirectoryEntry(name.encode(), FileType.REGULAR) for name in self._inputs]
-
-    def _content(self, name: str) -> memoryview:
-        if name not in self._contents:
-            self._contents[name] = self._inputs[name]()
-        return self._contents[name]
 
 
 class FolderDirectory(Directory):
@@ -343,6 +386,28 @@ class FolderDirectory(Directory):
         """Return the path in the task's view of a file below this directory."""
         inside = relative(path)
         return f"{self._path}/{inside}" if inside else self._path
+
+
+class OutputDirectory(FolderDirectory):
+    """The directory ``/outputs``: files of the private folder, and the streams that the task writes."""
+
+    def __init__(self, path: str, streams: Mapping[str, OpenFile]) -> None:
+        super().__init__(path)
+        self._streams: Final = streams
+
+    def open(self, path: str, how: Opening) -> OpenFile:
+        """Open a stream, or else a file or a directory."""
+        return self._streams.get(relative(path)) or super().open(path, how)
+
+    def status_of(self, path: str) -> FileStatus:
+        """Return the attributes of a stream or a file."""
+        stream = self._streams.get(relative(path))
+        return super().status_of(path) if stream is None else stream.status()
+
+    def entries(self) -> list[DirectoryEntry]:
+        """Return the streams and the files."""
+        streams = [DirectoryEntry(name.encode(), each.file_type) for name, each in self._streams.items()]
+        return streams + super().entries()
 
 
 class DescriptorTable:
@@ -441,8 +506,8 @@ def _status_of(found: os.stat_result) -> FileStatus:
     return FileStatus(kind, found.st_size, found.st_ino, found.st_nlink, *times)
 
 
-def _in_pieces(parts: Iterable[memoryview]) -> Iterable[memoryview]:
-    """Cut parts, because a call that takes an offset copies each of them."""
+def _in_pieces(parts: Iterable[memoryview], size: int = WASM_TRANSFER_BYTES) -> Iterable[memoryview]:
+    """Cut parts, because the host copies each of them."""
     for part in parts:
-        for begin in range(0, part.nbytes, WASM_TRANSFER_BYTES):
-            yield part[begin : begin + WASM_TRANSFER_BYTES]
+        for begin in range(0, part.nbytes, size):
+            yield part[begin : begin + size]

@@ -6,15 +6,26 @@ the compiler gets no further than a Python program, which can run machine code, 
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dios.client.program import LABEL_BYTES_MAX
-from dios.client.wasm.descriptors import DescriptorTable, Directory, FolderDirectory, InputDirectory
+from dios.client.sync.node import Stream
+from dios.client.wasm.descriptors import (
+    DescriptorTable,
+    Directory,
+    FolderDirectory,
+    InputDirectory,
+    InputFile,
+    OpenFile,
+    OutputDirectory,
+    StreamInput,
+    StreamOutput,
+)
 from dios.client.wasm.guest_memory import GuestMemory
 from dios.client.wasm.host_calls import MODULE, SIGNATURES, WITHOUT_RESULT, HostCalls, ModuleExit
 from dios.limits import WASM_TABLE_ELEMENTS_MAX
@@ -118,21 +129,28 @@ def _has_folder() -> bool:
 
 
 def _directories(node: Node) -> dict[str, Directory]:
-    inputs: dict[str, Callable[[], memoryview]] = {}
+    inputs: dict[str, Callable[[], OpenFile]] = {}
     for index, reference in enumerate(node.inputs):
         name = reference.label if _is_file_name(reference.label) else str(index)
-        inputs.setdefault(name, partial(_content, reference))
+        inputs.setdefault(name, _opener(reference))
     directories: dict[str, Directory] = {INPUTS: InputDirectory(inputs)}
     if _has_folder():
         temporary = FolderDirectory(os.environ.get("TMPDIR", TEMPORARY))
         directories |= {TEMPORARY: temporary, ".": temporary}
         if labels_of_files(node.outputs):
-            directories[OUTPUTS] = FolderDirectory(os.path.realpath(OUTPUTS))
+            found = [each for each in node.outputs if isinstance(each, Stream)]
+            streams = {each.label: StreamOutput(each.send) for each in found}
+            directories[OUTPUTS] = OutputDirectory(os.path.realpath(OUTPUTS), streams)
     return directories
 
 
-def _content(reference: Reference) -> memoryview:
-    return reference.view_bytes().toreadonly()
+def _opener(reference: Reference) -> Callable[[], OpenFile]:
+    """Return a function that opens an input; the bytes of a blob are mapped when it is opened first."""
+    if isinstance(reference, Stream):
+        stream = StreamInput(reference.receive)
+        return lambda: stream
+    content = functools.cache(lambda: reference.view_bytes().toreadonly())
+    return lambda: InputFile(content())
 
 
 def _is_file_name(label: str) -> bool:

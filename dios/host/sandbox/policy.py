@@ -478,6 +478,7 @@ _FOR_PROGRAMS: Final = (
         "the C library asks for its thread's number when a program starts",
         "native programs",
     ),
+    Allow(("getpgrp",), "a shell asks for its process group when it starts", "bash"),
 )
 
 ALLOWED_FOR_PROGRAMS: Final = (*ALLOWED, *_FOR_PROGRAMS)

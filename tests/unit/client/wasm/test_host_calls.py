@@ -18,7 +18,7 @@ wasmtime = pytest.importorskip("wasmtime")
 from dios.client.program import Program, decode_program, encode_program, is_wasm  # noqa: E402
 from dios.client.sync.node import Node  # noqa: E402
 from dios.client.wasm.codes import WasiCode, WasiError  # noqa: E402
-from dios.client.wasm.descriptors import DescriptorTable, FolderDirectory, InputDirectory, relative  # noqa: E402
+from dios.client.wasm.descriptors import DescriptorTable, FolderDirectory, InputDirectory, InputFile, relative  # noqa: E402
 from dios.client.wasm.guest_memory import GuestMemory  # noqa: E402
 from dios.client.wasm.host_calls import SIGNATURES, HostCalls  # noqa: E402
 from dios.client.wasm.program import run_module  # noqa: E402
@@ -58,7 +58,7 @@ class Host:
         (place / "secret").write_bytes(SECRET)
         store = wasmtime.Store()
         self.memory = GuestMemory(store, wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(1, 1))))
-        self.inputs = InputDirectory({"input": lambda: memoryview(INPUT)})
+        self.inputs = InputDirectory({"input": lambda: InputFile(memoryview(INPUT))})
         self.table = DescriptorTable({"/inputs": self.inputs, "/tmp": FolderDirectory(str(self.folder))})
         calls = HostCalls(["program", "argument"], {"HOME": "/tmp"}, self.table)
         calls.memory = self.memory
