@@ -421,6 +421,7 @@ QUEUE_WAIT_MS_MAX: Final = 10_000
 QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
 QUEUE_LABEL_CHARS_MAX: Final = 64
 QUEUE_ENDED_KEPT: Final = 256
+QUEUE_GONE_KEPT: Final = 4_096  # runs and tasks that have left a queue
 SCHEDULER_QUESTIONS_MAX: Final = 64
 SCHEDULER_QUESTION_BYTES_MAX: Final = 32 * KIB
 SCHEDULER_QUESTIONS_BYTES_MAX: Final = 64 * KIB  # of all waiting questions
@@ -494,6 +495,9 @@ SHARES_WEIGHT_MAX: Final = 1_000
 SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for this long has no share
 FAIR_QUEUE_TIMEOUT_S: Final = 10.0  # the longest time for which others wait for one large task
 FAIR_QUEUE_EXEMPT_MAX: Final = 64  # tasks of one principal that stay in the network without reserved room
+BACKLOG_SPARE_TASKS: Final = 64  # of each principal in the tables of a round, beyond those that may start
+BACKLOG_KIND_TASKS: Final = 8  # the same, of one kind
+BACKLOG_PRINCIPALS: Final = 16  # principals with tasks in the tables, if more wait
 SCHED_EXPORT_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------

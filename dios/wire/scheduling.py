@@ -99,7 +99,9 @@ class ReadQueue(Call, frozen=True, tag=43):
     """The submission queue and the tasks of a node, once its version is over ``since`` or after ``wait_ms``.
 
     With ``attend`` the caller schedules the queue: runs wait for it from now on. With ``own`` the caller is
-    the coordinator of that node itself. For the node's own user and root.
+    the coordinator of that node itself. With ``changes`` the answer has only the rows that changed after
+    ``since``, and waiting runs only from the mark ``listed`` on, which an earlier answer gave. For the
+    node's own user and root.
     """
 
     host: Text = ""
@@ -107,6 +109,8 @@ class ReadQueue(Call, frozen=True, tag=43):
     wait_ms: Annotated[int, Meta(ge=0, le=limits.QUEUE_WAIT_MS_MAX)] = 0
     attend: bool = False
     own: bool = False
+    changes: bool = False
+    listed: U63 = 0
 
 
 class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -197,8 +201,13 @@ class Asked(Struct, frozen=True, array_like=True):
 class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """The answer to ReadQueue; without rows if nothing is newer than the caller's version.
 
-    ``partial`` is True if one answer cannot hold all of the queue. The last two fields are the data that
-    coordinators exchange by ``Govern``, for the node's own coordinator; the version is 0 for all others.
+    ``partial`` is True if one answer cannot hold all of the queue. ``shares_version`` and ``shares`` are the
+    data that coordinators exchange by ``Govern``, for the node's own coordinator; the version is 0 for all
+    others.
+
+    If ``whole`` is True, the rows are all that the node has, or with ``partial`` the first of them.
+    Otherwise they are those that changed, and ``gone`` are the ids of runs that wait no longer and of tasks
+    that have ended. ``listed`` is the mark for the next call.
     """
 
     version: Counter
@@ -220,6 +229,9 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     partial: bool
     shares_version: U63 = 0
     shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
+    whole: bool = True
+    listed: U63 = 0
+    gone: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_GONE_KEPT)] = ()
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

@@ -110,10 +110,21 @@ class SchedulingOps(UsageOps):
         return expect(messages.Advice, (yield messages.AskScheduler(question))).answer
 
     def board_op(
-        self, host: str = "", *, since: int = 0, wait_ms: int = 0, attend: bool = False, own: bool = False
+        self,
+        host: str = "",
+        *,
+        since: int = 0,
+        wait_ms: int = 0,
+        attend: bool = False,
+        own: bool = False,
+        changes: bool = False,
+        listed: int = 0,
     ) -> Operation[messages.QueueRows]:
-        """Return the submissions and tasks of a node, once newer than ``since``; for its own user."""
-        call = messages.ReadQueue(host, since, wait_ms, attend, own)
+        """Return the submissions and tasks of a node, once newer than ``since``; for its own user.
+
+        With ``changes`` only the rows that changed after ``since``, and waiting runs from ``listed`` on.
+        """
+        call = messages.ReadQueue(host, since, wait_ms, attend, own, changes, listed)
         return expect(messages.QueueRows, (yield call))
 
     def place_op(

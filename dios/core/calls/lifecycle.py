@@ -157,6 +157,8 @@ def task_started(step: Step, event: TaskStarted) -> None:
     task.pid = event.pid
     if task.state is TaskState.STARTING:
         task.state = TaskState.RUNNING
+        if isinstance(task, Task):
+            submissions.note_task(step, task)
     step.changed(task.object)
 
 

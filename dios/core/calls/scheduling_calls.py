@@ -92,7 +92,7 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     table = step.state.queue
     table.renew(step.now, call.wait_ms, task.id, attend=call.attend, own=call.own)
-    if table.version > call.since or not call.wait_ms:
+    if table.version > call.since or call.listed or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
         return
     row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
@@ -119,9 +119,11 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     cluster = step.require_cluster()
     table.tidy(state.pending.has)
     newer = table.version > call.since
-    step.spend(limits.STEP_UNITS // 2 if newer else 1)
-    waiting = _submissions(step) if newer else []
-    tasks = [submissions.occupant(task, step.now) for task in state.living_tasks() if newer]
+    whole = not call.changes or (call.since < table.complete_since) or not (call.since or call.listed)
+    waiting, partial = _submissions(step, call, whole=whole) if newer or call.listed else ([], False)
+    tasks, ended, gone = _tasks(step, call, whole=whole) if newer else ([], [], [])
+    units = (len(waiting) + len(tasks) + len(ended)) // 2 + len(gone) // 64
+    step.spend(min(limits.STEP_UNITS // 2, 1 + units))
     return messages.QueueRows(
         table.version,
         cluster.here.node,
@@ -134,25 +136,53 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         cluster.membership.own.draining,
         step.now < table.own_until,
         tuple(waiting),
-        (*tasks, *table.ended) if newer else (),
+        (*tasks, *ended),
         tuple(question.asked for question in table.questions.values()) if newer else (),
-        tuple(table.reports) if newer else (),
-        newer and len(waiting) < len(table.waiting),
+        tuple(
+            (number, data)
+            for number, version, data in table.reports
+            if newer and (whole or version > call.since)
+        ),
+        partial,
         table.shares_version if call.own else 0,
         table.shares if call.own and table.shares_since >= call.since else b"",
+        whole,
+        table.waiting[TaskId(waiting[-1].id)].version if partial else 0,
+        tuple(gone),
     )
 
 
-def _submissions(step: Step) -> list[messages.Submission]:
+def _tasks(
+    step: Step, call: messages.ReadQueue, *, whole: bool
+) -> tuple[list[messages.Occupant], list[messages.Occupant], list[TaskId]]:
+    """Return the living tasks, those that have ended, and the ids that have left the queue or the node."""
+    state = step.state
+    table = state.queue
+    if whole:
+        living = [submissions.occupant(task, step.now) for task in state.living_tasks()]
+        return living, [row for _, row in table.ended], []
+    changed = [state.tasks.get(task) for task in table.tasks_since(call.since)]
+    living = [
+        submissions.occupant(task, step.now) for task in changed if isinstance(task, Task) and task.alive
+    ]
+    return living, table.ended_since(call.since), table.gone_since(call.since)
+
+
+def _submissions(
+    step: Step, call: messages.ReadQueue, *, whole: bool
+) -> tuple[list[messages.Submission], bool]:
+    """Return waiting runs in their order, and True if there are more than one answer holds."""
+    after = 0 if whole else call.listed or call.since
+    queued = step.state.queue.runs_since(after, limits.QUEUE_ROWS_MAX + 1)
     found: list[messages.Submission] = []
     room = limits.QUEUE_REPLY_BYTES_MAX
-    for queued in step.state.queue.waiting.values():
-        row = _submission(step, queued)
+    for run in queued[: limits.QUEUE_ROWS_MAX]:
+        row = _submission(step, run)
         room -= _ROW_BYTES + len(row.label) + _size(row.work)
-        if room < 0 or len(found) >= limits.QUEUE_ROWS_MAX:
+        if room < 0:
             break
         found.append(row)
-    return found
+    return found, len(found) < len(queued)
 
 
 def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
@@ -235,7 +265,7 @@ def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
     """Keep the measurements of this node's coordinator until the scheduler has read them."""
     require_cluster_user(step, task)
     table = step.state.queue
-    table.reports.append((table.next_report, call.data))
+    table.reports.append((table.next_report, table.version + 1, call.data))
     table.next_report += 1
     submissions.changed(step)
     step.answer(task, seq, messages.Done(1))

@@ -77,7 +77,7 @@ def begin(
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)
     child.defaults = (own, console, *member_refs)
-    submissions.changed(step)
+    submissions.note_task(step, child)
     return child
 
 

@@ -113,8 +113,14 @@ def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskR
 def note_end(step: Step, task: LocalHolder) -> None:
     """Record the end of a task of this node and its usage for the scheduler."""
     if isinstance(task, Task):
-        step.state.queue.ended.append(occupant(task, step.now))
+        step.state.queue.note_end(occupant(task, step.now))
         changed(step)
+
+
+def note_task(step: Step, task: Task) -> None:
+    """Record for the scheduler that a task of this node began, or that its process runs."""
+    step.state.queue.note_task(task.id)
+    changed(step)
 
 
 def occupant(task: Task, now: int) -> messages.Occupant:

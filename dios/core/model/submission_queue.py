@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from typing import Final
 
 from msgspec import Struct
@@ -27,6 +28,8 @@ class QueuedRun(Struct):
     chosen: ChildIdentity
     fingerprint: str
     since: int
+    version: int = 0
+    """The first version of the queue that has it."""
 
 
 class SchedulerQuestion(Struct, frozen=True):
@@ -43,6 +46,10 @@ class SubmissionQueue:
     this node's own coordinator, the task ``coordinator``, which need not be the scheduler. ``shares`` are the
     latest shares that a coordinator reported, and ``shares_since`` is the version of the queue before they
     arrived.
+
+    ``tasks`` has the version in which each living task changed last, in the order of versions; ``gone`` has
+    the runs and tasks that have left, with versions. Both are complete since the version
+    ``complete_since``: a reader of an older version has to read everything again.
     """
 
     __slots__ = (
@@ -50,8 +57,10 @@ class SubmissionQueue:
         "attended_until",
         "by_call",
         "by_principal",
+        "complete_since",
         "coordinator",
         "ended",
+        "gone",
         "next_question",
         "next_report",
         "own_until",
@@ -60,6 +69,7 @@ class SubmissionQueue:
         "shares",
         "shares_since",
         "shares_version",
+        "tasks",
         "version",
         "waiters",
         "waiting",
@@ -70,10 +80,13 @@ class SubmissionQueue:
         self.waiting: dict[TaskId, QueuedRun] = {}
         self.by_call: dict[tuple[int, int], TaskId] = {}
         self.by_principal: dict[Principal, dict[TaskId, None]] = {}
-        self.ended: deque[messages.Occupant] = deque(maxlen=limits.QUEUE_ENDED_KEPT)
+        self.ended: deque[tuple[int, messages.Occupant]] = deque(maxlen=limits.QUEUE_ENDED_KEPT)
+        self.tasks: dict[TaskId, int] = {}
+        self.gone: deque[tuple[int, TaskId]] = deque(maxlen=limits.QUEUE_GONE_KEPT)
+        self.complete_since = 0
         self.questions: dict[int, SchedulerQuestion] = {}
         self.answers: dict[int, list[bytes]] = {}
-        self.reports: deque[tuple[int, bytes]] = deque(maxlen=limits.SCHEDULER_REPORTS_KEPT)
+        self.reports: deque[tuple[int, int, bytes]] = deque(maxlen=limits.SCHEDULER_REPORTS_KEPT)
         self.waiters: dict[tuple[int, int], Pending] = {}
         self.next_question = 1
         self.next_report = 1
@@ -104,13 +117,16 @@ class SubmissionQueue:
         return True
 
     def put(self, run: QueuedRun) -> None:
-        """Add a run; a run that waits already keeps its place in the order."""
+        """Add a run at the end of the order."""
+        run.version = self.version + 1
+        self.waiting.pop(run.chosen.task, None)
         self.waiting[run.chosen.task] = run
         self.by_call[run.row.key] = run.chosen.task
         self.by_principal.setdefault(run.row.task.principal, {})[run.chosen.task] = None
 
     def take(self, run: QueuedRun) -> None:
         """Remove a run."""
+        self._note_gone(run.chosen.task)
         del self.waiting[run.chosen.task], self.by_call[run.row.key]
         principal = run.row.task.principal
         own = self.by_principal[principal]
@@ -132,6 +148,48 @@ class SubmissionQueue:
         run = self.of_call(row)
         if run is not None:
             self.take(run)
+            # Nobody is woken for it: a reader learns of it with the next change, or when it asks again.
+            self.version += 1
+
+    def note_task(self, task: TaskId) -> None:
+        """Record that a task began or changed."""
+        self.tasks.pop(task, None)
+        self.tasks[task] = self.version + 1
+
+    def note_end(self, row: messages.Occupant) -> None:
+        """Record that a task has ended."""
+        task = TaskId(row.id)
+        self.tasks.pop(task, None)
+        self.ended.append((self.version + 1, row))
+        self._note_gone(task)
+
+    def _note_gone(self, task: TaskId) -> None:
+        if len(self.gone) == limits.QUEUE_GONE_KEPT:
+            self.complete_since = self.gone[0][0]
+        self.gone.append((self.version + 1, task))
+
+    def tasks_since(self, version: int) -> list[TaskId]:
+        """Return the living tasks that changed after a version, the latest first."""
+        return list(takewhile(lambda task: self.tasks[task] > version, reversed(self.tasks)))
+
+    def gone_since(self, version: int) -> list[TaskId]:
+        """Return the runs and tasks that left after a version."""
+        return [task for _, task in takewhile(lambda entry: entry[0] > version, reversed(self.gone))]
+
+    def ended_since(self, version: int) -> list[messages.Occupant]:
+        """Return the tasks that ended after a version, the first of them first; at most those kept."""
+        found = [row for _, row in takewhile(lambda entry: entry[0] > version, reversed(self.ended))]
+        return found[::-1]
+
+    def runs_since(self, version: int, most: int) -> list[QueuedRun]:
+        """Return waiting runs that came after a version, the first of them first; at most ``most`` of them.
+
+        The work is bounded by the number of runs that came after it, unless it is 0.
+        """
+        if version == 0:
+            return list(islice(self.waiting.values(), most))
+        found = list(takewhile(lambda run: run.version > version, reversed(self.waiting.values())))
+        return found[: -most - 1 : -1]
 
     def tidy(self, waits: Callable[[Pending], bool]) -> None:
         """Remove requests whose call does not wait any more: the caller ended, or cancelled it."""

@@ -439,3 +439,80 @@ def test_a_run_whose_input_cannot_be_reached_was_not_started(yard: Yard) -> None
     assert failure.code == Code.EHOSTUNREACH
     assert "No task was started" in failure.message
     assert not yard.cluster.spawned
+
+
+def changes(yard: Yard, since: int, listed: int = 0) -> messages.QueueRows:
+    """The rows of the first node that changed after a version."""
+    call = messages.ReadQueue("n1", since, attend=True, changes=True, listed=listed)
+    return yard.scheduler.ask(messages.QueueRows, call)
+
+
+def test_a_reader_gets_only_the_changes(yard: Yard) -> None:
+    """A run is listed once while it waits, and its id once when it has left."""
+    first = yard.board()
+    for _ in range(3):
+        yard.submit()
+    queue = changes(yard, first.version)
+    assert not queue.whole
+    assert len(queue.waiting) == 3
+    assert changes(yard, queue.version).waiting == ()
+    yard.submit()
+    later = changes(yard, queue.version)
+    assert [row.id for row in later.waiting] == [yard.board().waiting[-1].id]
+    yard.place(queue.waiting[0].id, "n2")
+    gone = changes(yard, later.version)
+    assert (gone.waiting, gone.gone) == ((), (queue.waiting[0].id,))
+
+
+def test_a_task_is_listed_again_when_it_changes_or_ends(yard: Yard) -> None:
+    """Its start, its process, and its end are three changes; other changes do not list it again."""
+    first = yard.board()
+    yard.submit()
+    (row,) = changes(yard, first.version).waiting
+    yard.place(row.id, "n1")
+    placed = changes(yard, first.version)
+    assert [(task.id, task.state) for task in placed.tasks] == [(row.id, TaskState.STARTING)]
+    (job,) = yard.cluster.start_spawned()
+    running = changes(yard, placed.version)
+    assert [(task.id, task.state) for task in running.tasks] == [(row.id, TaskState.RUNNING)]
+    yard.submit()
+    other = changes(yard, running.version)
+    assert other.tasks == ()
+    job.node.step(events.TaskEnded(job.node.now, job.task, Cause.EXITED))
+    yard.cluster.settle()
+    ended = changes(yard, other.version)
+    assert [(task.id, task.state) for task in ended.tasks] == [(row.id, TaskState.ENDED)]
+    assert ended.gone == (row.id,)
+
+
+def test_a_long_queue_is_read_in_parts(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part goes on behind the mark of the one before, whatever changes meanwhile."""
+    monkeypatch.setattr(limits, "QUEUE_ROWS_MAX", 4)
+    yard.board()
+    for _ in range(10):
+        yard.submit()
+    queue = changes(yard, 0)
+    assert (queue.whole, queue.partial, len(queue.waiting)) == (True, True, 4)
+    found = [row.id for row in queue.waiting]
+    yard.place(found[0], "n2")
+    while queue.partial:
+        queue = changes(yard, queue.version, queue.listed)
+        assert not queue.whole
+        found += [row.id for row in queue.waiting]
+    assert len(found) == len(set(found)) == 10
+
+
+def test_who_missed_too_much_reads_everything_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More runs have left than the node remembers: the rows are whole, and what is missing is gone."""
+    monkeypatch.setattr(limits, "QUEUE_GONE_KEPT", 2)
+    queue = yard.cluster.nodes[0].core.state.queue
+    queue.gone = type(queue.gone)(maxlen=2)
+    yard.board()
+    for _ in range(4):
+        yard.submit()
+    first = changes(yard, 0)
+    for row in first.waiting[:3]:
+        yard.place(row.id, "n2")
+    again = changes(yard, first.version)
+    assert again.whole
+    assert [row.id for row in again.waiting] == [first.waiting[3].id]
