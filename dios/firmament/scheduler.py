@@ -9,21 +9,24 @@ solved leaves the schedule as it is, and its result says why.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from dios.firmament.cluster import changes as tables
-from dios.firmament.cluster.columns import ABSENT
+from dios.firmament.cluster.columns import ABSENT, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     DIMENSIONS,
     BadDescriptorError,
     FinalReport,
     JobDescriptor,
+    Level,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
@@ -35,15 +38,17 @@ from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
 from dios.firmament.network.export import NamedProblem, VertexNames, named_problem
 from dios.firmament.network.flow_network import FlowNetwork
+from dios.firmament.policies.backlog import Backlog, BackloggedTask
 from dios.firmament.policies.fair_queue import TaskFairQueue
+from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import GangTable
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
-from dios.firmament.rounds.results import Fault, Round
+from dios.firmament.rounds.results import Change, Fault, Round
 from dios.firmament.rounds.round_maker import RoundMaker
 from dios.firmament.settings import SchedulerSettings
-from dios.limits import SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
+from dios.limits import BACKLOG_SPARE_TASKS, SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
 
 _GROWTH_S = 10.0
 """The interval over which the growth of a waiting cost is measured for explanations."""
@@ -53,7 +58,8 @@ class FlowScheduler:
     """One cluster and its schedule. Not safe for threads.
 
     Unknown identifiers and impossible arguments raise :class:`BadDescriptorError`. With a ``ledger``,
-    principals take turns while there is not enough room for all; without one, only costs decide.
+    principals take turns while there is not enough room for all, and a long queue waits outside the tables
+    (``policies.backlog``); without one, only costs decide.
     """
 
     def __init__(
@@ -78,6 +84,11 @@ class FlowScheduler:
         self._fair_queue = (
             None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
         )
+        self._backlog = None if ledger is None else Backlog(self._is_possible)
+        if self._backlog is not None:
+            self.state.waiting_principals = self._backlog.principals
+        self.starts = math.inf
+        """The number of tasks that may start in the next round; more need not take part in it."""
         self._rounds = RoundMaker(
             self.state, self.settings, self._network, self._restrictions, self._gangs, self._fair_queue
         )
@@ -91,6 +102,8 @@ class FlowScheduler:
         self.state.now = now
         row = self.state.add_machine(machine)
         self._restrictions.add_machine(row, machine)
+        if self._backlog is not None:
+            self._backlog.machines_changed()
         self._gangs.room_appeared()
         self._notify_model("add_machine", lambda: self.model.add_machine(self.state, row))
 
@@ -132,13 +145,13 @@ class FlowScheduler:
         """Add waiting tasks, of a new job or of a known one."""
         self._check(job, tasks)
         self.state.now = now
-        row = self.state.jobs.find(job.job)
-        if row == ABSENT:
-            row = tables.add_job(self.state, job)
-        rows = tables.add_tasks(self.state, row, tasks)
-        self._restrictions.add_tasks(rows, list(tasks))
-        self._fresh.update(rows.tolist())
-        self._notify_model("add_tasks", lambda: self.model.add_tasks(self.state, rows))
+        if self._backlog is None or job.gang or job.minimum_running:
+            self._add(job, tasks)
+            return
+        for each in tasks:
+            self._backlog.add(job, each, now)
+            if len(self.state.tasks) < BACKLOG_SPARE_TASKS and self._backlog.may_enter(each.task):
+                self._enter(each.task)
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that has ended, failed or was withdrawn.
@@ -146,26 +159,23 @@ class FlowScheduler:
         For its gang, a task that ended successfully counts as running. Without a report it ended
         successfully.
         """
-        row = self._task(task)
         self.state.now = now
-        self._notify_model("remove_task", lambda: self.model.remove_task(self.state, row))
-        table = self.state.tasks
-        if table.status[row] == RUNNING:
-            tables.stop_one(self.state, row)
-        job = int(table.job[row])
-        tables.remove_task(self.state, row, completed=report is None or report.completed)
-        self._fresh.discard(row)
-        self._restrictions.forget_task(row)
-        self._network.forget_task(row)
+        if self._backlog is not None:
+            outside = task in self._backlog
+            self._backlog.remove(task)
+            if outside:
+                return
+        self._remove(self._task(task), completed=report is None or report.completed)
         self._gangs.room_appeared()
-        if self.state.jobs.tasks[job] == 0:
-            tables.remove_job(self.state, job)
-            self._network.forget_job(job)
-            self._gangs.forget(job)
 
     def started(self, task: int, machine: int, now: float) -> None:
         """Record that a waiting task runs already; a coordinator that takes over finds such tasks."""
-        row, place = self._task(task), self._machine(machine)
+        place = self._machine(machine)
+        if self._backlog is not None:
+            if task in self._backlog:
+                self._enter(task)
+            self._backlog.remove(task)
+        row = self._task(task)
         if self.state.tasks.status[row] == RUNNING:
             raise BadDescriptorError(f"task {task} runs already")
         self.state.now = now
@@ -190,7 +200,14 @@ class FlowScheduler:
     def job(self, job: int) -> JobDescriptor | None:
         """Return a known job's description."""
         row = self.state.jobs.find(job)
-        return None if row == ABSENT else self.state.jobs.descriptors[row]
+        if row != ABSENT:
+            return self.state.jobs.descriptors[row]
+        return None if self._backlog is None else self._backlog.job(job)
+
+    @property
+    def backlog(self) -> int:
+        """The number of waiting tasks outside the tables."""
+        return 0 if self._backlog is None else self._backlog.outside
 
     def is_running(self, task: int) -> bool:
         """Return True if the task is known and has been placed."""
@@ -215,10 +232,13 @@ class FlowScheduler:
         """Solve a round, change the state, and return the changes."""
         started = time.perf_counter()
         self.state.now = now
+        free = self._fill_tables()
         number = self.history[-1].number + 1 if self.history else 1
         found = Round(number, now, self.model.name, self.settings.solver)
         found.faults, self._faults = self._faults, []
         self._rounds.run(self.model, self._guard, self._fresh, found)
+        found.waiting += self.backlog
+        self._update_backlog(found, free)
         found.total_s = time.perf_counter() - started
         self.history.append(found)
         return found
@@ -234,6 +254,19 @@ class FlowScheduler:
             ModelError: the cost model failed.
             NoSolverError: no solver found a solution.
         """
+        before = None
+        if self._backlog is not None and task in self._backlog:
+            before = self._backlog.place_of(task)
+            self._enter(task)
+        try:
+            found = self._explain(task)
+        finally:
+            if self._backlog is not None and before is not None:
+                self._backlog.put_back(task)
+                self._remove(self._task(task), completed=False)
+        return replace(found, before=before)
+
+    def _explain(self, task: int) -> Explanation:
         row = self._task(task)
         outcome = self._rounds.try_round(self.model, self._guard, self._fresh)
         number = self.history[-1].number if self.history else 0
@@ -280,6 +313,89 @@ class FlowScheduler:
 
     # Parts ------------------------------------------------------------------------------------------
 
+    def _add(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor]) -> Ints:
+        """Add waiting tasks to the tables, and return their rows."""
+        row = self.state.jobs.find(job.job)
+        if row == ABSENT:
+            row = tables.add_job(self.state, job)
+        rows = tables.add_tasks(self.state, row, tasks)
+        self._restrictions.add_tasks(rows, list(tasks))
+        self._fresh.update(rows.tolist())
+        self._notify_model("add_tasks", lambda: self.model.add_tasks(self.state, rows))
+        return rows
+
+    def _remove(self, row: int, *, completed: bool) -> None:
+        """Remove a task from the tables, and its job if it was the last one."""
+        self._notify_model("remove_task", lambda: self.model.remove_task(self.state, row))
+        table = self.state.tasks
+        if table.status[row] == RUNNING:
+            tables.stop_one(self.state, row)
+        job = int(table.job[row])
+        tables.remove_task(self.state, row, completed=completed)
+        self._fresh.discard(row)
+        self._restrictions.forget_task(row)
+        self._network.forget_task(row)
+        if self.state.jobs.tasks[job] == 0:
+            tables.remove_job(self.state, job)
+            self._network.forget_job(job)
+            self._gangs.forget(job)
+
+    def _enter(self, task: int) -> None:
+        """Move a task from the backlog to the tables."""
+        assert self._backlog is not None  # noqa: S101 - for the type checker; the callers have checked
+        self._enter_again(self._backlog.enter(task))
+
+    def _enter_again(self, waiting: BackloggedTask) -> None:
+        """Add a task to the tables that has waited since it was submitted."""
+        rows = self._add(waiting.job, [waiting.described])
+        self.state.tasks.submitted[rows] = self.state.tasks.since[rows] = waiting.submitted
+
+    def _is_possible(self, task: TaskDescriptor) -> bool:
+        """Return True if some machine, drained or not, could take a task if it were empty."""
+        tree = self.state.resources
+        machines = tree.at(Level.MACHINE)
+        capacity = tree.capacity[machines]
+        fits = np.all((np.array(task.demand) <= capacity * (1 + 1e-9)) | (capacity == 0), axis=1)
+        for constraint in task.constraints:
+            if constraint.hard:
+                fits &= self._restrictions.labels.matches(constraint, len(tree.alive))[machines]
+        return bool(fits.any())
+
+    def _fill_tables(self) -> Floats:
+        """Let tasks of the backlog enter the tables; return the free room of the cluster."""
+        state = self.state
+        machines = state.resources.at(Level.MACHINE)
+        free = room_of(state, machines[state.resources.usable[machines]], left=True)
+        if self._backlog is not None:
+            entering, leaving = self._backlog.fill(self._shares, free.tolist(), self.starts)
+            for task in leaving:
+                self._remove(self._task(task), completed=False)
+            for waiting in entering:
+                self._enter_again(waiting)
+        return free
+
+    def _update_backlog(self, found: Round, free: Floats) -> None:
+        """Record the placements of a round, and take tasks out of the tables that keep others out."""
+        if self._backlog is None:
+            return
+        for delta in found.deltas:
+            if delta.change is Change.PLACE:
+                self._backlog.placed(delta.task)
+        if not self._backlog.outside or not found.stands:
+            return
+        table, rows = self.state.tasks, self._rounds.left_over
+        rows = rows[(free[0] >= 1) & np.all(table.demand[rows] <= free[1:], axis=1) & (table.ran[rows] == 0)]
+        for task in self._backlog.failed(table.id[rows].tolist()):
+            self._remove(self._task(task), completed=False)
+
+    def _shares(self) -> dict[str, float]:
+        """Return the dominant shares and commitments by principal."""
+        assert self._fair_queue is not None  # noqa: S101 - for the type checker; there is a backlog
+        accounts = self._fair_queue.ledger
+        accounts.sync(self.state)
+        sums = accounts.shares() + accounts.commitments().max(axis=1, initial=0.0)
+        return dict(zip(self.state.principals.names, sums.tolist(), strict=False))
+
     def _notify_model(self, what: str, call: Callable[[], None]) -> None:
         """Notify the model of an event; its errors are reported with the next round.
 
@@ -309,17 +425,18 @@ class FlowScheduler:
         state = self.state
         seen: set[int] = set()
         for each in tasks:
-            if each.task in state.tasks or each.task in seen:
+            known = each.task in state.tasks or (self._backlog is not None and each.task in self._backlog)
+            if known or each.task in seen:
                 raise BadDescriptorError(f"task {each.task} exists already")
             seen.add(each.task)
             if each.pinned is not None and state.machine_row(each.pinned) == ABSENT:
                 raise BadDescriptorError(
                     f"task {each.task}: pinned to machine {each.pinned}, which does not exist"
                 )
-        row = state.jobs.find(job.job)
-        if row != ABSENT and state.jobs.descriptors[row] != job:
+        described = self.job(job.job)
+        if described not in {None, job}:
             raise BadDescriptorError(f"job {job.job} is known with another description")
-        if row == ABSENT and job.gang > len(tasks):
+        if described is None and job.gang > len(tasks):
             raise BadDescriptorError(f"job {job.job}: a gang of {job.gang}, but only {len(tasks)} tasks")
         slots = int(state.resources.slots[state.cluster])
         if state.machine_ids and job.gang > slots:

@@ -9,6 +9,7 @@ clock. The units of resources are in ``descriptors``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -149,6 +150,8 @@ class ClusterState:
     their demands, each plus those of its jobs that were admitted over time."""
     promised: Floats = field(default_factory=lambda: np.zeros((FIRST_ROWS, 1 + DIMENSIONS)))
     """The same of its jobs that were admitted over time alone."""
+    waiting_principals: Mapping[str, object] = field(default_factory=dict)
+    """The names of principals that may have waiting tasks outside the tables (``policies.backlog``)."""
     machine_types: NameTable = field(default_factory=NameTable)
     knowledge: KnowledgeBase | None = None
     """The profiles measured so far; None if nothing is measured."""

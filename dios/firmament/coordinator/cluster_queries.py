@@ -89,15 +89,14 @@ class ClusterQueries(ABC):
 
     def _status(self, asked: Asked, question: Question) -> Answer:
         del question
-        tasks = list(self._cluster.tasks.values())
         return {
             "ok": True,
             "coordinator": self._node,
             "set_up": self._set_up,
             "attends": sorted(self.assignment.attend),
             "nodes": [self._node_row(name) for name in sorted(self._cluster.nodes)],
-            "waiting": sum(task.phase is Phase.WAITING for task in tasks),
-            "running": sum(task.phase is Phase.RUNNING for task in tasks),
+            "waiting": self._cluster.waiting,
+            "running": sum(task.phase is Phase.RUNNING for task in self._cluster.tasks.values()),
             # Problems name the tasks of all users.
             "problems": [*self.problems, *self._cluster.problems.values()][-_PROBLEMS_SHOWN:]
             if asked.ruler

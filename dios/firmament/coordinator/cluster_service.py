@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.assignment import Assignment
-from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
+from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked, Placed, QueueRows
@@ -55,7 +55,12 @@ class ClusterService(ABC):
     @property
     def has_waiting_tasks(self) -> bool:
         """Return True if any task waits for its place."""
-        return any(task.phase is Phase.WAITING for task in self.cluster.tasks.values())
+        return self.cluster.waiting > 0
+
+    def may_start(self, now: float) -> bool:
+        """Return True if a further round could start tasks at once."""
+        del now
+        return self.has_waiting_tasks
 
     @property
     def has_admitted_jobs(self) -> bool:

@@ -24,6 +24,8 @@ from dios.firmament.descriptors import (
 from dios.wire.messages import Occupant, Placed, QueueRows, Submission
 from dios.wire.types import TaskState
 
+_STARTING_S_MAX = 5.0
+"""A task that has been starting for this time does not keep others from being started."""
 _PLACED_S_MAX = 10.0
 """A placed task that is in no queue after this time was never started, or it ended unseen."""
 
@@ -90,6 +92,10 @@ class TrackedTask:
     """The time at which its phase began."""
     version: int = 0
     """The version of its caller's queue when the task was removed from it."""
+    listed: int = 0
+    """The last version of its caller's queue that showed it, if its placement was on the way then."""
+    gone: int = 0
+    """The last version that no longer had it, if its placement was on the way then."""
 
     @property
     def place(self) -> str:
@@ -105,6 +111,18 @@ class TrackedCluster:
     def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self.tasks: dict[int, TrackedTask] = {}
+        self._waiting: dict[str, dict[int, None]] = {}
+        """The waiting tasks by the node of their caller."""
+        self._here: dict[str, dict[int, None]] = {}
+        """The running and leaving tasks by node."""
+        self._placed: dict[int, None] = {}
+        """The tasks that were placed and are in no queue yet, the first of them first."""
+        self._starting: dict[str, dict[int, float]] = {}
+        """By node: the tasks that were sent there and do not run yet, and since when."""
+        self._listing: dict[str, set[int]] = {}
+        """By node: the waiting tasks that were listed so far, while its queue is read in parts."""
+        self._places: dict[str, int] = {}
+        """The identifiers of the nodes by name."""
         self.nodes: dict[str, QueueRows] = {}
         """The last queue of each node on which tasks may be placed, by name."""
         self._gangs: dict[int, dict[int, TrackedTask]] = {}
@@ -123,6 +141,8 @@ class TrackedCluster:
         """
         self.tasks, self.nodes, self._gangs = other.tasks, other.nodes, other._gangs
         self._machines, self.machine_types = other._machines, other.machine_types
+        self._waiting, self._here, self._placed = other._waiting, other._here, other._placed
+        self._starting, self._listing, self._places = other._starting, other._listing, other._places
         for name, queue in self.nodes.items():
             self._scheduler.add_machine(self._machines[name], now)
             if queue.draining:
@@ -139,6 +159,57 @@ class TrackedCluster:
                 if tracked.place in self.nodes:
                     self._mark_started(tracked.row.id, self.nodes[tracked.place], now)
 
+    # Counts -------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting tasks."""
+        return sum(map(len, self._waiting.values()))
+
+    def starting(self, name: str, now: float) -> int:
+        """Return the number of tasks that were sent to a node lately and do not run yet."""
+        found = self._starting.get(name)
+        if not found:
+            return 0
+        # The oldest come first.
+        while found and now - next(iter(found.values())) > _STARTING_S_MAX:
+            del found[next(iter(found))]
+        return len(found)
+
+    def mark_starting(self, task: int, target: str, now: float) -> None:
+        """Record that a placement goes out."""
+        self._starting.setdefault(target, {})[task] = now
+
+    def _enter(self, task: int, tracked: TrackedTask) -> None:
+        """Add a task, or one whose phase or node has changed, to the tables of its phase."""
+        self.tasks[task] = tracked
+        if tracked.phase is Phase.WAITING:
+            self._waiting.setdefault(tracked.host, {})[task] = None
+        elif tracked.phase in {Phase.RUNNING, Phase.LEAVING}:
+            self._here.setdefault(tracked.host, {})[task] = None
+        elif tracked.phase is Phase.PLACED:
+            self._placed[task] = None
+
+    def _leave(self, task: int, tracked: TrackedTask) -> None:
+        """Remove a task from the tables of its phase, before that changes."""
+        if tracked.phase is Phase.WAITING:
+            self._waiting.get(tracked.host, {}).pop(task, None)
+        elif tracked.phase in {Phase.RUNNING, Phase.LEAVING}:
+            self._here.get(tracked.host, {}).pop(task, None)
+        elif tracked.phase is Phase.PLACED:
+            self._placed.pop(task, None)
+
+    def _change(self, task: int, tracked: TrackedTask, phase: Phase, host: str, target: str = "") -> None:
+        """Change the phase of a task."""
+        self._leave(task, tracked)
+        if tracked.target and not target:
+            self._started(task, tracked.target)
+        tracked.phase, tracked.host, tracked.target = phase, host, target
+        self._enter(task, tracked)
+
+    def _started(self, task: int, name: str) -> None:
+        self._starting.get(name, {}).pop(task, None)
+
     # Queues -------------------------------------------------------------------------------------------
 
     def read(
@@ -146,7 +217,8 @@ class TrackedCluster:
     ) -> None:
         """Record a node's queue: with ``attend`` its submissions, with ``machine`` the tasks that run there.
 
-        Submissions that have waited for less than ``after_s`` seconds are skipped.
+        Submissions that have waited for less than ``after_s`` seconds are skipped. The work depends on the
+        rows of the answer; only an answer with whole rows is compared with all that is known of the node.
         """
         if machine:
             self._update_machine(queue, now)
@@ -158,6 +230,8 @@ class TrackedCluster:
         """Forget a node that is dead or that another coordinator is responsible for, and its tasks."""
         queue = self.nodes.pop(name, None)
         self._machines.pop(name, None)
+        self._places.pop(name, None)
+        self._starting.pop(name, None)
         for task, tracked in list(self.tasks.items()):
             there = tracked.target == name and tracked.phase is Phase.PLACED
             # A task on its way to another node is settled by that node's answer.
@@ -168,15 +242,16 @@ class TrackedCluster:
 
     def expire_placements(self, now: float) -> None:
         """Forget tasks that were placed and have been in no queue for 10 seconds: they were never started."""
-        for task, tracked in list(self.tasks.items()):
-            if tracked.phase is Phase.PLACED and now - tracked.since > _PLACED_S_MAX:
-                self._forget(task, now, completed=False)
+        while self._placed:
+            task = next(iter(self._placed))
+            if now - self.tasks[task].since <= _PLACED_S_MAX:
+                return
+            self._forget(task, now, completed=False)
 
     def release_submissions(self, name: str, now: float) -> None:
         """Forget a node's submissions, which another coordinator places from now on."""
-        for task, tracked in list(self.tasks.items()):
-            if tracked.host == name and tracked.phase is Phase.WAITING:
-                self._forget(task, now, completed=False)
+        for task in list(self._waiting.get(name, ())):
+            self._forget(task, now, completed=False)
 
     def _update_machine(self, queue: QueueRows, now: float) -> None:
         known = self.nodes.get(queue.name)
@@ -187,6 +262,7 @@ class TrackedCluster:
         if known is None:
             self._scheduler.add_machine(wanted, now)
             self._machines[queue.name] = wanted
+            self._places[queue.name] = queue.node
             refused = [self.tasks[task] for task in self.problems]
             self.problems.clear()
             for job in {tracked.job: None for tracked in refused}:
@@ -201,13 +277,14 @@ class TrackedCluster:
         for row in queue.tasks:
             if row.state is not TaskState.ENDED:
                 self._read_running(queue, row, now)
-        for task, tracked in list(self.tasks.items()):
-            if task in alive:
-                continue
-            here = tracked.host == queue.name and tracked.phase in {Phase.RUNNING, Phase.LEAVING}
-            coming = tracked.target == queue.name and tracked.phase is Phase.PLACED
-            if here or (coming and task in ended):
+        here = self._here.get(queue.name, {})
+        for task in [task for task in (here if queue.whole else queue.gone) if task in here]:
+            if task not in alive:
                 self._forget(task, now, ended=ended.get(task))
+        for task, row in ended.items():
+            tracked = self.tasks.get(task)
+            if tracked is not None and tracked.target == queue.name and tracked.phase is Phase.PLACED:
+                self._forget(task, now, ended=row)
 
     def _read_running(self, queue: QueueRows, row: Occupant, now: float) -> None:
         tracked = self.tasks.get(row.id)
@@ -216,6 +293,8 @@ class TrackedCluster:
             self._submit([tracked], now)
             self._mark_started(row.id, queue, now)
             return
+        if row.state is not TaskState.STARTING:
+            self._started(row.id, queue.name)
         if tracked.phase is Phase.LEAVING:
             return
         if tracked.phase is Phase.RUNNING and tracked.host == queue.name:
@@ -226,8 +305,12 @@ class TrackedCluster:
             self._wait_again(row.id, now)
             self._leave_gang(row, tracked, now)
             self._mark_started(row.id, queue, now)
-        tracked.row, tracked.host, tracked.phase = row, queue.name, Phase.RUNNING
-        tracked.since, tracked.target = now, ""
+        begun = self._starting.get(queue.name, {}).get(row.id)
+        tracked.row, tracked.since = row, now
+        self._change(row.id, tracked, Phase.RUNNING, queue.name)
+        if begun is not None:
+            # Its process does not run yet.
+            self._starting[queue.name][row.id] = begun
 
     def _read_submissions(self, queue: QueueRows, after_s: float, now: float) -> None:
         waiting = {row.id for row in queue.waiting}
@@ -239,22 +322,43 @@ class TrackedCluster:
                 self._add_submission(queue.name, row, now)
             elif tracked.phase is Phase.PLACED and queue.version > tracked.version:
                 self._wait_again(row.id, now)
-                tracked.row, tracked.host, tracked.phase = row, queue.name, Phase.WAITING
-                tracked.since, tracked.target = now, ""
+                tracked.row, tracked.since = row, now
+                self._change(row.id, tracked, Phase.WAITING, queue.name)
+            elif tracked.phase is Phase.SENT and tracked.host == queue.name:
+                tracked.listed = queue.version
             elif tracked.phase is Phase.WAITING:
                 tracked.row = row
-        if queue.partial:
+        for task in queue.gone:
+            if task not in waiting:
+                self._leave_queue(task, queue, now)
+        if queue.whole:
+            self._listing[queue.name] = set()
+        listing = self._listing.get(queue.name)
+        if listing is None:
             return
-        for task, tracked in list(self.tasks.items()):
-            if tracked.host == queue.name and tracked.phase is Phase.WAITING and task not in waiting:
+        listing |= waiting
+        if not queue.partial:
+            del self._listing[queue.name]
+            known = self._waiting.get(queue.name, {})
+            for task in [task for task in known if task not in listing]:
                 self._forget(task, now, completed=False)
+
+    def _leave_queue(self, task: int, queue: QueueRows, now: float) -> None:
+        """Record that a submission was placed, or that its call was cancelled."""
+        tracked = self.tasks.get(task)
+        if tracked is None or tracked.host != queue.name:
+            return
+        if tracked.phase is Phase.WAITING:
+            self._forget(task, now, completed=False)
+        elif tracked.phase is Phase.SENT:
+            tracked.gone = queue.version
 
     def _add_submission(self, host: str, row: Submission, now: float) -> None:
         tracked = TrackedTask(row, host, Phase.WAITING, job_of(row), since=now)
         if row.work.gang and self._scheduler.job(tracked.job) is None:
             gang = self._gangs.setdefault(tracked.job, {})
             gang[row.id] = tracked
-            self.tasks[row.id] = tracked
+            self._enter(row.id, tracked)
             if len(gang) >= max(row.work.tasks, row.work.gang):
                 del self._gangs[tracked.job]
                 self._submit(list(gang.values()), now)
@@ -280,17 +384,17 @@ class TrackedCluster:
 
     def _submit(self, tasks: list[TrackedTask], now: float, *, started: bool = False) -> None:
         """Submit tasks of one job to the scheduler; ``started`` says that its gang need not wait."""
-        places = {queue.name: queue.node for queue in self.nodes.values()}
         first = tasks[0]
         job = self._scheduler.job(first.job)
         try:
             if job is None:
                 job = described_job(first.row, first.job)
                 job = replace(job, gang=0) if started else job
-            self._scheduler.submit(job, [described_task(one.row, places, now) for one in tasks], now)
+            self._scheduler.submit(job, [described_task(one.row, self._places, now) for one in tasks], now)
         except BadDescriptorError as error:
             self.problems.update((one.row.id, error.message) for one in tasks)
-        self.tasks.update((one.row.id, one) for one in tasks)
+        for one in tasks:
+            self._enter(one.row.id, one)
 
     def _wait_again(self, task: int, now: float) -> None:
         if self._scheduler.is_running(task):
@@ -304,6 +408,8 @@ class TrackedCluster:
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True
     ) -> None:
         tracked = self.tasks.pop(task)
+        self._leave(task, tracked)
+        self._started(task, tracked.target or tracked.host)
         if tracked.phase is Phase.LEAVING:
             return
         if self.problems.pop(task, None) is not None:
@@ -330,23 +436,29 @@ class TrackedCluster:
         tracked = self.tasks.get(task)
         if tracked is None or tracked.phase is not Phase.WAITING:
             return None
-        tracked.phase, tracked.target, tracked.since = Phase.SENT, target, now
+        tracked.since, tracked.listed, tracked.gone = now, 0, 0
+        self._change(task, tracked, Phase.SENT, tracked.host, target)
         return tracked
 
     def mark_leaving(self, task: int, host: str, now: float) -> None:
         """Record that a task has to stop. Its caller submits it again under another number."""
         tracked = self.tasks[task]
-        tracked.phase, tracked.host, tracked.target = Phase.LEAVING, host, ""
+        self._change(task, tracked, Phase.LEAVING, host)
         self._scheduler.finished(task, now, FinalReport(0.0, completed=False))
 
     def mark_not_stopped(self, task: int) -> None:
         """Forget a task that its node did not stop; the node's next queue brings it back."""
         tracked = self.tasks.get(task)
         if tracked is not None and tracked.phase is Phase.LEAVING:
+            self._leave(task, tracked)
             del self.tasks[task]
 
     def record_answer(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> list[str]:
-        """Record a node's answer to placements, None for no answer; return the reasons of refusals."""
+        """Record a node's answer to placements, None for no answer; return the reasons of refusals.
+
+        The node's queue may have been read after the node has carried them out: a submission that it did not
+        have any more was placed, or its call was cancelled, and one that it listed later came back.
+        """
         refused = (
             dict(answer.refused) if answer is not None else dict.fromkeys(tasks, f"{host} does not answer")
         )
@@ -354,10 +466,16 @@ class TrackedCluster:
             tracked = self.tasks.get(task)
             if tracked is None or tracked.phase is not Phase.SENT:
                 continue
-            if task in refused:
-                tracked.phase, tracked.target, tracked.since = Phase.WAITING, "", now
+            version = answer.version if answer is not None else 0
+            if answer is not None and task in refused and tracked.gone > tracked.listed:
+                self._forget(task, now, completed=False)
+                continue
+            placed = tracked.gone > tracked.listed if answer is None else task not in refused
+            tracked.since = now
+            if not placed or tracked.listed > max(version, tracked.gone):
+                self._change(task, tracked, Phase.WAITING, tracked.host)
                 self._wait_again(task, now)
             else:
-                tracked.phase, tracked.since = Phase.PLACED, now
-                tracked.version = answer.version if answer is not None else 0
+                tracked.version = version
+                self._change(task, tracked, Phase.PLACED, tracked.host, tracked.target)
         return [refused[task] for task in tasks if task in refused]

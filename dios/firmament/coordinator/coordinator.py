@@ -17,8 +17,10 @@ import trio
 
 from dios.errors import DiosError
 from dios.firmament.coordinator.assignment import Assignment, CandidateNode, assign_nodes
+from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
+from dios.firmament.coordinator.node_view import NodeView
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.share_storage import ShareStorage
 from dios.firmament.coordinator.start_up_service import StartUpService
@@ -27,7 +29,7 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
     from dios.client.ops.cluster import Member
-    from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
+    from dios.firmament.coordinator.cluster_service import ClusterService
     from dios.firmament.coordinator.kernel_compilation import KernelCompiler
     from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
     from dios.firmament.coordinator.start_options import StartOptions
@@ -49,6 +51,13 @@ _JOIN_S: Final = 3.0
 _QUEUE_WAIT_MS: Final = 1_000
 _ROUND_S_MAX: Final = 0.5
 """The longest time between rounds while tasks wait, because costs change with time."""
+_PAUSE_PART: Final = 2.0
+_PAUSE_S_MAX: Final = 0.1
+"""After work that took t, a loop pauses for ``_PAUSE_PART`` t, at most this time: changes come together."""
+_PAUSE_FULL_S: Final = 0.05
+"""The pause after a queue was read while the nodes can start no further tasks."""
+_PLACEMENTS_MAX: Final = 16
+"""Placements of one message."""
 _CONTROL_S: Final = 1.0
 """The control interval of rates."""
 _CAPACITIES_S: Final = 3.0
@@ -228,12 +237,13 @@ class Coordinator:
 
     async def _follow_queue(self, name: str, nursery: trio.Nursery) -> None:
         """Read a node's queue again and again while the node is usable."""
-        since, assignment = 0, self._assignment
+        since, listed, assignment = 0, 0, self._assignment
+        view = NodeView()
         while name in self._members:
             if assignment is not self._assignment:
-                since, assignment = 0, self._assignment
+                since, listed, assignment = 0, 0, self._assignment
             try:
-                queue = await self._read_queue(name, since, assignment)
+                queue = await self._read_queue(name, since, listed, assignment)
             except DiosError as error:
                 if self._service is not None:
                     self._service.note(f"{name}: {error}")
@@ -241,30 +251,44 @@ class Coordinator:
                 continue
             if queue.version < since:
                 # The node has restarted and counts from the beginning.
-                since = 0
+                since = listed = 0
                 self._forget_numbers(name)
                 continue
+            began = trio.current_time()
+            newer = queue.version > since or listed > 0
             if name == self._own and queue.version > since:
-                self._monitor.use(queue)
+                view.update(queue)
                 await self._learn(queue.shares_version, queue.shares)
+            if name == self._own and view.is_due(trio.current_time()):
+                self._monitor.use(view.rows(queue))
             candidate = CandidateNode(queue.node, queue.name, queue.rack, queue.coordinated)
             if self._candidates.get(name) != candidate:
                 self._candidates[name] = candidate
                 await self._update_assignment(nursery)
-            if assignment is self._assignment and queue.version > since and self._needs(name, assignment):
-                since = queue.version
+            if assignment is self._assignment and newer and self._needs(name, assignment):
+                since, listed = queue.version, queue.listed if queue.partial else 0
                 await self._process_queue(name, queue, nursery)
+                # While much changes, several changes are read together.
+                await trio.sleep(self._pause_s(trio.current_time() - began))
             if name in assignment.below:
                 # The waiting times of these runs count, and they do not change the queue's version.
-                since = 0
+                since = listed = 0
                 await trio.sleep(_ROUND_S_MAX)
         self._followed.discard(name)
         self._forget_numbers(name)
 
+    def _pause_s(self, took_s: float) -> float:
+        """Return the pause after a queue was read in ``took_s`` seconds."""
+        service = self._service
+        is_full = service is not None and service.has_waiting_tasks
+        if service is not None and is_full and not service.may_start(trio.current_time()):
+            return _PAUSE_FULL_S
+        return min(_PAUSE_S_MAX, _PAUSE_PART * took_s)
+
     def _needs(self, name: str, assignment: Assignment) -> bool:
         return name in assignment.attend or name in assignment.machines or name == self._own
 
-    async def _read_queue(self, name: str, since: int, assignment: Assignment) -> QueueRows:
+    async def _read_queue(self, name: str, since: int, listed: int, assignment: Assignment) -> QueueRows:
         """Wait for a newer queue of a node, or read only its head if its rows are not needed."""
         needed = self._needs(name, assignment)
         wait_ms = _QUEUE_WAIT_MS if needed else _HEAD_WAIT_MS
@@ -274,6 +298,8 @@ class Coordinator:
             wait_ms=0 if name in assignment.below else wait_ms,
             attend=name in assignment.attend and self._service is not None,
             own=name == self._own,
+            changes=needed,
+            listed=listed if needed else 0,
         )
 
     def _host(self, name: str) -> str:
@@ -331,27 +357,49 @@ class Coordinator:
     # Rounds -------------------------------------------------------------------------------------------
 
     async def _run_rounds(self, nursery: trio.Nursery) -> None:
+        changed, last = False, -_ROUND_S_MAX
         while True:
             with trio.move_on_after(_ROUND_S_MAX):
                 await self._changed.wait()
-            changed = self._changed.is_set()
+            changed |= self._changed.is_set()
             self._changed = trio.Event()
             async with self._lock:
-                service = self._service
-                if service is None or not (changed or service.has_waiting_tasks or service.has_admitted_jobs):
+                service, now = self._service, trio.current_time()
+                if service is None or not self._is_round_due(service, last, now, changed=changed):
                     continue
-                actions = await trio.to_thread.run_sync(service.round, trio.current_time())
-                waiting = service.has_waiting_tasks
+                changed, last = False, now
+                actions = await trio.to_thread.run_sync(service.round, now)
+                again = bool(actions) and service.may_start(now)
+                took_s = trio.current_time() - now
             if service.links_changed:
                 self._guarantees_changed.set()
             for action in actions:
                 nursery.start_soon(self._send, action)
-            if actions and waiting:
+            if again:
                 # Cost models that place in waves continue at once.
                 self._changed.set()
+            # While much changes, a round is about several changes.
+            await trio.sleep(min(_PAUSE_S_MAX, _PAUSE_PART * took_s))
+
+    @staticmethod
+    def _is_round_due(service: ClusterService, last: float, now: float, *, changed: bool) -> bool:
+        """Return True if a round may start or stop a task; some models move tasks when others have ended."""
+        late = now - last >= _ROUND_S_MAX
+        if service.has_admitted_jobs:
+            return changed or late
+        if service.has_waiting_tasks:
+            return late or (changed and service.may_start(now))
+        return changed and late
 
     async def _send(self, action: NodeActions) -> None:
         """Ask a node to start and stop tasks, and record its answer."""
+        first, preempted = 0, action.preempted
+        while first < len(action.placements) or preempted:
+            placements = action.placements[first : first + _PLACEMENTS_MAX]
+            await self._send_some(NodeActions(action.host, placements, preempted))
+            first, preempted = first + _PLACEMENTS_MAX, []
+
+    async def _send_some(self, action: NodeActions) -> None:
         answer, problem = None, ""
         try:
             answer = await self._node.place(self._host(action.host), action.placements, action.preempted)
@@ -365,6 +413,8 @@ class Coordinator:
                     self._service.note(problem)
                 now = trio.current_time()
                 self._service.record_answer(action.host, tasks, action.preempted, answer, now)
+                if answer is None or answer.refused:
+                    self._changed.set()
 
     # Shares -------------------------------------------------------------------------------------------
 

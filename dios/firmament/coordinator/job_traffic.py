@@ -65,7 +65,8 @@ class JobTraffic:
         rows = {row.id: row for row in board.tasks if is_followed(row)}
         for task in [number for number, one in self._tasks.items() if one.host == board.name]:
             row = rows.get(task)
-            if row is None or row.state is TaskState.ENDED:
+            gone = row is None and (board.whole or task in board.gone)
+            if gone or (row is not None and row.state is TaskState.ENDED):
                 self._end(self._tasks.pop(task), row)
         for row in rows.values():
             known = row.id in self._tasks or len(self._tasks) >= limits.JOB_TRAFFIC_TASKS_MAX

@@ -6,7 +6,7 @@ The coordinator imports this module late: it loads NumPy and Numba.
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ from dios.wire.messages import Asked, Guarantee, Metered, QueueRows, Rate
 from dios.wire.types import Traffic
 
 _DEFAULT_MODEL = "spread"
+STARTS_MAX: Final = 16
+"""The tasks that may be starting on a node at a time: more would only take the processors from each other."""
 _ROOM_TIMEOUT_S = 5.0
 """A placement waits no longer than this for tasks that have to go; then its node says whether it fits."""
 
@@ -98,6 +100,10 @@ class SchedulerService(ClusterService):
         """Return True if any task waits for its place."""
         return bool(self._pending) or super().has_waiting_tasks
 
+    def may_start(self, now: float) -> bool:
+        """Return True if a further round could start tasks at once, and more than a few if nodes are busy."""
+        return self.has_waiting_tasks and 4 * self._starts(now) > STARTS_MAX * len(self.cluster.nodes)
+
     @property
     def has_admitted_jobs(self) -> bool:
         """Return True if any job over time is admitted, which may end without any event."""
@@ -125,6 +131,7 @@ class SchedulerService(ClusterService):
         self.links_changed |= changed
         for member in late:
             self._stop(member.task, member.node, actions, now)
+        self._scheduler.starts = max(0, self._starts(now) - len(self._pending))
         found = self._scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
@@ -153,7 +160,7 @@ class SchedulerService(ClusterService):
         self._leaving[task] = host
 
     def _send_pending(self, actions: dict[str, NodeActions], now: float) -> None:
-        """Send the placements on nodes that have no leaving task any more."""
+        """Send the placements on nodes that have no leaving task, and on which few tasks are starting."""
         tasks = self.cluster.tasks
         self._leaving = {task: host for task, host in self._leaving.items() if task in tasks}
         full, pending = set(self._leaving.values()), self._pending
@@ -162,11 +169,19 @@ class SchedulerService(ClusterService):
             tracked = tasks.get(placement.task)
             if tracked is None:
                 continue
-            if placement.target in full and now < placement.until:
+            starting = self.cluster.starting(placement.target, now)
+            if (placement.target in full and now < placement.until) or starting >= STARTS_MAX:
                 self._pending.append(placement)
                 continue
+            self.cluster.mark_starting(placement.task, placement.target, now)
             action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], []))
             action.placements.append((placement.task, placement.target))
+
+    def _starts(self, now: float) -> int:
+        """Return the number of tasks that may start now on all nodes."""
+        return sum(
+            STARTS_MAX - min(STARTS_MAX, self.cluster.starting(name, now)) for name in self.cluster.nodes
+        )
 
     # Shares -------------------------------------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class Explanation:
     binding: str = ""
     """The arc without room on the path to the best machine, and the worth of room on it."""
     enough: list[SufficientChange] = field(default_factory=list)
+    before: int | None = None
+    """The number of waiting tasks of its principal that come before it; None if it takes part in rounds."""
 
     def to_json(self) -> dict[str, object]:
         """Return plain values for ``--json``."""
@@ -112,4 +114,6 @@ class Explanation:
         if self.binding:
             said.append(f"bottleneck: {self.binding}")
         said.extend(one.text for one in self.enough)
+        if self.before is not None:
+            said.append(f"{self.before} waiting tasks of its principal come before it")
         return said

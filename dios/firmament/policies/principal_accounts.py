@@ -126,6 +126,7 @@ class PrincipalAccounts:
 
     def sync(self, state: ClusterState) -> None:
         """Bring commitments to the present, and record the holdings of all principals (equation 12)."""
+        wait = [state.principal(name) for name in state.waiting_principals]
         known = len(state.principals)
         self._grow(known)
         if self._clock[0] == -math.inf:
@@ -135,7 +136,7 @@ class PrincipalAccounts:
         now = self._wall + state.now
         for number in np.flatnonzero(held[:, 0] > 0).tolist():
             self._terms[number].seen_at = now
-        for number in np.unique(state.jobs.principal[state.jobs.all()]).tolist():
+        for number in (*wait, *np.unique(state.jobs.principal[state.jobs.all()]).tolist()):
             self._terms[number].seen_at = now
         self.books.capacity[:] = self._capacity(state)
         weights = np.array([terms.weight for terms in self._terms])

@@ -70,6 +70,8 @@ class RoundMaker:
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
         """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
+        self.left_over: Ints = np.zeros(0, np.int64)
+        """Rows of the tasks that took part in the last round and found no place."""
 
     def try_round(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> TrialRound:
         """Return the result of a trial round; the schedule stays. ModelError and NoSolverError pass."""
@@ -84,6 +86,7 @@ class RoundMaker:
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Solve a round and fill ``found``; the state changes only if the round succeeds."""
         began = time.perf_counter()
+        self.left_over = self.left_over[:0]
         choice, admission = self._admit(record=True)
         plan = self._plan(choice, admission)
         try:
@@ -247,6 +250,7 @@ class RoundMaker:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
+        self.left_over = plan.tasks[self._state.tasks.status[plan.tasks] != RUNNING]
         shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
         self._short_of_room = bool(shortfalls)
         found.faults.extend(shortfalls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from dios.firmament.cluster.state import RUNNING
 from dios.firmament.coordinator.cluster_state import Phase
@@ -12,7 +13,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.wire.messages import Occupant, QueueRows, Work
+from dios.wire.messages import Occupant, Placed, QueueRows, Work
 from dios.wire.types import TaskState
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes, FakeNode
 
@@ -225,3 +226,96 @@ def test_nothing_is_placed_twice_whatever_order_things_are_told_in(seed: int) ->
                 play.end(node.name, task)
     assert set(play.started.values()) <= {1}, f"seed {seed}"
     assert set(play.started) == set(submitted), f"seed {seed}: some never ran"
+
+
+# -- changes instead of whole queues ----------------------------------------------------------------------
+def sent(play: FlowNodes) -> tuple[int, FakeNode, QueueRows]:
+    """A run of the first node whose placement is on the way; the node, and its queue without any rows."""
+    task = play.submit("n1")
+    play.read()
+    assert [placed for _, placed, _ in play.round()] == [task]
+    node = play.nodes["n1"]
+    return task, node, replace(node.queue(), waiting=(), whole=False)
+
+
+def test_a_run_that_was_cancelled_on_the_way_is_gone() -> None:
+    """Its node refuses the placement, and its queue said before that the run has left."""
+    play = FlowNodes()
+    task, node, queue = sent(play)
+    play.take(replace(queue, version=node.version + 1, gone=(task,)))
+    play.cluster.record_answer("n1", [task], Placed(((task, "cancelled"),), node.version + 1), play.now)
+    assert task not in play.cluster.tasks
+    assert play.cluster.waiting == 0
+
+
+def test_a_placement_without_an_answer_may_have_been_made() -> None:
+    """If the run has left its queue it is not placed again; if not, it waits again."""
+    for left in (True, False):
+        play = FlowNodes()
+        task, node, queue = sent(play)
+        if left:
+            play.take(replace(queue, version=node.version + 1, gone=(task,)))
+        play.cluster.record_answer("n1", [task], None, play.now)
+        assert play.cluster.tasks[task].phase is (Phase.PLACED if left else Phase.WAITING)
+
+
+def test_a_run_that_came_back_before_the_answer_waits_again() -> None:
+    """Its node had no room; the queue that lists it again is read before the answer to the placement."""
+    play = FlowNodes()
+    task, node, queue = sent(play)
+    row = node.waiting[task]
+    play.take(replace(queue, version=node.version + 2, waiting=(row,), gone=(task,)))
+    play.cluster.record_answer("n1", [task], Placed((), node.version), play.now)
+    assert play.cluster.tasks[task].phase is Phase.WAITING
+
+
+def test_a_task_that_ends_is_one_change() -> None:
+    """Other tasks of the node, which are not in the answer, still run."""
+    play = FlowNodes()
+    tasks = [play.submit("n1", Work(cpus_milli=500)) for _ in range(6)]
+    play.work_off()
+    play.read()
+    name, node = next((name, node) for name, node in play.nodes.items() if len(node.running) > 1)
+    first, *others = node.running
+    play.end(name, first)
+    queue = replace(node.queue(), tasks=tuple(node.ended[-1:]), waiting=(), whole=False, gone=(first,))
+    play.take(queue)
+    assert first not in play.cluster.tasks
+    assert {play.cluster.tasks[task].phase for task in others} == {Phase.RUNNING}
+    assert len(tasks) == 6
+
+
+def test_a_run_is_lost_only_if_no_part_of_a_whole_queue_lists_it() -> None:
+    """A part that does not list it is no sign of its end before the last part was read."""
+    play = FlowNodes()
+    tasks = [play.submit("n1", Work(cpus_milli=9000)) for _ in range(4)]
+    play.read()
+    node = play.nodes["n1"]
+    node.version += 1
+    rows = tuple(node.waiting.values())
+    play.take(replace(node.queue(), waiting=rows[:1], partial=True, listed=1))
+    assert play.cluster.waiting == 4
+    play.take(replace(node.queue(), waiting=rows[2:], whole=False))
+    assert [task for task in tasks if task in play.cluster.tasks] == [tasks[0], *tasks[2:]]
+
+
+def test_tasks_that_are_starting_are_counted_until_they_run() -> None:
+    """From the placement on, over the queue that shows it starting; also not for ever."""
+    play = FlowNodes()
+    (task,) = [play.submit("n1")]
+    play.read()
+    ((host, _, target),) = play.round()
+    play.cluster.mark_starting(task, target, play.now)
+    play.carry_out(host, task, target)
+    node = play.nodes[target]
+    running = node.running[task]
+    node.running[task] = replace(running, state=TaskState.STARTING)
+    play.cluster.record_answer(host, [task], Placed((), 1), play.now)
+    play.read()
+    assert play.cluster.starting(target, play.now) == 1
+    assert play.cluster.starting(target, play.now + 60.0) == 0
+    play.cluster.mark_starting(task, target, play.now)
+    node.running[task] = running
+    node.version += 1
+    play.read()
+    assert play.cluster.starting(target, play.now) == 0
