@@ -37,7 +37,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours crashtest chaos docs site changelog deniability all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -152,6 +152,9 @@ soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills
 neighbours: SECONDS = 10
 neighbours: setup ## Time an innocent client for SECONDS (10) next to each kind of greedy neighbour (ONLY=selects,deaf for a part).
 	@$(BIN)/python -m benchmarks.neighbours --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
+
+load: setup ## Put bursts of RUNS, NEEDS, CLIENTS and OBJECTS on three nodes (BUSY=1: also on busy processors, REPORT=file.md).
+	@$(BIN)/python -m benchmarks.load $(if $(RUNS),--runs $(RUNS)) $(if $(NEEDS),--needs $(NEEDS)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
 
 fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
