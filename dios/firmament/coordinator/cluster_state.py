@@ -218,7 +218,7 @@ class TrackedCluster:
         """Record a node's queue: with ``attend`` its submissions, with ``machine`` the tasks that run there.
 
         Submissions that have waited for less than ``after_s`` seconds are skipped. The work depends on the
-        rows of the answer; only an answer with whole rows is compared with all that is known of the node.
+        rows of the answer; only a whole answer is compared with all known tasks of the node.
         """
         if machine:
             self._update_machine(queue, now)
