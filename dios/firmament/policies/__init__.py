@@ -6,6 +6,6 @@ solution, ``fit`` (placements that do not fit together) and ``evict`` (preemptio
 slots).
 
 Principals: ``principal_accounts`` (weights, quotas, commitments), ``fair_queue`` with
-``fair_queue_kernels`` (the order of waiting tasks), ``backlog`` (the tasks of long queues) and ``stored_shares`` (the stored form). Jobs over
-time: ``packed_jobs`` and ``packing``.
+``fair_queue_kernels`` (the order of waiting tasks), ``backlog`` (the tasks of long queues) and
+``stored_shares`` (the stored form). Jobs over time: ``packed_jobs`` and ``packing``.
 """
