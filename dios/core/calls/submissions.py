@@ -102,11 +102,11 @@ def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskR
             Cause.NONE,
             0,
             0,
-            "",
+            f"place {place} of {state.queue.count_of(principal)} in the submission queue",
             queued.row.task.object.fingerprint,
             state.place,
         )
-        for queued in state.queue.waiting_of(principal)
+        for place, queued in enumerate(state.queue.waiting_of(principal), 1)
     )
 
 

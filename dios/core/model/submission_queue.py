@@ -138,6 +138,10 @@ class SubmissionQueue:
         """Return the waiting runs of a principal."""
         return (self.waiting[task] for task in self.by_principal.get(principal, ()))
 
+    def count_of(self, principal: Principal) -> int:
+        """Return the number of waiting runs of a principal."""
+        return len(self.by_principal.get(principal, ()))
+
     def of_call(self, row: Pending) -> QueuedRun | None:
         """Return the run that waits by this very call, or None."""
         run = self.waiting.get(self.by_call.get(row.key, TaskId(0)))

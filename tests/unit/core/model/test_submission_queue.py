@@ -516,3 +516,17 @@ def test_who_missed_too_much_reads_everything_again(yard: Yard, monkeypatch: pyt
     again = changes(yard, first.version)
     assert again.whole
     assert [row.id for row in again.waiting] == [first.waiting[3].id]
+
+
+def test_a_waiting_run_shows_its_place_in_the_queue(yard: Yard) -> None:
+    """`dios ps` shows it among the waiting runs of the same principal, and it moves up."""
+    yard.board()
+    for _ in range(3):
+        yard.submit()
+    first, *_ = yard.board().waiting
+    for count in (3, 2):
+        tasks = yard.caller.ask(messages.Tasks, messages.ListTasks(int(Flag.LOCAL_ONLY))).tasks
+        shown = [row.detail for row in tasks if row.state is TaskState.WAITING]
+        assert shown == [f"place {place + 1} of {count} in the submission queue" for place in range(count)]
+        if count == 3:
+            yard.place(first.id, "n2")
