@@ -117,6 +117,8 @@ class FlowScheduler:
         tables.withhold(self.state, row, np.zeros(DIMENSIONS))
         self._notify_model("remove_machine", lambda: self.model.remove_machine(self.state, row))
         self._restrictions.remove_machine(row)
+        if self._backlog is not None:
+            self._backlog.machines_changed()
         self._network.forget_resources(self.state.remove_machine(machine))
         return [int(each) for each in tasks.id[rows]]
 

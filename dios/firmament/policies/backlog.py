@@ -23,6 +23,7 @@ from dios.wire.types import Affinity
 
 _TURNS: Final = 4
 """A principal may have this many times the turns of another one, because its tasks are smaller."""
+_KINDS_KEPT: Final = 1024
 _SHORT: Final = 2
 """The tasks in the window of a kind that found no place."""
 
@@ -106,6 +107,8 @@ class Backlog:
 
     def __init__(self, is_possible: Callable[[TaskDescriptor], bool]) -> None:
         self._is_possible = is_possible
+        self._possible: dict[_Kind, bool] = {}
+        """The answers of ``is_possible`` for the present machines."""
         self._tasks: dict[int, BackloggedTask] = {}
         self.principals: dict[str, _PrincipalQueue] = {}
         """Those with waiting tasks, tried longest ago first; other modules only read the names."""
@@ -288,13 +291,18 @@ class Backlog:
         """Return True if no machine can take the tasks of a kind, which then waits for another machine."""
         kind = queue.kinds[of]
         head = kind.head()
-        kind.parked = head is not None and not self._is_possible(head.described)
+        if head is not None and of not in self._possible:
+            if len(self._possible) == _KINDS_KEPT:
+                self._possible.clear()
+            self._possible[of] = self._is_possible(head.described)
+        kind.parked = head is not None and not self._possible[of]
         if kind.parked:
             queue.parked[of] = None
         return kind.parked
 
     def machines_changed(self) -> None:
         """Let the tasks that no machine could take try again."""
+        self._possible.clear()
         for queue in self.principals.values():
             for of in queue.parked:
                 kind = queue.kinds.get(of)
