@@ -107,6 +107,23 @@ def test_a_connection_is_used_again(box: dios.Sandbox) -> None:
     assert shown(box, code) == "[b'GET /a', b'GET /b', b'one tw']"
 
 
+def test_event_loops_connect(box: dios.Sandbox) -> None:
+    """Asyncio makes its own TLS in memory, which is the gateway's here."""
+    code = (
+        "import asyncio, ssl\n"
+        "async def main():\n"
+        "    where = urllib.parse.urlsplit(BASE)\n"
+        "    context = ssl.create_default_context() if where.scheme == 'https' else None\n"
+        "    reader, writer = await asyncio.open_connection(where.hostname, where.port, ssl=context)\n"
+        "    writer.write(f'GET /parts HTTP/1.1\\r\\nHost: {where.netloc}\\r\\n\\r\\n'.encode())\n"
+        "    answer = await reader.readuntil(b'three')\n"
+        "    writer.close()\n"
+        "    return answer[:15]\n"
+        "asyncio.run(main())"
+    )
+    assert shown(box, code) == "b'HTTP/1.1 200 OK'"
+
+
 def test_many_requests_at_once_wait_for_each_other(box: dios.Sandbox) -> None:
     """More threads than lanes, and answers that nobody reads to their end."""
     code = (

@@ -130,10 +130,13 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def finish_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         # In the thread of the connection, so that a client that shakes no hands stops no other one.
-        with contextlib.suppress(OSError):
+        try:
             if self.context is not None:
                 request = self.context.wrap_socket(request, server_side=True)
             super().finish_request(request, client_address)
+        except OSError:
+            return  # the client went away
+        finally:
             request.close()
 
 

@@ -28,6 +28,8 @@ _STATUS: Final = {
     RequestEnd.TIMED_OUT: HTTPStatus.GATEWAY_TIMEOUT,
 }
 _LINE_MAX: Final = 65_536
+TLS_MARK: Final = b"\x16 TLS of the gateway\n"
+"""What a client that does TLS in memory sends first."""
 _FRAMING: Final = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding"}
 )
@@ -108,6 +110,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         """Read one request, and answer it."""
         self.raw_requestline = self.rfile.readline(_LINE_MAX + 1)
+        if self.raw_requestline == TLS_MARK:
+            self._channel.secure = True
+            self.raw_requestline = self.rfile.readline(_LINE_MAX + 1)
         if not self.raw_requestline or len(self.raw_requestline) > _LINE_MAX:
             self.close_connection = True
         elif self.parse_request():

@@ -1,4 +1,4 @@
-"""Sockets of a session with a granted network: ``urllib``, ``requests`` and ``httpx`` use them as they are.
+"""Sockets of a session with a granted network: ``urllib``, ``requests``, ``httpx`` and event loops use them.
 
 A socket is one end of a pair within the process. A thread at the other end reads the requests, and sends them
 through a lane. TLS is the gateway's: a request to wrap such a socket notes that the origin has TLS.
@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Final, cast
 from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.network import records
 from dios.lib.sandbox.network.records import Lane
-from dios.lib.sandbox.network.requests import Channel, Lanes
-from dios.wire.origins import Origin, parse_origin
+from dios.lib.sandbox.network.requests import TLS_MARK, Channel, Lanes
+from dios.wire.origins import parse_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dios.client.sync.node import Node
 
 _INTERNET: Final = frozenset({socket.AF_INET, socket.AF_INET6})
@@ -52,6 +50,7 @@ def install(node: Node) -> None:
     socket.create_connection = _create_connection  # type: ignore[assignment]
     socket.getaddrinfo = _getaddrinfo  # type: ignore[assignment]
     ssl.SSLContext.wrap_socket = _wrap_socket  # type: ignore[assignment,method-assign]
+    ssl.SSLContext.wrap_bio = _wrap_bio  # type: ignore[assignment,method-assign]
 
 
 class GrantedSocket(_Socket):
@@ -75,13 +74,7 @@ class GrantedSocket(_Socket):
         if not isinstance(address, tuple) or len(address) < len(("host", "port")):
             raise TypeError("an address is a pair of a host and a port")
         host, port = _name_of(address[0]), int(address[1])
-        origins = _required(host, port)
-        if self.gettimeout() == 0 and any(origin.scheme == "https" for origin in origins):
-            raise NotGrantedError(
-                errno.EPERM,
-                "a session reaches https origins with blocking libraries: urllib, requests, httpx.Client. In"
-                " async code, call them with asyncio.to_thread",
-            )
+        _required(host, port)
         channel = self._channel = Channel(host, port)
         other, self._other = self._other, None
         threading.Thread(target=_Granted.lanes.serve, args=(other, channel), name=host, daemon=True).start()
@@ -141,6 +134,85 @@ def _wrap_socket(context: ssl.SSLContext, sock: _Socket, *args: object, **named:
     return secured or _wrapped(context, sock, *args, **named)  # type: ignore[arg-type]
 
 
+class PassedOnTls:
+    """What event loops and anyio use for TLS in memory: it passes bytes on, because TLS is the gateway's.
+
+    The handshake is a mark in the bytes, by which the other end of the socket knows that TLS is wanted.
+    """
+
+    server_side = False
+    session = None
+    session_reused = False
+
+    def __init__(
+        self, context: ssl.SSLContext, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str
+    ) -> None:
+        self.context: Final = context
+        self.server_hostname: Final = host
+        self._incoming: Final = incoming
+        self._outgoing: Final = outgoing
+        self._begun = False
+
+    def do_handshake(self) -> None:
+        """Send the mark."""
+        if not self._begun:
+            self._begun = True
+            self._outgoing.write(TLS_MARK)
+
+    def read(self, size: int = 1024, buffer: bytearray | memoryview | None = None) -> bytes | int:
+        """Return bytes, or their number in the buffer; SSLWantReadError if none are here."""
+        data = self._incoming.read(size)
+        if not data and not self._incoming.eof:
+            raise ssl.SSLWantReadError
+        if buffer is None:
+            return data
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: bytes) -> int:
+        """Pass bytes on."""
+        return self._outgoing.write(data)
+
+    def pending(self) -> int:
+        """Return the number of bytes that are here."""
+        return self._incoming.pending
+
+    def unwrap(self) -> None:
+        """Do nothing: the end of the socket is the end of the connection."""
+
+    def getpeercert(self, binary_form: bool = False) -> dict[str, object] | bytes:  # noqa: FBT001, FBT002 - as there
+        """Return nothing: the gateway has verified the certificate before it sends a request."""
+        return b"" if binary_form else {}
+
+    def version(self) -> None:
+        """Return None, like the next ones: TLS is the gateway's."""
+
+    def get_channel_binding(self, cb_type: str = "tls-unique") -> None:
+        """Return None: there is no channel to bind to."""
+
+    cipher = compression = shared_ciphers = selected_alpn_protocol = version
+
+
+_wrapped_bio = ssl.SSLContext.wrap_bio
+
+
+def _wrap_bio(
+    context: ssl.SSLContext,
+    incoming: ssl.MemoryBIO,
+    outgoing: ssl.MemoryBIO,
+    server_side: bool = False,  # noqa: FBT001, FBT002 - as there
+    server_hostname: object = None,
+    session: ssl.SSLSession | None = None,
+) -> ssl.SSLObject | PassedOnTls:
+    host = _name_of(server_hostname)
+    if not server_side and any(
+        (origin.scheme, origin.host) == ("https", host) for origin in _Granted.lanes.origins
+    ):
+        return PassedOnTls(context, incoming, outgoing, host)
+    name = None if server_hostname is None else str(server_hostname)
+    return _wrapped_bio(context, incoming, outgoing, server_side, name, session)
+
+
 def _create_connection(
     address: tuple[str, int],
     timeout: object = None,
@@ -184,11 +256,9 @@ def _port_of(port: object) -> int:
     return _SERVICES.get(text) or int(text)
 
 
-def _required(host: str, port: int) -> Sequence[Origin]:
-    """Return the origins of a host and port. Raise NotGrantedError if none was granted."""
-    found = [origin for origin in _Granted.lanes.origins if (origin.host, origin.port) == (host, port)]
-    if not found:
+def _required(host: str, port: int) -> None:
+    """Raise NotGrantedError if no origin of this host and port was granted."""
+    if all((origin.host, origin.port) != (host, port) for origin in _Granted.lanes.origins):
         channel = Channel(host, port)
         channel.secure = port == _SERVICES["https"]
         raise NotGrantedError(errno.EPERM, _Granted.lanes.refusal_of(channel))
-    return found
