@@ -25,8 +25,12 @@ STARTS: Final = 25
 RUNS: Final = 200
 LIFE_S: Final = 5.0
 THREADS: Final = 2
+FORKS: Final = 25
+STATE_BYTES: Final = 200_000_000
 NAN: Final = float("nan")
 _MB: Final = 1e6
+ARRAYS: Final = f"import numpy\nstate = numpy.ones({STATE_BYTES // 8})"
+BYTES: Final = f"state = bytearray(b'x') * {STATE_BYTES}"
 _PROTECTED: Final = ("--unshare-all", "--ro-bind", "/", "/", "--die-with-parent")
 
 
@@ -44,6 +48,8 @@ def run(section: Section) -> None:
         run_us, private = _open_session(place)
         section.figure('run("1+1") in an open session', run_us, "µs")
         section.figure("private memory of an idle session of a template", private, "MB")
+        arrays = section.figure("fork() of a session with 200 MB in arrays", _forks(place, ARRAYS), "ms")
+        objects = section.figure("fork() of a session with 200 MB in small pages", _forks(place, BYTES), "ms")
         lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
     peers = _others(section)
     interpreter = peers.get("python -I -c", NAN)
@@ -72,6 +78,14 @@ def run(section: Section) -> None:
             "",
             judge("400/s", lives, 400, below=False),
             judge("1,500/s", lives, 1500, below=False),
+        ),
+        Row(
+            "fork() of a session with 200 MB of numpy arrays, to the answer of the fork",
+            f"{number(arrays)} ms",
+            f"200 MB without large pages {number(objects)} ms",
+            "",
+            judge("15 ms", arrays, 15),
+            judge("5 ms", arrays, 5),
         ),
         Row(
             "private memory of an idle session of a template",
@@ -108,6 +122,22 @@ def _open_session(place: str) -> tuple[float, float]:
             box.run("1+1")
             taken.append((clock() - began) / 1e3)
         return median(taken), private
+
+
+def _forks(place: str, source: str) -> float:
+    """Return the median of the milliseconds that a fork takes, until it has answered; NaN without forks."""
+    taken = []
+    try:
+        with dios.Sandbox(node=place, template="data", forkable=True) as box:
+            box.run(source)
+            for _ in range(FORKS):
+                began = clock()
+                fork = box.fork()
+                taken.append((clock() - began) / 1e6)
+                fork.close()
+    except dios.DiosError:
+        return NAN
+    return median(taken)
 
 
 def _private_bytes(pid: int) -> float:

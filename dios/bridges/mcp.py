@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
@@ -122,18 +122,14 @@ class SandboxTools:
             auth=auth,
             token_verifier=verifier,
         )
-        for tool in (self.open, self.run, self.put, self.get, self.reset, self.list, self.close):
+        for tool in (self.open, self.run, self.put, self.get, self.fork, self.reset, self.list, self.close):
             server.add_tool(tool, structured_output=False)
         return server
 
     # -- tools ------------------------------------------------------------------------------------
     async def open(self, context: ToolContext) -> str:
         """Open a session with a fresh Python interpreter, and return its name."""
-        if self._closing:
-            raise ToolError("the server is about to end")
-        if len(self._sessions) >= SESSIONS_MAX:
-            raise ToolError(f"{SESSIONS_MAX} sessions are open, which is the most: close one first")
-        name = f"session-{secrets.token_hex(12)}"
+        name = self._new_name()
         session = _Session(self._client_of(context), self._threads.submit(self._make))
         self._sessions[name] = session
         try:
@@ -161,6 +157,37 @@ class SandboxTools:
     async def get(self, session: str, name: str, context: ToolContext) -> str:
         """Return a variable of a session as JSON, or the text of a file if the name has a dot or slash."""
         return await self._call(session, context, lambda box: _text_of(name, box.get(name)))
+
+    async def fork(self, session: str, context: ToolContext) -> str:
+        """Open a session that begins with the variables and files of another one, and return its name.
+
+        Neither of the two sees later changes of the other. Close forks after use.
+        """
+        self._box(session, context)
+        name = self._new_name()
+        making: Future[Sandbox] = Future()
+        self._sessions[name] = _Session(self._client_of(context), making)
+        try:
+            box = await self._call(session, context, lambda origin: _forked(origin, making))
+        except BaseException:
+            self._sessions.pop(name, None)
+            if not making.cancel():
+                # It is being made, or is there already: a cancelled call goes on in its thread.
+                self._threads.submit(_close, making)
+            raise
+        made = self._sessions.get(name)
+        if made is None:
+            raise ToolError("the session was closed")
+        made.box, made.used_s = box, time.monotonic()
+        return name
+
+    def _new_name(self) -> str:
+        """Return a name for another session. Raise ToolError if there is no room for one."""
+        if self._closing:
+            raise ToolError("the server is about to end")
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise ToolError(f"{SESSIONS_MAX} sessions are open, which is the most: close one first")
+        return f"session-{secrets.token_hex(12)}"
 
     async def reset(self, session: str, context: ToolContext) -> str:
         """Start a session afresh, without variables and files; needed after it has ended."""
@@ -254,8 +281,21 @@ async def _done(call: Future[T]) -> T:
 
 def _close(making: Future[Sandbox]) -> None:
     """Close a sandbox, as soon as it is made if it is; the errors of a node that is gone do not matter."""
-    with suppress(DiosError, OSError):
+    with suppress(DiosError, OSError, CancelledError):
         making.result().close()
+
+
+def _forked(origin: Sandbox, making: Future[Sandbox]) -> Sandbox:
+    """Fork a sandbox, unless nobody waits for that any more."""
+    if not making.set_running_or_notify_cancel():
+        raise ToolError("the call was cancelled")
+    try:
+        box = origin.fork()
+    except BaseException as error:
+        making.set_exception(error)
+        raise
+    making.set_result(box)
+    return box
 
 
 def _interrupt(box: Sandbox, call: Future[T]) -> None:

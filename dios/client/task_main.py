@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import CodeType, ModuleType, TracebackType
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -63,6 +63,23 @@ def main() -> int:
     if program.wasm:
         program, run = _module_of(program, node)
     return _with_files(node, program, run) if program.inputs or program.outputs else run()
+
+
+def enter_as_fork() -> sync_node.Node:
+    """Return the node of a process that was forked from another task, and has got a socket of its own.
+
+    Raise ClosedError if the node does not need it any more.
+    """
+    connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
+    return sync_node.enter_task(connection, connection.welcome())
+
+
+def leave_origin(node: sync_node.Node) -> None:
+    """Release what a fork has of the connection of its origin, which goes on with it."""
+    node.abandon_ends()
+    connection = cast("Connection", node.link)
+    if connection.page is not None:
+        connection.page.close()
 
 
 def _set_memory_variable() -> None:

@@ -276,7 +276,8 @@ class Spawn(Struct, frozen=True, tag=50):
     """Start a process for ``task``; its first message is the Welcome in an ``Answer`` that follows.
 
     ``executable`` is the object whose current content is the program. ``job`` is charged for audit records
-    of the task (``Audit``). ``template`` names the template from which a pure task is forked.
+    of the task (``Audit``). ``template`` names the template from which a pure task is forked. A
+    ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself.
     """
 
     task: TaskId
@@ -287,6 +288,8 @@ class Spawn(Struct, frozen=True, tag=50):
     principal: Principal = Principal("")
     job: TaskId = TaskId(0)
     template: str = ""
+    forkable: bool = False
+    fork_of: TaskId = TaskId(0)
 
 
 class Kill(Struct, frozen=True, tag=51):

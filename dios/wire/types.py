@@ -133,6 +133,8 @@ class Flag(enum.IntFlag):
     DESTROY = 256  # delete: destroy the object now; a task is ended and the reference kept
     EVERYONE = 512  # retire: everything delegated of the object, not only from this reference
     WITH_SESSION = 1024  # run: the child ends with the session that starts it
+    FORKABLE = 2048  # run: the child can be forked later
+    FORK = 4096  # run: the child is a fork of the task to repeat
 
 
 class Brand(Named):

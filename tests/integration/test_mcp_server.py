@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dios.host.sandbox.mechanisms import probe
+from dios.host.sandbox.notifications import FORKS
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.sandboxes import has_printed
@@ -60,7 +62,7 @@ def test_an_agent_runs_code_in_sessions(person: Person) -> None:
         async with client_of(person, "--input", "sales=sales.csv", "--timeout", "20") as client:
             tools = await client.list_tools()  # type: ignore[attr-defined]  # the same
             assert {each.name for each in tools.tools} == {
-                *("open", "run", "put", "get", "reset", "list", "close")
+                *("open", "run", "put", "get", "fork", "reset", "list", "close")
             }
             assert all(each.description for each in tools.tools)
             one, two = await call(client, "open"), await call(client, "open")
@@ -93,6 +95,30 @@ def test_a_session_that_ends_is_reset(person: Person) -> None:
             assert "exit status 3" in await call(client, "list")
             await call(client, "reset", session=name)
             assert await call(client, "run", session=name, code="1") == "[value]\n1"
+
+    asyncio.run(agent())
+
+
+def test_an_agent_forks_a_session(person: Person) -> None:
+    """The fork has the variables, and is a session of its own, if the person permits forks."""
+    listeners = probe()[FORKS]
+    if not listeners.available:
+        pytest.skip(f"sessions cannot be forked here: {listeners.detail}")
+
+    async def agent() -> None:
+        async with client_of(person) as client:
+            one = await call(client, "open")
+            assert "forkable=True" in await refused(client, "fork", session=one)
+            assert await call(client, "list") == f"{one}: open"
+        async with client_of(person, "--forkable") as client:
+            one = await call(client, "open")
+            await call(client, "run", session=one, code="x = [1]")
+            two = await call(client, "fork", session=one)
+            assert await call(client, "run", session=two, code="x.append(2); x") == "[value]\n[1, 2]"
+            assert await call(client, "run", session=one, code="x") == "[value]\n[1]"
+            await call(client, "close", session=one)
+            assert await call(client, "list") == f"{two}: open"
+            assert "you have no session" in await refused(client, "fork", session=one)
 
     asyncio.run(agent())
 

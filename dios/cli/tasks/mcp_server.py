@@ -79,12 +79,17 @@ def mcp(
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
+    forkable: Annotated[
+        bool,
+        typer.Option("--forkable", help="Let agents fork sessions, to try several continuations of a state."),
+    ] = False,
     node: NodeOption = None,
 ) -> None:
     """Serve sandboxes to agents: a server of the Model Context Protocol, on standard input and output.
 
-    Its tools open sessions, run Python in them, set and return variables and files, list and close them. The
-    options are those of every session; an agent cannot change them, and names no file of this machine.
+    Its tools open sessions, run Python in them, set and return variables and files, fork, list and close
+    them. The options are those of every session; an agent cannot change them, and names no file of this
+    machine.
 
     With --http the server listens on 127.0.0.1, and answers only requests with its token: the text in the
     variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
@@ -114,6 +119,7 @@ def mcp(
                         bounds=BOUNDS,
                         network=network or (),
                         network_ca=network_ca,
+                        forkable=forkable,
                     )
 
                 # Wrong options are reported now, and not to the agent.

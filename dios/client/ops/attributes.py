@@ -287,6 +287,11 @@ class NodeBase(ABC):
         while self.ends:
             self.ends.pop().close()
 
+    def abandon_ends(self) -> None:
+        """Release every end of a stream in a fork of this process, where they belong to the origin."""
+        while self.ends:
+            self.ends.pop().abandon()
+
     @abstractmethod
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Handle:
         """Return the client's handle for a reference in a message."""

@@ -217,6 +217,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         detach: bool = False,
         files: Collection[str] = (),
         template: str = "",
+        forkable: bool = False,
+        fork_of: Handle | None = None,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
@@ -239,7 +241,14 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
 
         ``like`` is a task to repeat, with the same program unless one is given; ``inputs`` are added
         to those of that task, and the other arguments must be left out.
+
+        A pure task with ``forkable`` can be forked while it runs: ``fork_of`` is such a task, and the new one
+        begins with its memory and the given ``inputs``, with the same program and limits. The program of the
+        task has to take part in it, as the sessions of ``dios.Sandbox`` do.
         """
+        if fork_of is not None and (program is not None or like is not None):
+            raise InvalidError("a fork has the program of its origin; leave out program and like", call="run")
+        like = like if fork_of is None else fork_of
         if program is None and like is None:
             raise InvalidError("give a program, or a task to repeat (like)", call="run")
         name = label or _label_of(program)
@@ -263,7 +272,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 limits=messages.Limits() if limits is None else limits,
                 flags=(Flag.NONE if wait else Flag.NON_BLOCKING)
                 | (Flag.SPAWN_LOCAL if local else Flag.NONE)
-                | (Flag.NONE if detach or self.ambient else Flag.WITH_SESSION),
+                | (Flag.NONE if detach or self.ambient else Flag.WITH_SESSION)
+                | (Flag.FORKABLE if forkable else Flag.NONE)
+                | (Flag.FORK if fork_of is not None else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
                 work=messages.Work() if work is None else work,

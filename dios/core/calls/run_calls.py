@@ -42,6 +42,7 @@ from dios.errors import (
     DiosError,
     InvalidError,
     LimitError,
+    NotSupportedError,
     TooLargeError,
     UnreachableError,
     WouldBlockError,
@@ -124,14 +125,19 @@ def start(
     in the submission queue again. ``waited`` is the call if it has waited for room; it then remains waiting,
     and this raises NoRoomError, if there is still none.
     """
-    flags = access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.SPAWN_LOCAL | Flag.WITH_SESSION)
+    flags = access.flags_of(
+        call.flags,
+        Flag.NON_BLOCKING | Flag.SPAWN_LOCAL | Flag.WITH_SESSION | Flag.FORKABLE | Flag.FORK,
+    )
     step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
     peer = _place(step, call, flags)
-    order = run_orders.repeated(step, task, call) if call.like else run_orders.ordered(step, task, call)
+    order = _order(step, task, call, flags)
     if sum(len(text.encode()) for text in order.recipe.arguments) > limits.ARGUMENT_BYTES_MAX:
         raise TooLargeError(
             f"the arguments have more than {limits.ARGUMENT_BYTES_MAX} bytes; use an input object"
         )
+    if flags & (Flag.FORK | Flag.FORKABLE) and (peer is not None or _uses_remote_objects(order)):
+        raise NotSupportedError("a task that can be forked, or is a fork, runs on this node with its objects")
     if peer is not None or _uses_remote_objects(order):
         if waited is not None:
             step.state.pending.remove(waited)
@@ -230,6 +236,12 @@ def _start_one(step: Step, queued: QueuedStart) -> bool:
 def _leave_queue(step: Step, row: Pending) -> None:
     if step.state.pending.has(row):
         step.state.pending.remove(row)
+
+
+def _order(step: Step, task: Holder, call: messages.Run, flags: Flag) -> run_orders.Order:
+    if flags & Flag.FORK:
+        return run_orders.forked(step, task, call)
+    return run_orders.repeated(step, task, call) if call.like else run_orders.ordered(step, task, call)
 
 
 def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:

@@ -32,7 +32,7 @@ from dios.errors import (
 from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.messages import Limits, Work
-from dios.wire.types import Brand, ObjectType, Permission
+from dios.wire.types import Brand, Flag, ObjectType, Permission, TaskState
 
 Origins: TypeAlias = "tuple[Reference | None, ...]"
 """The reference from which each of the child's references is delegated. It is None if a recipe of an ended
@@ -41,12 +41,16 @@ task supplies the reference.
 
 
 class Order(Struct, frozen=True):
-    """The child to start: its recipe, and the origins of its references."""
+    """The child to start: its recipe, and the origins of its references.
+
+    ``fork_of`` is the task whose process it begins as a copy of, or 0.
+    """
 
     recipe: Recipe
     origins: Origins
     label: str
     program_origin: Reference | None
+    fork_of: TaskId = TaskId(0)
 
 
 def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
@@ -65,6 +69,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         call.limits,
         call.work,
         checked_template(call, brand),
+        checked_forkable(call, brand),
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
@@ -74,6 +79,13 @@ def checked_template(call: messages.Run, brand: Brand) -> str:
     if call.template and brand is not Brand.PURE:
         raise InvalidError("only a pure task can be started from a template; leave the template out")
     return call.template
+
+
+def checked_forkable(call: messages.Run, brand: Brand) -> bool:
+    """Return True if the child can be forked later. Raise InvalidError if its brand cannot."""
+    if call.flags & Flag.FORKABLE and brand is not Brand.PURE:
+        raise InvalidError("only a pure task can be forked; leave out forkable")
+    return bool(call.flags & Flag.FORKABLE)
 
 
 def executable(task: Holder, ref_id: int) -> Reference:
@@ -107,6 +119,47 @@ def _given(reference: Reference, item: messages.Handed) -> HandedReference:
         expires_ns=reference.expires_ns,
         retirements=target.retirements,
     )
+
+
+def forked(step: Step, task: Holder, call: messages.Run) -> Order:
+    """Return the order of a fork of a running task, which has the inputs of the call and no others.
+
+    The fork has the memory of that task, so this needs every right on it. Its limits are those of that task.
+    """
+    reference = access.typed(access.held(task, call.like), ObjectType.TASK)
+    origin = step.state.tasks.get(TaskId(reference.object.id))
+    if reference.permissions != Permission.ALL or (
+        isinstance(origin, Task) and origin.principal != task.principal
+    ):
+        raise NotPermittedError(
+            "cannot fork the task: this needs every right on it", fingerprint=reference.object.fingerprint
+        )
+    if not isinstance(origin, Task) or origin.state is not TaskState.RUNNING:
+        raise NoSuchTaskError("cannot fork the task: it does not run on this node")
+    recipe = origin.recipe
+    if recipe is None or not recipe.forkable:
+        raise InvalidError("cannot fork the task: start it with forkable=True")
+    if recipe.program.lost(step.now):
+        raise StaleError("cannot fork the task: its program was deleted, retired or has expired")
+    if (
+        call.executable
+        or call.outputs
+        or call.arguments
+        or call.limits != Limits()
+        or call.work != Work()
+        or call.template
+        or call.flags & Flag.FORKABLE
+    ):
+        raise InvalidError("a fork keeps its program, arguments, limits and work; leave them out")
+    inputs = _delegable(task, call.inputs)
+    again = replace(
+        recipe,
+        groups=groups.names_for_child(task, call.groups),
+        inputs=tuple(map(_given, inputs, call.inputs)),
+        outputs=(),
+        brand=brand_for(step, task, recipe.brand),
+    )
+    return Order(again, inputs, call.label or origin.label, None, origin.id)
 
 
 def repeated(step: Step, task: Holder, call: messages.Run) -> Order:

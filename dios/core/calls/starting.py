@@ -73,6 +73,8 @@ def begin(
             child.principal,
             child.job,
             recipe.template,
+            recipe.forkable,
+            order.fork_of,
         )
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)

@@ -758,6 +758,7 @@ class Recipe(Struct, frozen=True):
     limits: Limits
     work: Work = Work()
     template: str = ""
+    forkable: bool = False
 
     @property
     def executable(self) -> PhysicalObject:

@@ -9,6 +9,8 @@ Every task is forked from a zygote: a small process that is set up in advance. R
   messages of ``zygote_messages``; ``zygote_process`` starts it, ``zygote_main`` is its program.
 - ``templates``: sets of modules from which tasks start, as ``template_setting`` describes them;
   ``template_supervisor`` is the part of a zygote for them, and ``template_process`` loads the modules.
+- ``session_families``: the supervisor's part for forks of sessions, which ``session_fork`` makes in them;
+  both parts of the supervisor look at processes with ``process_table``.
 - ``task_process``: one task's process, and the explanation of how it ended.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
 """

@@ -16,7 +16,7 @@ import trio
 from dios import limits
 from dios.core.effects import Spawn
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
-from dios.errors import DiosError, ProtocolError
+from dios.errors import DiosError, OutOfMemoryError, ProtocolError
 from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.consoles import Consoles, TaskConsole
@@ -42,6 +42,8 @@ _log: Final = logging.getLogger(__name__)
 DEFECT: Final = "an internal error of the node ended this connection; see the node's log"
 _SEND_HIGH: Final = limits.SEND_QUEUE_BYTES_MAX // 2
 _SPAWNS_AT_ONCE: Final = 4
+_FORK_S_MAX: Final = 120.0
+"""The time in which a session must fork itself after the order."""
 
 
 class ProcessSpawner(Protocol):
@@ -51,8 +53,18 @@ class ProcessSpawner(Protocol):
         """Wait until a template runs. Raise DiosError with advice if it cannot."""
         ...
 
-    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+    def require_forkable(self) -> None:
+        """Raise DiosError with the reason if no session can be forked."""
+        ...
+
+    async def spawn(
+        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+    ) -> TaskProcess:
         """Start a process, from a template if one is given. Raise DiosError with advice if that fails."""
+        ...
+
+    async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
+        """Wait until a session has forked itself. Raise DiosError with the reason if it does not."""
         ...
 
 
@@ -254,7 +266,11 @@ class TaskHost:
 
     async def _spawn_in_turn(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
         """Start the process when its principal has a turn; return None for a task that has ended."""
-        if effect.template:
+        if effect.fork_of:
+            return await self._fork(effect, running)
+        if effect.forkable:
+            self._spawner.require_forkable()
+        if effect.template or effect.forkable:
             # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
             with running.preparing:
                 await self._spawner.prepare(effect.template)
@@ -265,10 +281,27 @@ class TaskHost:
         try:
             if running.killed:
                 return None
-            return await self._spawner.spawn(effect.brand, effect.limits, effect.template)
+            return await self._spawner.spawn(
+                effect.brand, effect.limits, effect.template, forkable=effect.forkable
+            )
         finally:
             self._spawn_turns.end_turn(effect.task)
             self._starters.remove(effect.task)
+
+    async def _fork(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
+        """Wait until a session has forked itself; return None for a task that was ended meanwhile.
+
+        It takes no turn, because the session decides how long this takes.
+        """
+        origin = self._running.get(effect.fork_of)
+        if origin is None or origin.process is None:
+            raise OutOfMemoryError("cannot fork the session: it has ended", call="run")
+        process: TaskProcess | None = None
+        with running.preparing, trio.move_on_after(_FORK_S_MAX):
+            process = await self._spawner.fork(effect.limits, origin.process)
+        if process is None and not running.killed:
+            raise OutOfMemoryError(f"the session did not fork within {_FORK_S_MAX:.0f} s", call="run")
+        return process
 
     def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
         parts = self._parts

@@ -25,7 +25,7 @@ from dios.host.process.zygote_messages import (
     decode_to_template,
     encode,
 )
-from dios.host.sandbox import linux_calls, lockdown
+from dios.host.sandbox import linux_calls, lockdown, policy
 
 DESCRIPTORS_OF_SESSION: Final = 3
 GO: Final = b"g"
@@ -108,7 +108,8 @@ def _fork(
 ) -> None:
     wait, task_socket, console = descriptors
     try:
-        pid = linux_calls.clone_sibling(prepared.flags, prepared.tid_address)
+        flags = policy.CLONE_OF_FORKABLE if order.forkable else prepared.flags
+        pid = linux_calls.clone_sibling(flags, prepared.tid_address)
     except OSError as error:
         os.write(wait, linux_calls.describe(error).encode())
         return
@@ -117,13 +118,30 @@ def _fork(
             linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
             os.write(wait, STARTED)
             # Until the supervisor has mounted the private folder. It has ended if nothing comes.
-            if os.read(wait, len(GO)) != GO:
-                _end()
-            lockdown.session(prepared, order, task_socket, console)
+            _wait_to_go_on(wait)
+            if order.forkable:
+                # Its modules come later, and a process with threads cannot be forked.
+                os.environ.update(_ONE_THREAD)
+                lockdown.forkable_session(
+                    prepared, order, task_socket, console, lambda listener: _hand_over(wait, listener)
+                )
+            else:
+                lockdown.session(prepared, order, task_socket, console)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
             fail(error, console)
         gc.enable()
         run()
+
+
+def _wait_to_go_on(wait: int) -> None:
+    if os.read(wait, len(GO)) != GO:
+        _end()
+
+
+def _hand_over(wait: int, listener: int) -> None:
+    """Let the supervisor take the listener of the own filter."""
+    os.write(wait, str(listener).encode())
+    _wait_to_go_on(wait)
 
 
 def _end() -> NoReturn:

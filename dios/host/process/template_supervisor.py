@@ -18,17 +18,19 @@ import socket
 import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import msgspec
 
 from dios import limits
 from dios.host.process import template_process
+from dios.host.process.process_table import ProcessTable
+from dios.host.process.session_families import Reporter, SessionFamilies
+from dios.host.process.session_fork import HARMLESS_THREADS
 from dios.host.process.zygote_messages import (
     CreateChild,
     CreateFailed,
     CreateTemplate,
-    FromZygote,
     LoadTemplate,
     TemplateLoaded,
     decode_from_template,
@@ -38,11 +40,6 @@ from dios.host.sandbox import linux_calls, lockdown, private_folder
 
 NAMESPACES: Final = linux_calls.CLONE_NEWNET | linux_calls.CLONE_NEWIPC | linux_calls.CLONE_NEWPID
 """The supervisor's, in addition to those of every zygote."""
-
-HOUSEKEEPERS: Final = ("jemalloc_bg_thd", "polars-ooc-clea")
-"""Threads that a template may have: each waits without a lock, and a session does without it.
-
-jemalloc's gives memory back later. That of Polars removes files of other processes."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _TEXT_BYTES: Final = 512
@@ -67,67 +64,8 @@ class _Start:
     template: _Template
     wait: socket.socket
     folder: int
-
-
-class ProcessTable:
-    """The machine's table of processes, and the own mounts; opened before the supervisor enters the view."""
-
-    def __init__(self) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        self._processes: Final = os.open("/proc", flags)
-        self._mounts = -1
-
-    def note_mounts(self) -> None:
-        """Remember the own mount namespace. Raise ``OSError``."""
-        self._mounts = os.open("self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._processes)
-
-    def mount_for(self, pidfd: int, folder: int) -> None:
-        """Mount a private folder in the mount namespace of a child. Raise ``OSError``."""
-        linux_calls.syscall("setns", pidfd, linux_calls.CLONE_NEWNS)
-        try:
-            private_folder.place(folder)
-        finally:
-            linux_calls.syscall("setns", self._mounts, linux_calls.CLONE_NEWNS)
-
-    def children(self) -> list[int]:
-        """Return the ids of the own child processes. Raise ``OSError``."""
-        return [int(word) for word in self._read(f"{os.getpid()}/task/{os.getpid()}/children").split()]
-
-    def threads(self, pid: int) -> list[str]:
-        """Return the names of the threads of a process, except for its first. Raise ``OSError``."""
-        folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._processes)
-        try:
-            names = os.listdir(folder)  # noqa: PTH208 - no pathlib in the zygote
-        finally:
-            os.close(folder)
-        others = [name for name in names if name != str(pid)]
-        return [self._read(f"{pid}/task/{name}/comm").rstrip("\n") for name in others]
-
-    def shared_memory(self, pid: int) -> list[str]:
-        """Return the names of the mappings that a process and its forks can write for each other."""
-        rows = [line.split(maxsplit=5) for line in self._read(f"{pid}/maps").splitlines()]
-        shared = [row for row in rows if len(row) > 1 and row[1][1] == "w" and row[1][3] == "s"]
-        return [row[5] if len(row) > 5 else "no file" for row in shared]
-
-    def _read(self, path: str) -> str:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._processes), "rb") as file:
-            return file.read().decode(errors="backslashreplace")
-
-
-class Reporter(Protocol):
-    """The part of the zygote that knows its children and reports them to the daemon."""
-
-    def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
-        """Send one message to the daemon."""
-        ...
-
-    def report_created(self, number: int, pid: int, pidfd: int, folder: int) -> None:
-        """Report a child, and remember it. Raise ``OSError``, and end the child, if that fails."""
-        ...
-
-    def is_known(self, pid: int) -> bool:
-        """Return True for a child that was reported and not reaped."""
-        ...
+    pid: int = 0
+    """The process, once it was reported: from then on it can only hand over the listener of its filter."""
 
 
 def start_first_process() -> int:
@@ -168,8 +106,9 @@ class TemplateSupervisor:
         self._starts: dict[int, _Start] = {}
         self._unordered = False
         table.note_mounts()
+        self.families: Final = SessionFamilies(table, reporter, poll)
         # Built once, and not in each template.
-        _ = prepared.template_filter
+        _ = prepared.template_filter, prepared.forkable_filter
 
     # -- requests of the daemon -------------------------------------------------------------------
     def create(self, request: CreateTemplate) -> None:
@@ -243,6 +182,7 @@ class TemplateSupervisor:
             template = self._by_link.get(descriptor)
             if template is not None:
                 self._hear(template)
+        self.families.handle(ready)
 
     def ended(self, number: int) -> None:
         """Note that a reported child was reaped."""
@@ -319,7 +259,7 @@ class TemplateSupervisor:
             shared = self._table.shared_memory(template.pid)
         except OSError as error:
             return f"cannot look at its threads and memory: {linux_calls.describe(error)}"
-        found = sorted({name for name in threads if name not in HOUSEKEEPERS})
+        found = sorted({name for name in threads if name not in HARMLESS_THREADS})
         if found:
             names = ", ".join(found)[:_TEXT_BYTES]
             return f"its modules start threads ({names}), with which nothing can fork: leave the module out"
@@ -338,16 +278,39 @@ class TemplateSupervisor:
             data, ancillary = b"", []
         except OSError:
             data, ancillary = b"", []
-        del self._starts[start.wait.fileno()]
-        self._poll.unregister(start.wait)
-        try:
-            reason = self._begin_child(start, _sender(ancillary) if data else 0, data)
+        sender = _sender(ancillary) if data else 0
+        if start.pid:
+            self._take_listener(start, sender, data)
+        else:
+            reason = self._begin_child(start, sender, data)
             if reason:
                 self._reporter.send(CreateFailed(start.order.id, reason))
-        finally:
-            start.wait.close()
-            os.close(start.folder)
+            elif start.order.forkable:
+                start.pid = sender
+                return
+        del self._starts[start.wait.fileno()]
+        self._poll.unregister(start.wait)
+        start.wait.close()
+        os.close(start.folder)
         self._end_unordered()
+
+    def _take_listener(self, start: _Start, sender: int, data: bytes) -> None:
+        """Take the listener of a session that can be forked; its message is the number of the descriptor."""
+        if not self._reporter.is_known(start.pid):
+            return  # it has ended
+        if sender != start.pid or not data.isdigit():
+            os.kill(start.pid, signal.SIGKILL)
+            return
+        try:
+            pidfd = os.pidfd_open(start.pid)
+            try:
+                listener = linux_calls.syscall("pidfd_getfd", pidfd, int(data), 0)
+            finally:
+                os.close(pidfd)
+            self.families.add(start.pid, listener, os.fstat(start.folder).st_dev)
+            start.wait.send(template_process.GO)
+        except OSError:
+            os.kill(start.pid, signal.SIGKILL)
 
     def _begin_child(self, start: _Start, pid: int, data: bytes) -> str:
         """Report the child ``pid``, and let it go on. Return the reason if it cannot."""
@@ -355,7 +318,7 @@ class TemplateSupervisor:
             return "its template ended"
         if pid == start.template.pid:
             return "its template: " + data.decode(errors="backslashreplace")
-        if self._reporter.is_known(pid) or not _is_child(pid):
+        if self._reporter.is_known(pid) or not self._table.is_child(pid):
             return "its template sent another process"
         pidfd = -1
         try:
@@ -390,8 +353,9 @@ class TemplateSupervisor:
         except OSError:
             return  # the kernel does not list children; the end of the node ends them
         for pid in found:
-            if pid not in known and not self._reporter.is_known(pid):
-                os.kill(pid, signal.SIGKILL)
+            if pid in known or self._reporter.is_known(pid) or self.families.claims(pid):
+                continue
+            os.kill(pid, signal.SIGKILL)
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
@@ -400,11 +364,3 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
             return int(_CREDENTIALS.unpack_from(data)[0])
     return 0
-
-
-def _is_child(pid: int) -> bool:
-    """Return True for a running child of this process."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except OSError:
-        return False

@@ -29,6 +29,9 @@ LOAD_S_MAX: Final = 120.0
 FORK_S_MAX: Final = 20.0
 """The time in which a template must fork a session; it is ended if it does not."""
 
+UNNAMED: Final = ""
+"""The template of sessions that can be forked and name none."""
+
 BACK_OFF_S: Final = 1.0
 BACK_OFF_S_MAX: Final = 60.0
 _PROCESSES: Final = 256
@@ -79,7 +82,9 @@ class Templates:
         base: tuple[str, ...] = (),
     ) -> None:
         self._base: Final = base
-        self._templates: Final = {spec.name: _Template(spec) for spec in specs}
+        # The one without a name has no modules of its own: sessions that can be forked start from it.
+        every = (TemplateSetting(UNNAMED, ()), *specs)
+        self._templates: Final = {spec.name: _Template(spec) for spec in every}
         self._nursery: Final = nursery
         self._maker: Final = maker
 
@@ -100,7 +105,7 @@ class Templates:
             if template.failure is not None:
                 raise template.failure
 
-    async def fork(self, name: str, bounds: ProcessLimits) -> TaskProcess:
+    async def fork(self, name: str, bounds: ProcessLimits, *, forkable: bool = False) -> TaskProcess:
         """Fork a session from a running template. Raise DiosError with the reason if that fails."""
         template = self._find(name)
         process, link = template.running, template.link
@@ -108,7 +113,7 @@ class Templates:
             raise OutOfMemoryError(f"the template {name!r} has just ended; try again", call="run")
         try:
             with trio.fail_after(FORK_S_MAX):
-                child = await link.make(bounds, process)
+                child = await link.make(bounds, process, forkable=forkable)
         except trio.TooSlowError:
             process.kill()
             raise OutOfMemoryError(
@@ -121,12 +126,12 @@ class Templates:
 
     def rows(self) -> tuple[TemplateRow, ...]:
         """Describe all templates."""
-        return tuple(_row(template) for template in self._templates.values())
+        return tuple(_row(template) for name, template in self._templates.items() if name)
 
     def _find(self, name: str) -> _Template:
         found = self._templates.get(name)
         if found is None:
-            known = ", ".join(sorted(self._templates)) or "none"
+            known = ", ".join(sorted(filter(None, self._templates))) or "none"
             raise NotSupportedError(
                 f"this node has no template {name!r} (its templates: {known}). Its settings name templates: "
                 f'[templates.{name}] with modules = ["..."] in node.toml',

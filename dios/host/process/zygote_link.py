@@ -6,6 +6,7 @@ Pools and brands are in ``dios.host.process.zygote_pool``.
 from __future__ import annotations
 
 import array
+import contextlib
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
+    CancelFork,
     ChildCreated,
     ChildExited,
     CreateChild,
@@ -119,18 +121,35 @@ class ZygoteLink:
                 self._report_end(child)
             self._children.clear()
 
-    async def make(self, bounds: ProcessLimits, template: TaskProcess | None = None) -> TaskProcess:
-        """Create a child, or with ``template`` have that fork one.
+    async def make(
+        self, bounds: ProcessLimits, template: TaskProcess | None = None, *, forkable: bool = False
+    ) -> TaskProcess:
+        """Create a child, or with ``template`` have that fork one, which can be forked if it is ``forkable``.
 
         Raise ``OutOfMemoryError`` with the kernel's reason if that fails.
         """
         number = next(_numbers)
         origin = 0 if template is None else template.number
-        return await self._created(
-            number,
-            bounds,
-            CreateChild(number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes, origin),
+        order = CreateChild(
+            number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes, origin, forkable=forkable
         )
+        return await self._created(number, bounds, order)
+
+    async def fork(self, bounds: ProcessLimits, session: TaskProcess) -> TaskProcess:
+        """Wait until a session that can be forked has forked itself.
+
+        Raise ``OutOfMemoryError`` with the reason if that fails. A cancellation takes the order back.
+        """
+        number = next(_numbers)
+        order = CreateChild(
+            number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes, session.number, is_fork=True
+        )
+        try:
+            return await self._created(number, bounds, order)
+        except BaseException:
+            with trio.CancelScope(shield=True), contextlib.suppress(OSError):
+                await self._send(CancelFork(number))
+            raise
 
     async def make_template(self, bounds: ProcessLimits) -> TaskProcess:
         """Create the process of a template. Its socket and its console lead nowhere."""

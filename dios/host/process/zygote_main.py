@@ -25,10 +25,12 @@ from typing import Final, NamedTuple, NoReturn
 
 from dios import limits
 from dios.host.process import template_supervisor
-from dios.host.process.template_supervisor import ProcessTable, TemplateSupervisor
+from dios.host.process.process_table import ProcessTable
+from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
     EXCEPTION_STATUS,
     LOCKDOWN_FAILED_STATUS,
+    CancelFork,
     ChildCreated,
     ChildExited,
     CreateChild,
@@ -86,7 +88,8 @@ class ZygoteProcess:
         self._ids: dict[int, int] = {}
         self._poll = select.poll()
         limits_of_task.apply_to_zygote(pure=self._pure)
-        table = ProcessTable() if setup.templates else None
+        counted = "cgroup_memory" in setup.available
+        table = ProcessTable(memory_is_counted=counted) if setup.templates else None
         trees = self._confine(setup, loaded.paths) if self._pure else []
         self._trees = tuple(trees)
         own = os.pidfd_open(os.getpid())
@@ -157,7 +160,8 @@ class ZygoteProcess:
 
     def _serve_until_closed(self) -> None:
         while True:
-            ready = [fd for fd, _ in self._poll.poll()]
+            wait_s = self._templates.families.expire() if self._templates is not None else None
+            ready = [fd for fd, _ in self._poll.poll(None if wait_s is None else 1000 * wait_s + 1)]
             if self._templates is not None:
                 self._templates.handle(ready)
             if self._wake in ready:
@@ -186,6 +190,10 @@ class ZygoteProcess:
                 templates.create(message)
             elif isinstance(message, LoadTemplate):
                 templates.load(message)
+            elif isinstance(message, CancelFork):
+                templates.families.cancel(message.id)
+            elif isinstance(message, CreateChild) and message.is_fork:
+                templates.families.order(message, descriptors)
             elif isinstance(message, CreateChild):
                 templates.start(message, descriptors)
         finally:
@@ -232,6 +240,10 @@ class ZygoteProcess:
         """Return True for a child that was reported and not reaped."""
         return pid in self._ids
 
+    def pid_of(self, number: int) -> int:
+        """Return the process id of a child that was reported and not reaped, or 0."""
+        return self._pids.get(number, 0)
+
     def _become_task(self, make: CreateChild, task_socket: int, console: int, folder: int) -> NoReturn:
         """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
@@ -267,12 +279,18 @@ class ZygoteProcess:
     def _reap(self) -> None:
         while True:
             try:
+                if self._templates is not None:
+                    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    if ended is not None:
+                        self._templates.families.ending(ended.si_pid)
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
             number = self._ids.pop(pid, None)
+            if self._templates is not None:
+                self._templates.families.reaped(pid)
             if number is None:
                 continue
             del self._pids[number]

@@ -50,7 +50,8 @@ class ZygoteSetup(Struct, frozen=True, tag=1):
 class CreateChild(Struct, frozen=True, tag=2):
     """A request to create child ``id`` with these limits; 0 means no limit.
 
-    ``template`` is the child from which it is forked; 0 is the zygote itself.
+    ``template`` is the child from which it is forked; 0 is the zygote itself. With ``forkable`` that is a
+    template, and the child can be forked later; with ``is_fork`` that is a session which can be forked.
     """
 
     id: Identifier
@@ -58,6 +59,8 @@ class CreateChild(Struct, frozen=True, tag=2):
     cpu_ms: Milliseconds
     processes: Count
     template: Identifier = 0
+    forkable: bool = False
+    is_fork: bool = False
 
 
 class LowerLimits(Struct, frozen=True, tag=3):
@@ -81,6 +84,12 @@ class LoadTemplate(Struct, frozen=True, tag=6):
 
     id: Identifier
     modules: _Paths
+
+
+class CancelFork(Struct, frozen=True, tag=7):
+    """The daemon waits no more for the child ``id``, a fork of a session."""
+
+    id: Identifier
 
 
 class ZygoteReady(Struct, frozen=True, tag=10):
@@ -136,7 +145,9 @@ class TemplateLoaded(Struct, frozen=True, tag=16):
     reason: Message = ""
 
 
-ToZygote: TypeAlias = ZygoteModules | ZygoteSetup | CreateChild | LowerLimits | CreateTemplate | LoadTemplate
+ToZygote: TypeAlias = (
+    ZygoteModules | ZygoteSetup | CreateChild | LowerLimits | CreateTemplate | LoadTemplate | CancelFork
+)
 FromZygote: TypeAlias = (
     ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited | TemplateLoaded
 )

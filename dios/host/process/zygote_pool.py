@@ -29,6 +29,7 @@ from dios.host.sandbox import limits_of_task
 from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
+from dios.host.sandbox.notifications import FORKS
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -198,13 +199,38 @@ class ZygotePool:
         require_pure(self._mechanisms)
         await self.templates.prepare(template)
 
-    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+    def require_forkable(self) -> None:
+        """Raise ``NotSupportedError`` with the reason if sessions cannot be forked on this machine."""
+        require_pure(self._mechanisms)
+        found = self._mechanisms.get(FORKS)
+        if found is None or not found.available:
+            why = "it was not tried" if found is None else found.detail
+            raise NotSupportedError(
+                f"sessions cannot be forked on this machine ({why}): leave out forkable=True", call="run"
+            )
+
+    async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
+        """Wait until a session that can be forked has forked itself.
+
+        The fork has the limits of the session, or lower ones. Raise ``DiosError`` with the reason if there is
+        none.
+        """
+        link = self._supervisor
+        if link is None or not link.alive:
+            raise OutOfMemoryError("cannot fork the session: it has ended", call="run")
+        child = await link.fork(_bounds(task_limits, self._defaults), session)
+        return await self.counted(child)
+
+    async def spawn(
+        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+    ) -> TaskProcess:
         """Start a task's process, which then waits for a Welcome on its socket.
 
         A limit of 0 means the node's default. ``template`` names the template from which a pure task is
-        forked; ``prepare`` it before. Raise ``NotSupportedError`` if this machine cannot run such a
-        task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine cannot create
-        the process.
+        forked; ``prepare`` it before. With ``forkable`` it can be forked later; then it comes from a template
+        in any case, which has an empty name if none is given. Raise ``NotSupportedError`` if this machine
+        cannot run such a task, ``InvalidError`` for a limit out of range, ``OutOfMemoryError`` if the machine
+        cannot create the process.
         """
         bounds = _bounds(task_limits, self._defaults)
         if brand is Brand.LEGACY:
@@ -215,8 +241,8 @@ class ZygotePool:
         if brand is Brand.PURE:
             if not self._accept_weaker:
                 require_pure(self._mechanisms)
-            if template:
-                return await self.counted(await self.templates.fork(template, bounds))
+            if template or forkable:
+                return await self.counted(await self.templates.fork(template, bounds, forkable=forkable))
             child = await self._take_from_pool(bounds)
             if child is not None:
                 return child

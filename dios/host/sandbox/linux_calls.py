@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import struct
 from typing import Final
@@ -80,8 +81,12 @@ def prctl(option: int, argument: int = 0) -> int:
     return result
 
 
+@functools.cache
 def tid_address() -> int:
-    """Return the address at which the C library keeps this thread's id, or 0 if it is unknown."""
+    """Return the address at which the C library keeps the first thread's id, or 0 if it is unknown.
+
+    It stays the same in forks, which may have no right to ask for it: call it before.
+    """
     found = ctypes.c_ulong(0)
     try:
         prctl(PR_GET_TID_ADDRESS, ctypes.addressof(found))

@@ -9,6 +9,7 @@ import functools
 import os
 import select
 import signal
+from collections.abc import Callable
 from typing import Final
 
 from dios.host.process.zygote_messages import CreateChild
@@ -59,6 +60,13 @@ class LockdownState:
         """The filter for the processes of templates; built by the supervisor alone."""
         return SeccompFilter(
             program(memory_is_counted=self.memory_is_counted, has_folder=True, for_template=True)
+        )
+
+    @functools.cached_property
+    def forkable_filter(self) -> SeccompFilter:
+        """The filter for sessions that can be forked; built by the supervisor alone."""
+        return SeccompFilter(
+            program(memory_is_counted=self.memory_is_counted, has_folder=True, for_forkable=True)
         )
 
     def _filter_for(self, pid: int) -> SeccompFilter:
@@ -128,10 +136,28 @@ def session(prepared: LockdownState, make: CreateChild, socket: int, console: in
     _give_up_rights(prepared, make, socket, console, has_folder=True)
 
 
-def _give_up_rights(
-    prepared: LockdownState, make: CreateChild, socket: int, console: int, *, has_folder: bool
+def forkable_session(
+    prepared: LockdownState, make: CreateChild, socket: int, console: int, hand_over: Callable[[int], None]
 ) -> None:
-    available = prepared.available
+    """Lock down a child of a template that can be forked later, with its private folder mounted.
+
+    ``hand_over`` gives the listener of its filter to the supervisor; then it is closed here. Raise
+    ``OSError``.
+
+    It differs from ``session`` in three points. It keeps CAP_SYS_ADMIN in its own user namespace, because a
+    mount namespace for a fork needs it, and the calls that use it otherwise are refused. It stays dumpable,
+    because the supervisor looks at forks before they go on. Its limit of processes is that of all its forks.
+    """
+    os.setsid()
+    private_folder.enter()
+    _limit(prepared, make, has_folder=True)
+    privileges.no_new_privileges()
+    privileges.drop_everything(prepared.last_capability, (privileges.CAP_SYS_ADMIN,))
+    hand_over(prepared.forkable_filter.install_with_listener())
+    place_descriptors(open_empty_stdin(), console, socket)
+
+
+def _limit(prepared: LockdownState, make: CreateChild, *, has_folder: bool) -> None:
     limits_of_task.apply(memory_bytes=make.memory_bytes, cpu_ms=make.cpu_ms)
     limits_of_task.apply_to_pure(
         memory_bytes=make.memory_bytes,
@@ -139,6 +165,13 @@ def _give_up_rights(
         file_bytes=make.memory_bytes if has_folder else 0,
         memory_is_counted=prepared.memory_is_counted,
     )
+
+
+def _give_up_rights(
+    prepared: LockdownState, make: CreateChild, socket: int, console: int, *, has_folder: bool
+) -> None:
+    available = prepared.available
+    _limit(prepared, make, has_folder=has_folder)
     privileges.no_new_privileges()
     if prepared.rules >= 0:
         landlock.restrict_self(prepared.rules)

@@ -17,6 +17,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import NotSupportedError
+from dios.host.sandbox.notifications import FORKS
 
 NEEDED_FOR_PURE: Final = (
     *("user", "pid", "mount", "net", "ipc", "uts"),
@@ -29,6 +30,7 @@ LOST_WITHOUT: Final[Mapping[str, str]] = {
         "event queues; the limit of a limbo task holds for each of its processes alone"
     ),
     "cgroup_pids": "a limit of threads and processes does not hold for limbo tasks",
+    FORKS: "sessions of a sandbox cannot be forked",
     "passrights": (
         "a user's program can send the node a socket whose closing waits (SO_LINGER), which delays the node; "
         "the ends of a stream can do the same to each other"

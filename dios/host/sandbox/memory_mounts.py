@@ -18,6 +18,7 @@ _CLOEXEC: Final = 1
 _SET_STRING: Final = 1
 _CREATE: Final = 6
 _EMPTY_FROM: Final = 4
+_DETACH: Final = 2
 
 
 def new(options: Mapping[str, str], attributes: int = 0) -> int:
@@ -37,3 +38,10 @@ def place(mount: int, path: str) -> None:
     """Attach a mount that is nowhere yet at ``path``. Raise ``OSError``."""
     target = os.fsencode(path) + b"\0"
     linux_calls.syscall("move_mount", mount, b"\0", AT_FDCWD, target, _EMPTY_FROM)
+
+
+def replace(path: str, other: str) -> None:
+    """Unmount what is at ``path``, and move the mount at ``other`` there. Raise ``OSError``."""
+    target, source = os.fsencode(path) + b"\0", os.fsencode(other) + b"\0"
+    linux_calls.syscall("umount2", target, _DETACH)
+    linux_calls.syscall("move_mount", AT_FDCWD, source, AT_FDCWD, target, 0)

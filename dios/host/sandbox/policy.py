@@ -46,7 +46,8 @@ class Allow(NamedTuple):
     ``reason`` says why it is allowed, ``without`` what would not work otherwise, and ``checked`` describes
     the checks. docs/system-calls.md shows all three; a test compares it with this table. If ``made`` is
     False, a call that passes the checks returns 0 without being made; a call for which ``done`` holds does so
-    too. ``writes`` marks calls for the private folder: a task without one cannot make them.
+    too. ``writes`` marks calls for the private folder: a task without one cannot make them. A call for which
+    ``asked`` holds waits for the decision of the supervisor.
     """
 
     names: tuple[str, ...]
@@ -57,6 +58,7 @@ class Allow(NamedTuple):
     made: bool = True
     done: Check | None = None
     writes: bool = False
+    asked: Check | None = None
 
 
 def _only(index: int, *values: int) -> tuple[Check, ...]:
@@ -402,19 +404,28 @@ ALLOWED_WITHOUT_FOLDER: Final = tuple(_reading_alone(entry) for entry in ALLOWED
 CLONE_PARENT: Final = 0x8000
 CLONE_OF_SESSIONS: Final = CLONE_PARENT | 0x7C020000
 """CLONE_PARENT, and new user, pid, mount, network, IPC and uts namespaces, all of them."""
+CLONE_OF_FORKABLE: Final = CLONE_OF_SESSIONS & ~0x20000000
+"""The same without a pid namespace: the first process of one cannot use CLONE_PARENT."""
+CLONE_OF_FORKS: Final = CLONE_OF_FORKABLE & ~0x10000000
+"""The same without a user namespace: a session and its forks are in one."""
+FORK_WORD: Final = CLONE_OF_FORKS | 0x01200000 | 17
+"""The whole first argument of the call: in addition CLONE_CHILD_SETTID and _CLEARTID, and SIGCHLD."""
 
 _SECCOMP_SET_MODE_FILTER: Final = 1
+WITH_LISTENER: Final = 0x08 | 0x20
+"""SECCOMP_FILTER_FLAG_NEW_LISTENER and _WAIT_KILLABLE_RECV: no signal handler runs during a question."""
 
 _FOR_TEMPLATES: Final = (
     Allow(
         ("clone",),
         "threads of libraries; and sessions, which are children of the supervisor",
         "sessions",
-        "a thread, or a process that the supervisor reaps, in new namespaces of all kinds",
+        "a thread, or a process that the supervisor reaps, in new namespaces of all kinds; for sessions that "
+        "can be forked without a pid namespace, and for their forks without a user namespace",
         (
             Check(
                 0,
-                (CLONE_OF_THREADS, CLONE_OF_SESSIONS),
+                (CLONE_OF_THREADS, CLONE_OF_SESSIONS, CLONE_OF_FORKABLE, CLONE_OF_FORKS),
                 mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING | CLONE_PARENT,
             ),
         ),
@@ -438,8 +449,15 @@ _FOR_TEMPLATES: Final = (
         ("seccomp",),
         "a new session installs the filter of pure tasks, which also holds then",
         "sessions",
-        "SECCOMP_SET_MODE_FILTER without flags",
-        (Check(0, (_SECCOMP_SET_MODE_FILTER,)), Check(1, (0,))),
+        "SECCOMP_SET_MODE_FILTER without flags, or with those of a listener",
+        (Check(0, (_SECCOMP_SET_MODE_FILTER,)), Check(1, (0, WITH_LISTENER))),
+    ),
+    Allow(
+        ("kill", "tgkill"),
+        "signals to itself; sessions that can be forked send them to their own process group",
+        "interrupts of runs",
+        "its own process group, or its own number, which in the pid namespace of a session is 1",
+        (Check(0, (0,), or_own_pid=True),),
     ),
     Allow(
         ("setsid", "capset", "close_range", "umask", "chdir"),
@@ -483,6 +501,56 @@ _FOR_PROGRAMS: Final = (
 
 ALLOWED_FOR_PROGRAMS: Final = (*ALLOWED, *_FOR_PROGRAMS)
 """The calls of all pure tasks of a node with native programs."""
+
+_FOR_FORKABLE: Final = (
+    Allow(
+        ("clone",),
+        "threads of libraries; and forks of the session",
+        "forks",
+        "a thread; a process in new namespaces of all kinds but two, if the supervisor has an order for it",
+        (Check(0, (CLONE_OF_THREADS,), mask=CLONE_OF_THREADS | CLONE_NEW_ANYTHING),),
+        asked=Check(0, (FORK_WORD,)),
+    ),
+    Allow(
+        ("setsid",),
+        "a new fork reports to the supervisor by it, which looks at the process and gives it its descriptors",
+        "forks",
+        "never without the supervisor",
+        asked=Check(0, (0,), mask=0),
+    ),
+    Allow(
+        ("close_range", "chdir"), "a new fork leaves the descriptors and the folder of its origin", "forks"
+    ),
+    Allow(
+        ("kill",),
+        "signals to itself: interrupts",
+        "interrupts of runs",
+        "its own process group, in which it is alone",
+        (Check(0, (0,)),),
+    ),
+    Allow(
+        ("prlimit64",),
+        "reading its own limits, as thread stacks need",
+        "resource.getrlimit, and starting a thread",
+        "of itself, by the number 0, and setting none",
+        (Check(0, (0,)), Check(2, (0,), high_zero=True)),
+    ),
+    Allow(
+        ("sched_getaffinity",),
+        "thread pools ask how many processors there are",
+        "pools of the right size",
+        "of itself, by the number 0",
+        (Check(0, (0,)),),
+    ),
+)
+_IN_FORKABLE: Final = frozenset({"tgkill", *(name for entry in _FOR_FORKABLE for name in entry.names)})
+
+ALLOWED_FOR_FORKABLE: Final = (
+    *(entry for entry in ALLOWED if not _IN_FORKABLE.issuperset(entry.names)),
+    *_FOR_FORKABLE,
+)
+"""The same for a session that can be forked, and for its forks. They share a pid namespace with others, so
+no call names a process by its number."""
 
 NO_SUCH_CALL: Final = ("clone3", "openat2", "mseal", "map_shadow_stack")
 """Answered with ENOSYS: the C library then uses an older call whose arguments the filter can check."""

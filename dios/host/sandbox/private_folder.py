@@ -24,6 +24,8 @@ HOLDER: Final = "/private"
 itself, but through its parent."""
 
 MOUNT_POINT: Final = HOLDER + "/task"
+NEXT: Final = HOLDER + "/next"
+"""The place of the folder of a fork, while it copies the files of its origin."""
 TEMPORARY: Final = MOUNT_POINT + "/tmp"  # noqa: S108 - of this task alone
 LINKS: Final[dict[str, str]] = {
     "/tmp": TEMPORARY,  # noqa: S108 - a link into it
@@ -63,9 +65,14 @@ def make(memory_bytes: int) -> int:
     return memory_mounts.new(options, memory_mounts.NO_SUID | memory_mounts.NO_DEV | memory_mounts.NO_EXEC)
 
 
-def place(folder: int) -> None:
+def place(folder: int, path: str = MOUNT_POINT) -> None:
     """Mount the folder in the mount namespace of the calling process. Raise ``OSError``."""
-    memory_mounts.place(folder, MOUNT_POINT)
+    memory_mounts.place(folder, path)
+
+
+def replace() -> None:
+    """Mount the folder at NEXT in the place of the present one, which nothing may use. Raise ``OSError``."""
+    memory_mounts.replace(MOUNT_POINT, NEXT)
 
 
 def enter() -> None:

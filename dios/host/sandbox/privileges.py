@@ -69,15 +69,16 @@ def last_capability() -> int:
     return number - 1
 
 
-def drop_everything(last: int) -> None:
-    """Clear the bounding set up to ``last`` and every other set, and lock the securebits.
+def drop_everything(last: int, keep: tuple[int, ...] = ()) -> None:
+    """Clear the bounding set up to ``last`` and every other set except for ``keep``; lock the securebits.
 
     Needs CAP_SETPCAP in the caller's own user namespace. Raise ``OSError``.
     """
     for number in range(last + 1):
-        linux_calls.prctl(linux_calls.PR_CAPBSET_DROP, number)
+        if number not in keep:
+            linux_calls.prctl(linux_calls.PR_CAPBSET_DROP, number)
     linux_calls.prctl(linux_calls.PR_SET_SECUREBITS, _SECUREBITS)
-    set_capabilities(())
+    set_capabilities(keep)
 
 
 def no_new_privileges() -> None:

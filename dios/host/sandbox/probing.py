@@ -8,14 +8,27 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
 from functools import partial
 
-from dios.host.sandbox import cgroups, landlock, linux_calls, namespaces, privileges, view
+from dios.host.sandbox import (
+    cgroups,
+    landlock,
+    linux_calls,
+    namespaces,
+    policy,
+    privileges,
+    syscall_numbers,
+    view,
+)
+from dios.host.sandbox.notifications import FORKS, Listener
 from dios.host.sandbox.seccomp import SeccompFilter, program
 from dios.transport.unix.descriptors import refuse_descriptors
+
+_LISTEN_MS = 1000
 
 
 def attempts() -> dict[str, Callable[[], str]]:
@@ -32,6 +45,7 @@ def attempts() -> dict[str, Callable[[], str]]:
         "cgroup_memory": partial(cgroups.attempt, "memory"),
         "cgroup_pids": partial(cgroups.attempt, "pids"),
         "passrights": _passrights,
+        FORKS: _listeners,
     }
 
 
@@ -134,3 +148,54 @@ def _passrights() -> str:
     except PermissionError:
         return "the kernel refuses descriptors at the sender"
     raise OSError("the kernel passed a descriptor that was to be refused")
+
+
+def _listeners() -> str:
+    """Let a child ask before it forks, give it a descriptor, and answer, like the supervisor of sessions."""
+    _as_zygote(linux_calls.CLONE_NEWNS | linux_calls.CLONE_NEWNET | linux_calls.CLONE_NEWIPC)
+    tid_address = linux_calls.tid_address()
+    if not tid_address:
+        raise OSError("the kernel does not report the address of a thread's id (PR_GET_TID_ADDRESS)")
+    code = SeccompFilter(program(memory_is_counted=True, has_folder=True, for_forkable=True))
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        _fork_when_permitted(code, theirs, tid_address)
+    pidfd = os.pidfd_open(pid)
+    numbers = ours.recv(100)
+    if not numbers:
+        raise OSError("the kernel has no filters with such listeners (Linux 5.19)")
+    listener = Listener(linux_calls.syscall("pidfd_getfd", pidfd, int(numbers), 0))
+    ours.send(b"g")
+    forks = syscall_numbers.number_of("clone")
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    for _ in range(2):
+        if not any(event & select.POLLIN for _, event in poll.poll(_LISTEN_MS)):
+            break
+        question = listener.receive()
+        if question is None:
+            break
+        if question.number == forks:
+            listener.permit(question)
+        else:
+            listener.give(question, ours.fileno(), 9)
+            listener.answer(question, 0)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError("a process could not fork itself with the permission of a listener")
+    return "a listener decides about forks"
+
+
+def _fork_when_permitted(code: SeccompFilter, link: socket.socket, tid_address: int) -> None:
+    status = 1
+    try:
+        privileges.no_new_privileges()
+        listener = code.install_with_listener()
+        os.write(link.fileno(), str(listener).encode())
+        os.read(link.fileno(), 1)
+        if linux_calls.clone_sibling(policy.CLONE_OF_FORKS, tid_address) == 0:
+            os.setsid()
+            os.fstat(9)
+        status = 0
+    finally:
+        os._exit(status)

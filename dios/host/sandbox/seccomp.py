@@ -27,6 +27,8 @@ RET_EPERM: Final = 0x00050000 | errno.EPERM
 RET_ENOSYS: Final = 0x00050000 | errno.ENOSYS
 RET_DONE: Final = 0x00050000
 """The call is not made and returns 0."""
+RET_ASK: Final = 0x7FC00000
+"""The call waits for an answer of the listener."""
 
 _NUMBER_AT: Final = 0
 _ARCHITECTURE_AT: Final = 4
@@ -73,10 +75,18 @@ def _done(check: policy.Check) -> Code:
     return code + _return(RET_DONE)
 
 
+def _asked(check: policy.Check) -> Code:
+    """Return code that asks the listener about the call if the check holds and falls through otherwise."""
+    (value,) = check.values
+    load = [_op(_LOAD, _ARGUMENTS_AT + 8 * check.argument), _op(_AND, check.mask)]
+    return [*load, _op(_IF_EQUAL, value, 0, 1), *_return(RET_ASK)]
+
+
 def _allowed(entry: policy.Allow, own_pid: int) -> Code:
     done = _done(entry.done) if entry.done is not None else []
+    asked = _asked(entry.asked) if entry.asked is not None else []
     checks = [op for check in entry.checks for op in _check(check, own_pid)]
-    return done + checks + _return(RET_ALLOW if entry.made else RET_DONE)
+    return done + asked + checks + _return(RET_ALLOW if entry.made else RET_DONE)
 
 
 def _answers(own_pid: int, memory: policy.Allow, allowed: Iterable[policy.Allow]) -> dict[int, Code]:
@@ -130,13 +140,15 @@ def program(
     has_folder: bool = False,
     for_template: bool = False,
     for_programs: bool = False,
+    for_forkable: bool = False,
 ) -> bytes:
     """Return the filter for a task whose own pid is ``own_pid``, which is always 1 in a pid namespace.
 
     ``memory_is_counted`` means that a control group limits all of the task's memory, including shared memory.
     ``has_folder`` means that the task has a private folder, in which it may write. ``for_template`` returns
     the filter for the process of a template, which may start sessions. ``for_programs`` returns the filter of
-    a task that may become a native program; it has a folder.
+    a task that may become a native program; it has a folder. ``for_forkable`` returns that of a session that
+    can be forked, whose listener decides about that.
     Raise ``OSError`` with ENOSYS on an architecture without a table of numbers.
     """
     if not syscall_numbers.supported():
@@ -147,6 +159,8 @@ def program(
         allowed = policy.ALLOWED_FOR_TEMPLATES
     elif for_programs:
         allowed = policy.ALLOWED_FOR_PROGRAMS
+    elif for_forkable:
+        allowed = policy.ALLOWED_FOR_FORKABLE
     code = [
         _op(_LOAD, _ARCHITECTURE_AT),
         _op(_IF_EQUAL, syscall_numbers.AUDIT_ARCH[syscall_numbers.machine()], 1, 0),
@@ -169,3 +183,9 @@ class SeccompFilter:
     def install(self) -> None:
         """Install the filter in the calling thread for good; needs no_new_privs. Raise ``OSError``."""
         linux_calls.syscall("seccomp", _SECCOMP_SET_MODE_FILTER, 0, linux_calls.address_of(self._header))
+
+    def install_with_listener(self) -> int:
+        """Install the filter, and return the descriptor of its listener. Raise ``OSError``."""
+        return linux_calls.syscall(
+            "seccomp", _SECCOMP_SET_MODE_FILTER, policy.WITH_LISTENER, linux_calls.address_of(self._header)
+        )

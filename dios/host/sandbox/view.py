@@ -134,6 +134,7 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
         for path, is_directory, clone in clones:
             _place(path, clone, is_directory=is_directory)
         _make_directories(private_folder.MOUNT_POINT)
+        _make_directories(private_folder.NEXT)
         for path, target in (links | private_folder.LINKS).items():
             _make_directories(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
             if not os.path.lexists("." + path):

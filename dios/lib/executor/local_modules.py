@@ -35,6 +35,14 @@ class LocalModules:
         self._seen: Final[set[str]] = {"__main__", "__mp_main__", _HERE}
         self.add(given)
 
+    def copy(self) -> LocalModules:
+        """Return the same for a receiver that begins with everything that this one was sent."""
+        with self._lock:
+            other = LocalModules()
+            other.sources.update(self.sources)
+            other._seen.update(self._seen)
+        return other
+
     def add(self, names: Iterable[str]) -> dict[str, str]:
         """Find the local modules among ``names``, and what they import; return the sources that are new.
 

@@ -8,6 +8,6 @@ Read in this order:
 - ``link``: the task of a session, its streams, and one exchange of an order and its answer.
 - ``protocol``: the records on these streams; ``bounds``: the sizes that the caller enforces.
 - ``session``: the program of the task, on the other side; ``failures`` describes exceptions there,
-  ``display`` figures and tables.
+  ``display`` figures and tables, and ``forking`` makes another session of the process.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

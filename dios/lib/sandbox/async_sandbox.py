@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -68,12 +69,16 @@ class Sandbox(SandboxOps):
         bounds: SandboxBounds | None = None,
         network: Iterable[str] = (),
         network_ca: str | Path | bytes | None = None,
+        forkable: bool = False,
     ) -> None:
-        super().__init__(inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca)
+        super().__init__(
+            inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca, forkable=forkable
+        )
         self._place: Final = node
         self._stack: Final = contextlib.AsyncExitStack()
         self._loop: EventLoop | None = None
         self._turn = _Turn()
+        self._is_fork = False
 
     run = _awaited(SandboxOps.run_op)
     put = _awaited(SandboxOps.put_op)
@@ -82,8 +87,21 @@ class Sandbox(SandboxOps):
     complete = _awaited(SandboxOps.complete_op)
     reset = _awaited(SandboxOps.reset_op)
 
+    async def fork(self) -> Sandbox:
+        """Return an open sandbox whose session is a fork of this one; see ``dios.Sandbox.fork``.
+
+        End it with ``close``, or use it in an ``async with`` statement.
+        """
+        other = copy.copy(self)
+        vars(other).update(_turn=_Turn(), _is_fork=True)
+        await self._in_turn(self.fork_op(other))
+        return other
+
     async def close(self) -> None:
-        """End the session, and a private node; a second call does nothing. A cancellation waits for it."""
+        """End the session, and with the last fork a private node; a second call does nothing.
+
+        A cancellation waits for it.
+        """
         self._closed = True
         if self._loop is not None:
             await self._loop.shielded(self._close)
@@ -91,12 +109,15 @@ class Sandbox(SandboxOps):
     async def _close(self) -> None:
         await self._finish(self.kill_op())
         async with self._turn:
-            await self._finish(self.close_op())
-            await self._stack.aclose()
+            if await self._finish(self.close_op()):
+                await self._stack.aclose()
 
     async def __aenter__(self) -> Self:
         if self._closed:
             raise SandboxEndedError("this sandbox was closed: make a new one")
+        if self._is_fork:
+            self._is_fork = False
+            return self
         if self._loop is not None:
             raise InvalidError("this sandbox is open already")
         self._loop = running_loop()

@@ -19,6 +19,15 @@ class SandboxEndedError(DiosError):
     code = Code.ECANCELED
 
 
+class SessionForkError(DiosError):
+    """The session cannot be forked now: the message has the reason. It keeps its state.
+
+    End its threads, close its files, and copy what it maps, or start it with ``forkable=True``.
+    """
+
+    code = Code.ECANCELED
+
+
 class SandboxCodeError(DiosError):
     """The code in the session raised in a ``put``, ``get`` or ``call``; ``failure`` describes the exception.
 

@@ -13,7 +13,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,16 +25,21 @@ from dios.errors import DiosError, InvalidError, ProtocolError, TimeLimitError
 from dios.lib.executor import frames
 from dios.lib.sandbox import protocol
 from dios.lib.sandbox.bounds import SandboxBounds
-from dios.lib.sandbox.errors import SandboxEndedError
+from dios.lib.sandbox.errors import SandboxEndedError, SessionForkError
+from dios.lib.sandbox.forking import THREADS
 from dios.lib.sandbox.network.grant import NetworkGrant
-from dios.lib.sandbox.protocol import Begin, CheckedAnswer, Order, SessionTask
+from dios.lib.sandbox.protocol import Begin, CheckedAnswer, ForkSession, Order, SessionTask
 from dios.lib.sandbox.steps import Steps, Write, call, read
 from dios.limits import KIB, MIB
-from dios.wire.types import Cause
+from dios.wire.types import Cause, TaskState
 
 if TYPE_CHECKING:
+    from dios.client.session import Operation
     from dios.transport.rings.waiting import RingReader, RingWriter
     from dios.wire.messages import Limits
+
+CANNOT_CREATE: Final = "cannot create the task's process: "
+"""The begin of the reasons of the node, which says nothing about a fork."""
 
 LABEL: Final = "sandbox"
 """The label of the task of a session."""
@@ -42,6 +48,8 @@ _RING_BYTES: Final = MIB
 _SMALL_RING_BYTES: Final = 4 * KIB
 
 _START_WAIT_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.02
+_PAUSE_S_MAX: Final = 1.0
 _END_WAIT_S: Final = 10.0
 GRACE_S: Final = 2.0
 """The time in which interrupted code must stop; a session that goes on is ended."""
@@ -62,6 +70,14 @@ _ENDINGS: Final = {
 
 Show: TypeAlias = Callable[[int, bytes], None]
 """Called with output as it comes: the number of the stream, and bytes."""
+
+
+class _Starter(Protocol):
+    """Starts the task of a session with inputs."""
+
+    def __call__(self, *, inputs: Mapping[str, Handed]) -> Operation[Task]:
+        """Return the operation."""
+        ...
 
 
 class OrderOutcome(NamedTuple):
@@ -124,7 +140,8 @@ class SessionLink:
         self._interrupting: Final = threading.Lock()
         self._printed: Final = _Printed(bounds.output_bytes)
         self._buffer: Final = frames.FrameBuffer(max(bounds.answer_bytes, 64 * KIB))
-        self._task: Task | None = None
+        self.task: Task | None = None
+        """The task, once it was ordered."""
         self._orders: RingWriter
         self._answers: RingReader
         self._interrupts: RingWriter | None = None
@@ -138,10 +155,22 @@ class SessionLink:
         inputs: Mapping[str, Reference],
         limits: Limits,
         template: str = "",
+        *,
+        forkable: bool = False,
     ) -> Steps[None]:
         """Start the task, and wait until the session has started. Raise SandboxEndedError if it does not."""
+        started = partial(
+            node.run_op,
+            program,
+            args=() if self._grant is None else tuple(map(str, self._grant.origins)),
+            label=LABEL,
+            limits=limits,
+            local=True,
+            template=template,
+            forkable=forkable,
+        )
         try:
-            yield from self._open(node, program, inputs, limits, template)
+            yield from self._open(node, inputs, started)
             yield from self._begin()
         except GeneratorExit:
             raise
@@ -151,13 +180,51 @@ class SessionLink:
         if self.ended:
             raise SandboxEndedError(f"the session did not start: {self.ended}")
 
+    def start_as_fork(self, node: Node, origin: SessionLink, inputs: Mapping[str, Reference]) -> Steps[None]:
+        """Fork another session, and wait until the fork has started. Raise SessionForkError with the reason.
+
+        Raise SandboxEndedError if the other session has ended, before or at that.
+        """
+        origin.require_alive()
+        # Without waiting: the process is made only when the session has its order.
+        started = partial(node.run_op, label=LABEL, local=True, wait=False, fork_of=origin.task)
+        try:
+            yield from self._open(node, inputs, started)
+            done = yield from origin.exchange(ForkSession(), _START_WAIT_S)
+            answer = done.answer
+            origin.require_alive()
+            if answer is not None and answer.answer.failure is not None:
+                message = answer.answer.failure.message
+                # The order of another failed fork is still open: there the node has nothing to say.
+                yield from self._raise_fork_error(message, asks=message == THREADS)
+            yield from self._begin()
+            if self.ended:
+                yield from self._raise_fork_error(self.ended, asks=True)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self.close()
+            raise
+
+    def require_alive(self) -> None:
+        """Raise SandboxEndedError if the session has ended."""
+        if self.ended:
+            raise SandboxEndedError(f"the session ended: {self.ended}")
+
+    def _raise_fork_error(self, reason: str, *, asks: bool) -> Steps[NoReturn]:
+        """Raise SessionForkError with ``reason``, or if it ``asks``, with the node's reason for the end."""
+        if self.task is not None and asks:
+            with contextlib.suppress(DiosError):
+                status = yield from call(self.task.wait_op(_END_WAIT_S))
+                if status.cause is Cause.SPAWN and status.detail:
+                    reason = status.detail.removeprefix(CANNOT_CREATE)
+        raise SessionForkError(f"the session cannot be forked now: {reason}")
+
     def _open(
         self,
         node: Node,
-        program: Reference,
         inputs: Mapping[str, Reference],
-        limits: Limits,
-        template: str,
+        started: _Starter,
     ) -> Steps[None]:
         streams = []
         for size in (_RING_BYTES, _RING_BYTES, _SMALL_RING_BYTES):
@@ -169,8 +236,7 @@ class SessionLink:
         if self._grant is not None:
             self._gateway, lanes = yield from self._grant.start(node, self._opened)
         task = yield from call(
-            node.run_op(
-                program,
+            started(
                 inputs={
                     **{name: each.restrict("read") for name, each in inputs.items()},
                     protocol.ORDERS: orders.restrict("read"),
@@ -178,14 +244,9 @@ class SessionLink:
                     protocol.INTERRUPTS: interrupts.restrict("read"),
                     **lanes,
                 },
-                args=() if self._grant is None else map(str, self._grant.origins),
-                label=LABEL,
-                limits=limits,
-                local=True,
-                template=template,
             )
         )
-        self._task = task
+        self.task = task
         self._opened.append(task)
         self._orders = yield from call(orders.writer_op())
         self._answers = yield from call(answers.reader_op())
@@ -194,13 +255,28 @@ class SessionLink:
     def _begin(self) -> Steps[None]:
         try:
             yield from self._send(self._framed(Begin(self._bounds)), time.monotonic() + _START_WAIT_S)
-            while not self._ready:
-                yield from self._receive(_START_WAIT_S)
+            yield from self._wait_until_ready()
             self._present = 0
         except TimeLimitError:
             yield from self.end("it did not start in time")
         except DiosError as error:
             yield from self._end_after(error)
+
+    def _wait_until_ready(self) -> Steps[None]:
+        """Wait for the session. It may end before it has its streams, so this asks the node now and then."""
+        deadline, pause_s = time.monotonic() + _START_WAIT_S, _FIRST_PAUSE_S
+        while not self._ready:
+            try:
+                yield from self._receive(pause_s)
+            except TimeLimitError:
+                if time.monotonic() > deadline:
+                    raise
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                if self.task is not None:
+                    status = yield from call(self.task.status_op())
+                    if status.state is TaskState.ENDED:
+                        yield from self.end(_reason(status))
+                        return
 
     def exchange(
         self, task: SessionTask, timeout_s: float | None, show: Show | None = None
@@ -314,11 +390,11 @@ class SessionLink:
     # -- the end ----------------------------------------------------------------------------------
     def _end_after(self, error: DiosError) -> Steps[None]:
         """End the session after an error of its streams."""
-        if isinstance(error, ProtocolError) or self._task is None:
+        if isinstance(error, ProtocolError) or self.task is None:
             yield from self.end(f"it broke the protocol: {error.message}")
             return
         try:
-            status = yield from call(self._task.wait_op(_END_WAIT_S))
+            status = yield from call(self.task.wait_op(_END_WAIT_S))
         except DiosError as unknown:
             yield from self.end(f"{error.message}; its task gave no reason ({unknown.message})")
         else:
@@ -327,9 +403,9 @@ class SessionLink:
     def kill(self) -> Steps[None]:
         """End the task, while an order runs, too: the order then ends."""
         self.ended = self.ended or "it was closed"
-        if self._task is not None:
+        if self.task is not None:
             with contextlib.suppress(DiosError):
-                yield from call(self._task.kill_op())
+                yield from call(self.task.kill_op())
 
     def end(self, reason: str) -> Steps[None]:
         """End the session now."""
@@ -339,7 +415,7 @@ class SessionLink:
     def close(self) -> Steps[None]:
         """End the task and drop the streams; a second call does nothing."""
         self.ended = self.ended or "it was closed"
-        if self._task in self._opened:
+        if self.task in self._opened:
             yield from self.kill()
         if self._gateway is not None and self._gateway in self._opened:
             with contextlib.suppress(DiosError):

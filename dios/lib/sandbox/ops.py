@@ -10,6 +10,7 @@ import codecs
 import math
 import mmap
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -21,7 +22,7 @@ from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.values import decode_result, encode_arguments
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds, memory_of, seconds_of
-from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError
+from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
 from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import (
@@ -55,6 +56,26 @@ _ENDED: Final = "SandboxEnded"
 NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement"
 
 
+class _Shared:
+    """The references to inputs and program that a sandbox and its forks have in common."""
+
+    def __init__(self) -> None:
+        self.held: Final[list[Reference]] = []
+        self._users = 1
+        self._lock: Final = threading.Lock()
+
+    def join(self) -> None:
+        """Count another sandbox."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> bool:
+        """Count one less; return True if none is left."""
+        with self._lock:
+            self._users -= 1
+            return not self._users
+
+
 class SandboxOps:
     """The session of a sandbox, what was given to it, and its operations."""
 
@@ -68,10 +89,17 @@ class SandboxOps:
         template: str = "",
         network: Iterable[str] = (),
         network_ca: str | Path | bytes | None = None,
+        *,
+        forkable: bool = False,
     ) -> None:
         grant = NetworkGrant(network, network_ca)
         self._grant: Final = grant if grant.origins else None
         self._template: Final = template
+        self._forkable: Final = forkable
+        if forkable and self._grant is not None:
+            raise InvalidError(
+                "a session with a network cannot be forked: leave out forkable=True, or network="
+            )
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -83,12 +111,13 @@ class SandboxOps:
             if not _INPUT_NAME.fullmatch(name):
                 raise InvalidError(f"an input's name has letters, digits, '_', '-' and '.', not {name!r}")
         self._modules = LocalModules()
-        self._held: Final[list[Reference]] = []
+        self._shared = _Shared()
         self._node: Node
         self._inputs: Mapping[str, Reference] = {}
         self._program: Reference | None = None
         self._link: SessionLink | None = None
         self._closed = False
+        self._is_left = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'ended' if self.ended else 'open'}>"
@@ -111,10 +140,10 @@ class SandboxOps:
             inputs[name] = yield from call(
                 node.create_op(ObjectType.SHMEM_BLOB, data=_bytes_of(given), naming=NameKind.ANONYMOUS)
             )
-            self._held.append(inputs[name])
+            self._shared.held.append(inputs[name])
         self._inputs = inputs
         program = self._program = yield from call(node.create_program_op(PROGRAM.encode()))
-        self._held.append(program)
+        self._shared.held.append(program)
         yield from self._start()
 
     def run_op(
@@ -219,21 +248,36 @@ class SandboxOps:
             yield from self._link.close()
         yield from self._start()
 
+    def fork_op(self, other: SandboxOps) -> Steps[None]:
+        """Fork the session, and give the fork to ``other``, a shallow copy of this sandbox."""
+        origin = self._running()
+        if not self._forkable:
+            raise SessionForkError("the session cannot be forked: make the sandbox with forkable=True")
+        link = SessionLink(self._bounds)
+        yield from link.start_as_fork(self._node, origin, self._inputs)
+        self._shared.join()
+        vars(other).update(_link=link, _modules=self._modules.copy())
+
     def kill_op(self) -> Steps[None]:
         """End the session, while an operation runs, too."""
         self._closed = True
         if self._link is not None:
             yield from self._link.kill()
 
-    def close_op(self) -> Steps[None]:
-        """Drop what the node holds for the sandbox."""
+    def close_op(self) -> Steps[bool]:
+        """Drop what the node holds for the sandbox; return True if no fork of it uses the node any more."""
         if self._link is not None:
             yield from self._link.close()
-        while self._held:
+        if self._is_left or not self._shared.leave():
+            self._is_left = True
+            return False
+        self._is_left = True
+        while self._shared.held:
             try:
-                yield from call(self._held.pop().close_op())
+                yield from call(self._shared.held.pop().close_op())
             except DiosError:
                 continue  # the node is gone, and everything on it
+        return True
 
     # -- parts ------------------------------------------------------------------------------------
     def _start(self) -> Steps[None]:
@@ -242,7 +286,14 @@ class SandboxOps:
         # A fresh session has no modules yet.
         self._modules = LocalModules()
         self._link = SessionLink(self._bounds, self._grant)
-        yield from self._link.start(self._node, self._program, self._inputs, self._limits, self._template)
+        yield from self._link.start(
+            self._node,
+            self._program,
+            self._inputs,
+            self._limits,
+            self._template,
+            forkable=self._forkable,
+        )
 
     def _running(self) -> SessionLink:
         link = self._link

@@ -106,14 +106,22 @@ class CompleteName(msgspec.Struct, frozen=True, array_like=True, tag=8):
     text: str
 
 
-SessionTask: TypeAlias = "RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName"
+class ForkSession(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Fork; the fork has streams of its own, and sends READY there."""
+
+
+SessionTask: TypeAlias = (
+    "RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName | ForkSession"
+)
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
     """One order, with the number that an interrupt names."""
 
     number: int
-    task: Begin | RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName
+    task: (
+        Begin | RunCell | PutValue | GetValue | CallFunction | PutFile | GetFile | CompleteName | ForkSession
+    )
 
 
 class FailureRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -17,26 +17,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
-from typing import Final, TextIO, cast
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO, cast
 
 import msgspec
 
 from dios.client.blob_file import BlobFile
-from dios.client.sync.node import Node, connect
+from dios.client.sync.node import Node, Reference, connect
 from dios.client.task_files import TaskFiles
 from dios.client.task_main import add_modules
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
 from dios.lib.executor import frames
 from dios.lib.executor.frames import Function
 from dios.lib.executor.values import PLAIN_CALL, Arguments, encode_result
-from dios.lib.sandbox import display, protocol
+from dios.lib.sandbox import display, forking, protocol
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds
 from dios.lib.sandbox.failures import CELL, clean, described, undescribed
 from dios.lib.sandbox.protocol import (
     Answer,
     Begin,
+    CallFunction,
     CompleteName,
     FailureRecord,
+    ForkSession,
     GetFile,
     GetValue,
     Order,
@@ -46,6 +48,9 @@ from dios.lib.sandbox.protocol import (
     SessionTask,
 )
 from dios.limits import KIB
+
+if TYPE_CHECKING:
+    from dios.transport.rings.waiting import RingReader
 
 PROGRAM: Final = "from dios.lib.sandbox.session import serve\nserve()\n"
 
@@ -66,10 +71,13 @@ def serve() -> None:
         from dios.lib.sandbox.network import sockets  # noqa: PLC0415
 
         sockets.install(node)
-    try:
-        session.run()
-    except (ClosedError, EndOfStreamError):
-        return  # the sandbox needs this session no more
+    while True:
+        try:
+            session.run()
+        except (ClosedError, EndOfStreamError):
+            return  # the sandbox needs this session no more
+        except _ForkedError:
+            continue
 
 
 def place_inputs(node: Node) -> None:
@@ -95,8 +103,12 @@ def place_inputs(node: Node) -> None:
 class Inputs(Mapping[str, BlobFile]):
     """The inputs of a sandbox in its session: ``inputs["sales"]`` opens one of them as a file."""
 
-    def __init__(self, node: Node) -> None:
-        self._handles: Final = {each.label: each for each in node.inputs if not each.label.startswith(".")}
+    def __init__(self) -> None:
+        self._handles: dict[str, Reference] = {}
+
+    def use(self, node: Node) -> None:
+        """Open the inputs of this task from now on."""
+        self._handles = {each.label: each for each in node.inputs if not each.label.startswith(".")}
 
     def __getitem__(self, name: str) -> BlobFile:
         found = self._handles.get(name)
@@ -133,35 +145,51 @@ class _Output(io.RawIOBase):
         return len(part)
 
 
+class _ForkedError(BaseException):
+    """Raised in a fork, to leave the stack of its origin."""
+
+
 class _Session:
     def __init__(self, node: Node) -> None:
-        self._orders: Final = node.input(protocol.ORDERS).reader  # type: ignore[attr-defined]
-        self._answers: Final = node.input(protocol.ANSWERS).writer  # type: ignore[attr-defined]
-        self._interrupts: Final = node.input(protocol.INTERRUPTS).reader  # type: ignore[attr-defined]
-        self._inputs: Final = Inputs(node)
-        self._buffer: Final = frames.FrameBuffer()
+        self._inputs: Final = Inputs()
+        self._enter(node)
         self._bounds = SandboxBounds()
         self._main: Final = ModuleType("__main__")
         self._cells = 0
-        # A thread of a cell may print while another one sends.
-        self._sending: Final = threading.Lock()
-        self._thread: Final = threading.get_ident()
         self._present = 0
         self._wanted = 0
         self._interruptible = False
-        self._sends = 0
         self._postponed = False
         self._streams: Final[list[TextIO]] = []
         self._left: Final = dict.fromkeys((protocol.STDOUT, protocol.STDERR), 0)
         self._shown = display.DisplayedValues(self._bounds, self._warn)
 
-    def run(self) -> None:
-        """Obey orders."""
         sys.modules["__main__"] = self._main
         self._main.__dict__.update({"inputs": self._inputs, "display": self._display})
         display.prepare()
+
+    def _enter(self, node: Node) -> None:
+        """Use the streams and inputs of a task: of the own one, or in a fork of the new one."""
+        self._node = node
+        self._orders = node.input(protocol.ORDERS).reader  # type: ignore[attr-defined]
+        self._answers = node.input(protocol.ANSWERS).writer  # type: ignore[attr-defined]
+        self._interrupts = node.input(protocol.INTERRUPTS).reader  # type: ignore[attr-defined]
+        self._inputs.use(node)
+        self._buffer = frames.FrameBuffer()
+        # A thread of a cell may print while another one sends.
+        self._sending = threading.Lock()
+        self._sends = 0
+        self._thread = threading.get_ident()
+        self._own: set[int] = set()
+
+    def run(self) -> None:
+        """Obey orders. Raise _ForkedError in a fork, which then runs anew."""
         self._renew_streams()
-        threading.Thread(target=self._listen, name="sandbox interrupts", daemon=True).start()
+        begun = threading.Event()
+        arguments = self._interrupts, begun
+        threading.Thread(target=self._listen, args=arguments, name="interrupts", daemon=True).start()
+        begun.wait()
+        self._own = forking.descriptors()
         self.send(protocol.READY)
         while True:
             for _, body in self._buffer.feed(self._orders.read()):
@@ -189,17 +217,19 @@ class _Session:
             self.send(protocol.OUTPUT, bytes([stream]), part)
 
     # -- interrupts -------------------------------------------------------------------------------
-    def _listen(self) -> None:
+    def _listen(self, interrupts: RingReader, begun: threading.Event) -> None:
         """Turn the numbers of orders that come into signals to the thread that obeys them."""
+        forking.name_listener()
+        begun.set()
         while True:
             try:
-                number = int.from_bytes(self._interrupts.receive(), "little")
+                number = int.from_bytes(interrupts.receive(), "little")
             except (ClosedError, EndOfStreamError):
                 return
             # An interrupt may overtake its order, which then finds it at its begin.
             self._wanted = number
             if number == self._present:
-                signal.pthread_kill(self._thread, signal.SIGINT)
+                forking.interrupt(self._thread)
 
     def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
         if self._sends:
@@ -217,6 +247,9 @@ class _Session:
         task = order.task
         if isinstance(task, Begin):
             self._bounds = task.bounds
+            return
+        if isinstance(task, ForkSession):
+            self._fork(order.number)
             return
         self._renew_streams()
         self._shown = display.DisplayedValues(self._bounds, self._warn)
@@ -250,6 +283,28 @@ class _Session:
         except MemoryError:
             failure = FailureRecord("MemoryError", "no memory is left for the answer", "", "memory")
             self.send(protocol.DONE, msgspec.msgpack.encode(Answer(order.number, failure=failure)))
+
+    def _fork(self, number: int) -> None:
+        """Fork, and answer in the origin. Raise _ForkedError in the fork."""
+        self._flush()
+        failure = None
+        try:
+            is_fork = forking.fork(self._node, self._own)
+        except Exception as error:  # noqa: BLE001 - the session goes on
+            failure = described(error)
+        else:
+            if is_fork:
+                self._become_fork()
+        self.send(protocol.DONE, msgspec.msgpack.encode(Answer(number, failure=failure)))
+
+    def _become_fork(self) -> NoReturn:
+        """Take up the task of the fork, in a process that is one; nothing here returns to its origin."""
+        try:
+            self._enter(forking.enter())
+            self._wanted = self._present = 0
+        except BaseException:  # noqa: BLE001 - the stack and the streams are those of the origin
+            os._exit(1)
+        raise _ForkedError
 
     def _uninterrupted(self, function: Callable[[], Answer]) -> Answer:
         """Call a function that an interrupt may stop; after it, none comes."""
@@ -295,6 +350,7 @@ class _Session:
             return self._value(variables[self._known(task.name)])
         if isinstance(task, CompleteName):
             return self._value(_completions(variables, task.text))
+        assert isinstance(task, CallFunction), "the others are above"  # noqa: S101 - by the type
         add_modules(task.modules)
         arguments, named = _decoded(task.data)
         function = cast("Function[object]", variables[self._known(task.function)])

@@ -120,6 +120,10 @@ _MECHANISM_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "nobody can send the node a descriptor, and delay it with one whose closing waits",
         "optional: " + _NEWER_KERNEL + " (6.16 or newer)",
     ),
+    "listeners": (
+        "the node decides about each fork of a sandbox's session",
+        "optional: " + _NEWER_KERNEL + " (5.19 or newer)",
+    ),
 }
 """For each mechanism: its purpose, and what to change if it is missing."""
 

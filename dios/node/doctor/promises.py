@@ -503,6 +503,12 @@ PROMISES: Final = (
     ),
     Promise(
         "Functions",
+        "A session of a sandbox that is forked makes one process for one order, and neither of the two sees what the other one does afterwards",
+        left="a session with forkable=True keeps one capability in its own user namespace, which no permitted call uses; it sees by its process id how many sessions of templates have started; a session and its forks share one limit of processes",
+        without={"listeners": "no session can be forked"},
+    ),
+    Promise(
+        "Functions",
         "The server of dios mcp --http answers only who has its token: no other user, no page in a browser, no other machine; a client reaches no sandbox of another",
         left="in versions of the protocol without sessions, who learns the secret name of a sandbox may use it; the token does not prove the server to the agent, so where other users could take the port first, use stdio",
     ),

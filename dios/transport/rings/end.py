@@ -175,10 +175,16 @@ class RingEnd(ABC):
         """Close this end, and release memory and descriptors; a second call does nothing."""
         if self.closed:
             return
-        self.closed = True
         self._own_halves[CLOSED] = 1
         fence()
         hang_up(self._wakeups)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Release memory and descriptors without a word to the other end: a fork does so with its copy."""
+        if self.closed:
+            return
+        self.closed = True
         # A view of a borrowed view keeps the memory until it is released itself.
         with suppress(BufferError):
             self._give_back()

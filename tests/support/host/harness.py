@@ -127,9 +127,20 @@ class NoTasks:
         """Have no templates."""
         raise NotSupportedError(f"there is no template {template}")
 
-    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+    def require_forkable(self) -> None:
         """Refuse."""
+        raise NotSupportedError("there are no sessions")
+
+    async def spawn(
+        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+    ) -> TaskProcess:
+        """Refuse."""
+        del template, forkable
         raise DiosError(f"no {brand.name} tasks with {task_limits} here")
+
+    async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
+        """Refuse."""
+        raise DiosError(f"no forks of {session} with {task_limits} here")
 
 
 class Rig:

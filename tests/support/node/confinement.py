@@ -59,12 +59,12 @@ async def pure_task(
 
 @asynccontextmanager
 async def pool_with_templates(
-    mechanisms: dict[str, Mechanism], *templates: TemplateSetting
+    mechanisms: dict[str, Mechanism], *templates: TemplateSetting, entry: str = "hostile_entry:main"
 ) -> AsyncIterator[ZygotePool]:
     """A pool of no children for tasks that make attempts, whose templates find the programs of the tests."""
     with trio.fail_after(TEMPLATES_S_MAX):
         async with open_zygote(
-            entry="hostile_entry:main",
+            entry=entry,
             paths=(PROGRAMS,),
             pool_size=0,
             mechanisms=mechanisms,

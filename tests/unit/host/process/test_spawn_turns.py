@@ -30,8 +30,19 @@ class SlowSpawner:
         """Have no templates."""
         raise NotSupportedError(f"there is no template {template}")
 
-    async def spawn(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess:
+    def require_forkable(self) -> None:
+        """Refuse."""
+        raise NotSupportedError("there are no sessions")
+
+    async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
+        """Refuse."""
+        raise DiosError(f"no forks of {session} with {task_limits} here")
+
+    async def spawn(
+        self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
+    ) -> TaskProcess:
         """Note the memory limit, by which the test knows the task."""
+        del template, forkable
         self.begun.append(task_limits.memory_bytes)
         await self._go.receive()
         raise DiosError(f"no {brand.name} tasks here")

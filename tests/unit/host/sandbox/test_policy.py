@@ -120,3 +120,19 @@ def test_the_page_names_what_native_programs_need_in_addition() -> None:
         f"| `{entry.names[0]}` | {entry.reason} | {entry.checked or '-'} |" for entry in further
     ]
     assert len(further) + len(policy.ALLOWED) == len(policy.ALLOWED_FOR_PROGRAMS)
+
+
+def test_the_page_names_what_differs_for_sessions_that_can_be_forked() -> None:
+    """Each call that differs has a row, and none is permitted that neither a task nor a fork needs."""
+    rows = " ".join(rows_of_page("Sessions that can be forked"))
+    known = {entry.names: entry for entry in policy.ALLOWED}
+    differ = [entry for entry in policy.ALLOWED_FOR_FORKABLE if known.get(entry.names) != entry]
+    for entry in differ:
+        assert all(f"`{name}`" in rows for name in entry.names), entry.names
+    allowed = {name for entry in policy.ALLOWED_FOR_FORKABLE for name in entry.names}
+    assert allowed - {name for entry in policy.ALLOWED for name in entry.names} == {
+        "setsid",
+        "close_range",
+        "chdir",
+    }
+    assert {name for entry in policy.ALLOWED for name in entry.names} - allowed == {"tgkill"}
