@@ -134,7 +134,7 @@ def _wrap_socket(context: ssl.SSLContext, sock: _Socket, *args: object, **named:
     return secured or _wrapped(context, sock, *args, **named)  # type: ignore[arg-type]
 
 
-class PassedOnTls:
+class GatewayTls:
     """What event loops and anyio use for TLS in memory: it passes bytes on, because TLS is the gateway's.
 
     The handshake is a mark in the bytes, by which the other end of the socket knows that TLS is wanted.
@@ -203,12 +203,12 @@ def _wrap_bio(
     server_side: bool = False,  # noqa: FBT001, FBT002 - as there
     server_hostname: object = None,
     session: ssl.SSLSession | None = None,
-) -> ssl.SSLObject | PassedOnTls:
+) -> ssl.SSLObject | GatewayTls:
     host = _name_of(server_hostname)
     if not server_side and any(
         (origin.scheme, origin.host) == ("https", host) for origin in _Granted.lanes.origins
     ):
-        return PassedOnTls(context, incoming, outgoing, host)
+        return GatewayTls(context, incoming, outgoing, host)
     name = None if server_hostname is None else str(server_hostname)
     return _wrapped_bio(context, incoming, outgoing, server_side, name, session)
 
