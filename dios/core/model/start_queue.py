@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dios.core.model.records import ChildIdentity, Pending
-from dios.ids import NodeId, Principal
+from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
 
 CallKey: TypeAlias = tuple[int, int]
@@ -35,15 +35,18 @@ class QueuedStart(Struct):
 class StartQueue:
     """The runs that wait, in order for each principal. Principals take turns.
 
-    ``is_served`` is True while a work item starts runs from this queue.
+    ``is_served`` is True while a work item starts runs from this queue. ``starting`` has the ids of the tasks
+    that calls of this node are starting, here or on other nodes.
     """
 
-    __slots__ = ("by_principal", "is_served", "principals")
+    __slots__ = ("_children", "by_principal", "is_served", "principals", "starting")
 
     def __init__(self) -> None:
         self.by_principal: dict[Principal, dict[CallKey, QueuedStart]] = {}
         self.principals: dict[CallKey, Principal] = {}
         self.is_served = False
+        self.starting: dict[CallKey, TaskId] = {}
+        self._children: set[TaskId] = set()
 
     def __len__(self) -> int:
         return len(self.principals)
@@ -62,8 +65,20 @@ class StartQueue:
         self.by_principal.setdefault(principal, {})[key] = queued
         self.principals[key] = principal
 
+    def note_starting(self, row: Pending, child: TaskId) -> None:
+        """Note that a waiting call is starting a task, to which references are offered."""
+        self.starting[row.key] = child
+        self._children.add(child)
+
+    def is_starting(self, child: TaskId) -> bool:
+        """Return True if a waiting call is starting the task with this id."""
+        return child in self._children
+
     def forget(self, row: Pending) -> None:
-        """Remove the run of a call that does not wait for room any more."""
+        """Remove the run of a call that does not wait any more."""
+        child = self.starting.pop(row.key, None)
+        if child is not None:
+            self._children.discard(child)
         principal = self.principals.get(row.key)
         if principal is None or self.by_principal[principal][row.key].row is not row:
             return

@@ -155,8 +155,7 @@ class ReceivedReport(WorkItem):
 
     ``holdings`` are not compared yet. ``drops`` are references to drop, and ``claims`` references that are
     not here; both come before the next holding. ``absent`` are the tasks that the report does not list, and
-    ``shown`` those whose objects' counters are published at the end. ``starting`` are tasks that this node is
-    starting there, which the report cannot list yet. ``refs`` and ``objects`` are the answer.
+    ``shown`` those whose objects' counters are published at the end. ``refs`` and ``objects`` are the answer.
     """
 
     __slots__ = (
@@ -173,7 +172,6 @@ class ReceivedReport(WorkItem):
         "refs",
         "restarted",
         "shown",
-        "starting",
     )
 
     def __init__(
@@ -183,7 +181,6 @@ class ReceivedReport(WorkItem):
         number: int,
         body: dcp.ReconcileReferences,
         granted_before: int,
-        starting: frozenset[TaskId],
         *,
         restarted: bool,
     ) -> None:
@@ -192,7 +189,6 @@ class ReceivedReport(WorkItem):
         self.number: Final = number
         self.body: Final = body
         self.granted_before: Final = granted_before
-        self.starting: Final = starting
         self.restarted: Final = restarted
         self.holdings: Final = list(reversed(body.holdings))
         self.drops: list[Reference] = []

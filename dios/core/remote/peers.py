@@ -179,6 +179,7 @@ class Peer:
         "requests_unnamed",
         "settled",
         "unsettled",
+        "working_at",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -201,6 +202,7 @@ class Peer:
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
         self.granted: dict[int, list[Reference]] = {}  # for each of its unsettled requests
+        self.working_at: int | None = None  # when its requests that wait here are reported to it next
         self.unsettled: set[RefId] = set()  # the ids of all of these
         self.requests_unnamed = 0  # requests since the last one that named the waiting requests
         self.settled = Watermark()
@@ -294,7 +296,7 @@ class Cluster:
         self.seen_ns = 0  # the time of the last event
         self.resumed_ns = 0  # the end of the last stall of this node, from which silence of others counts
         self.reconcile_at: int | None = None
-        self.working_at: int | None = None  # the next report of other nodes' requests that wait here
+        self.working_at: int | None = None  # the earliest of the nodes' own
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def member_named(self, host: str) -> MemberRow | None:

@@ -216,13 +216,7 @@ def reconcile_requested(step: Step, peer: Peer, number: int, body: dcp.Reconcile
     """Compare another node's report with the references that its tasks hold here, and answer it."""
     granted_before = step.now - limits.RECONCILE_YOUNG_MS * _MS
     restarted = _accepts_earlier_references(step, peer, body.epoch)
-    starting = frozenset(
-        row.progress.child.task for row in step.state.pending if isinstance(row.progress, StartProgress)
-    )
-    step.spend(len(step.state.pending) // 64)
-    step.start(
-        ReceivedReport(peer.node, peer.epoch, number, body, granted_before, starting, restarted=restarted)
-    )
+    step.start(ReceivedReport(peer.node, peer.epoch, number, body, granted_before, restarted=restarted))
 
 
 def compare_some(step: Step, item: ReceivedReport) -> bool:
@@ -316,7 +310,7 @@ def _compare_absent(step: Step, peer: Peer, item: ReceivedReport, absent: list[R
     step.spend(1 + len(remote_task.table) // 32)
     offered_since = step.now - limits.OFFERED_GRACE_MS * _MS
     is_offered = remote_task.guessed and remote_task.started_ns > offered_since
-    if remote_task.table and (is_offered or remote_task.home_id in item.starting):
+    if remote_task.table and (is_offered or step.state.starts.is_starting(remote_task.home_id)):
         absent.pop()  # references that were offered to a task, which may wait for its start
         return
     item.drops = [each for each in remote_task.table if _is_judged(peer, item, each)]

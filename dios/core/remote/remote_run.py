@@ -103,6 +103,7 @@ def run_offered(
     row = Pending(task, seq, call, {})
     row.progress = start
     step.wait(row)
+    step.state.starts.note_starting(row, child.task)
     try:
         if peer is not None:
             _offer_local(step, start, peer, origins)

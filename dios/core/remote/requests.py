@@ -379,9 +379,10 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:
             raise ProtocolError(f"cannot accept more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
         peer.answers[message.number] = None
-        cluster = step.require_cluster()
-        if cluster.working_at is None:
-            cluster.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
+        if peer.working_at is None:
+            cluster = step.require_cluster()
+            peer.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
+            cluster.working_at = min(cluster.working_at or peer.working_at, peer.working_at)
         return True
     cached = peer.answers[message.number]
     if cached is None:
@@ -392,17 +393,24 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
 
 
 def report_working(step: Step, cluster: Cluster) -> None:
-    """Report to each node which of its requests wait here, so that it neither repeats nor loses them."""
-    cluster.working_at = None
+    """Report to the nodes that are due which of their requests wait here.
+
+    They neither repeat these nor give them up.
+    """
     for peer in cluster.peers.values():
-        open_numbers = [number for number, cached in peer.answers.items() if cached is None]
-        step.spend(len(peer.answers) // 64)
-        if not open_numbers:
-            continue
-        cluster.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
-        if peer.connected and peer.dead_since is None:
-            most = limits.DCP_REQUESTS_MAX
-            _send_reply(step, peer, open_numbers[0], dcp.Working(tuple(open_numbers[1 : most + 1])))
+        if peer.working_at is not None and peer.working_at <= step.now and not step.exhausted:
+            _report_to(step, peer)
+    moments = [peer.working_at for peer in cluster.peers.values() if peer.working_at is not None]
+    cluster.working_at = min(moments, default=None)
+
+
+def _report_to(step: Step, peer: Peer) -> None:
+    step.spend(1 + len(peer.answers) // 64)
+    open_numbers = [number for number, cached in peer.answers.items() if cached is None]
+    peer.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS if open_numbers else None
+    if open_numbers and peer.connected and peer.dead_since is None:
+        most = limits.DCP_REQUESTS_MAX
+        _send_reply(step, peer, open_numbers[0], dcp.Working(tuple(open_numbers[1 : most + 1])))
 
 
 def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> None:
