@@ -259,7 +259,7 @@ class Coordinator:
             if name == self._own and queue.version > since:
                 view.update(queue)
                 await self._learn(queue.shares_version, queue.shares)
-            if name == self._own and view.is_due(trio.current_time()):
+            if name == self._own and view.begin_use(trio.current_time()):
                 self._monitor.use(view.rows(queue))
             candidate = CandidateNode(queue.node, queue.name, queue.rack, queue.coordinated)
             if self._candidates.get(name) != candidate:

@@ -41,8 +41,8 @@ class NodeView:
             self._urgent |= is_followed(row)
         self._changed = True
 
-    def is_due(self, now: float) -> bool:
-        """Return True if there is something new to measure; the next time is a moment later."""
+    def begin_use(self, now: float) -> bool:
+        """Return True, and record the time, if measurements have to use the present rows."""
         if not self._changed or (now - self._used < _EVERY_S and not self._urgent):
             return False
         self._changed = self._urgent = False
