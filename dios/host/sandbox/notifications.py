@@ -63,23 +63,23 @@ class Listener:
     def is_waiting(self, notification: Notification) -> bool:
         """Return True while the call waits: then the number of its process has not been used again."""
         try:
-            fcntl.ioctl(self._descriptor, _IS_VALID, _ID.pack(notification.id))
+            self._control(_IS_VALID, _ID.pack(notification.id))
         except OSError:
             return False
         return True
 
     def permit(self, notification: Notification) -> None:
         """Let the kernel make the call. Raise ``OSError`` if the process has ended."""
-        fcntl.ioctl(self._descriptor, _SEND, _ANSWER.pack(notification.id, 0, 0, _CONTINUE))
+        self._control(_SEND, _ANSWER.pack(notification.id, 0, 0, _CONTINUE))
 
     def answer(self, notification: Notification, value: int) -> None:
         """Answer with a value, without the call being made. Raise ``OSError`` if the process has ended."""
-        fcntl.ioctl(self._descriptor, _SEND, _ANSWER.pack(notification.id, value, 0, 0))
+        self._control(_SEND, _ANSWER.pack(notification.id, value, 0, 0))
 
     def refuse(self, notification: Notification, code: int) -> None:
         """Answer with an error. Do nothing if the process has ended."""
         try:
-            fcntl.ioctl(self._descriptor, _SEND, _ANSWER.pack(notification.id, 0, -code, 0))
+            self._control(_SEND, _ANSWER.pack(notification.id, 0, -code, 0))
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -91,7 +91,16 @@ class Listener:
         """
         flags = os.O_CLOEXEC if number > 2 else 0
         given = _DESCRIPTOR.pack(notification.id, _AT_NUMBER, descriptor, number, flags)
-        fcntl.ioctl(self._descriptor, _ADD_DESCRIPTOR, given)
+        self._control(_ADD_DESCRIPTOR, given)
+
+    def _control(self, request: int, data: bytes) -> None:
+        # Python repeats most calls that a signal interrupts, but not this one.
+        while True:
+            try:
+                fcntl.ioctl(self._descriptor, request, data)
+            except InterruptedError:
+                continue
+            return
 
     def close(self) -> None:
         """Close the descriptor: from then on every call of the filter is answered with ENOSYS."""
