@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,4 +95,4 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
 
 def circumstances(date: str, machine: str) -> str:
     """Return the conditions of a run as text."""
-    return f"{date}: {machine}, load before the run {os.getloadavg()[0]:.2f}"
+    return f"{date}: {machine}"
