@@ -99,7 +99,11 @@ def test_calls_that_wait_together_share_one_comparison(
     assert executor.submit(total, array).result() == LARGE
     assert not compared
     opened = threading.Event()
-    executor._pool.data.do(opened.wait)
+
+    def held_up() -> None:
+        opened.wait()
+
+    executor._pool.data.do(held_up)
     futures = [executor.submit(total, array) for _ in range(8)]
     array[0] = 5
     opened.set()
