@@ -161,13 +161,15 @@ class FlowScheduler:
         For its gang, a task that ended successfully counts as running. Without a report it ended
         successfully.
         """
-        self.state.now = now
         if self._backlog is not None:
             outside = task in self._backlog
             self._backlog.remove(task)
             if outside:
+                self.state.now = now
                 return
-        self._remove(self._task(task), completed=report is None or report.completed)
+        row = self._task(task)
+        self.state.now = now
+        self._remove(row, completed=report is None or report.completed)
         self._gangs.room_appeared()
 
     def started(self, task: int, machine: int, now: float) -> None:

@@ -178,12 +178,12 @@ def test_run_refusals_leave_no_task(node: Node, client: Client) -> None:
 
 
 def test_task_bound() -> None:
-    """B.1.5: over the node's bound of tasks a run is refused, and accepted again after an end."""
+    """B.1.5: over the node's bound of tasks a run that does not wait is refused, and accepted after an end."""
     node = Node(defaults=Defaults(node=(messages.Bound(Resource.TASKS, 1),)))
     client = node.session()
     child = client.run()
-    ref = program(client)
-    assert client.refused(messages.Run(ref)) == Code.EDQUOT
+    call = messages.Run(program(client), flags=int(Flag.NON_BLOCKING))
+    assert client.refused(call) == Code.EDQUOT
     node.end(TaskId(child.task))
     client.run()
 
