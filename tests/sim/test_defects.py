@@ -8,9 +8,10 @@ from unittest import mock
 
 import pytest
 
+from dios import limits
 from dios.core import events
 from dios.core.machine import Core
-from dios.sim.cluster.world import ClusterWorld
+from dios.sim.cluster.world import QUIET_NS, ClusterWorld
 from dios.sim.disk.faults import NoFaults
 from dios.sim.node.world import NodeWorld
 from tests.support.core.defects import Injector
@@ -69,6 +70,8 @@ def test_a_cluster_outlives_its_defects(seed: int) -> None:
     world = ClusterWorld(seed)
     rng = Random(f"defects {seed}")  # noqa: S311 - as above
     injector = Injector(rng, 100, FOR_SOMEBODY, wanted=lambda: world.acting)
+    # A request that a defect lost is given up after some time; references are compared again after that.
+    quiet_ns = QUIET_NS + (limits.DCP_UNCONFIRMED_MS + limits.RECONCILE_PERIOD_MS) * 1_000_000
     with injector.active():
-        world.run()
+        world.run(quiet_ns=quiet_ns)
     assert injector.escaped == 0

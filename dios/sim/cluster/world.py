@@ -121,10 +121,10 @@ class ClusterWorld:
                     self.network.slow_links[node, other] = SlowServer(self.queue, rng), slowness
 
     # -- the run --------------------------------------------------------------------------------------
-    def run(self, span_ns: int = SPAN_NS) -> ClusterReport:
-        """Inject faults for this time, heal the cluster, and check every promise."""
+    def run(self, span_ns: int = SPAN_NS, quiet_ns: int = QUIET_NS) -> ClusterReport:
+        """Inject faults for some time, heal the cluster, and check every promise after a time of quiet."""
         try:
-            self._run(span_ns)
+            self._run(span_ns, quiet_ns)
         except (BrokenPromiseError, InvariantError) as error:
             raise BrokenPromiseError(f"seed {self._seed}, at {self.queue.now / S:.3f} s: {error}") from error
         except DiosError as error:
@@ -143,7 +143,7 @@ class ClusterWorld:
             self._trace.hexdigest(),
         )
 
-    def _run(self, span_ns: int) -> None:
+    def _run(self, span_ns: int, quiet_ns: int) -> None:
         for machine in self.machines.values():
             machine.start()
         self.queue.run(2 * S)
@@ -157,7 +157,7 @@ class ClusterWorld:
             self._work_off()
         else:
             self.injector.heal()
-        self.queue.run(QUIET_NS)
+        self.queue.run(quiet_ns)
         self._check_overdue()
         agreement.check_agreement(self)
         agreement.probe(self)

@@ -13,7 +13,7 @@ from dios.core.machine import Core
 from dios.core.model.records import Task
 from dios.core.model.work_items import Retirement
 from dios.core.remote import reconciliation, requests, serving
-from dios.core.remote.peers import Peer, PendingRequest
+from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.core.step import Step
 from dios.ids import TaskId, Ticket
 from dios.wire import dcp, messages
@@ -54,12 +54,13 @@ def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
         del peer
         return []
 
-    def never(step: Step, question: object) -> bool:
-        del step, question
-        return False
+    def never_silent(step: Step, cluster: Cluster, question: object) -> int:
+        del step, cluster, question
+        return 0
 
-    patch.setattr(requests, "_timeout_ms", patient)
-    patch.setattr(requests, "_is_cut_off", never)
+    patch.setattr(requests, "_patience_ms", patient)
+    patch.setattr(requests, "_unconfirmed_ms_max", patient)
+    patch.setattr(requests, "_silent_ms", never_silent)
     patch.setattr(requests, "take_all", none_fails)
 
 
