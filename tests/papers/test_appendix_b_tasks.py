@@ -178,7 +178,7 @@ def test_run_refusals_leave_no_task(node: Node, client: Client) -> None:
 
 
 def test_task_bound() -> None:
-    """B.1.5: over the node's bound of tasks a run that may not wait is refused; after an end it is accepted."""
+    """B.1.5: over the node's bound of tasks a run that may not wait is refused; it is not after an end."""
     node = Node(defaults=Defaults(node=(messages.Bound(Resource.TASKS, 1),)))
     client = node.session()
     child = client.run()
