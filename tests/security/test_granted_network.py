@@ -192,9 +192,8 @@ FORGERIES = {
 def test_a_forged_frame_ends_the_gateway(box: dios.Sandbox, forgery: str) -> None:
     """What is no request ends the gateway of this session, and the session goes on without a network."""
     # The gateway may end before the whole frame is sent.
-    result = box.run(
-        f"try:\n    {FORGERIES[forgery]}\n    lane.receive()\nexcept Exception as error:\n    print(type(error))"
-    )
+    tried = f"try:\n    {FORGERIES[forgery]}\n    lane.receive()\n"
+    result = box.run(f"{tried}except Exception as error:\n    print(type(error))")
     assert "EndOfStream" in result.stdout or "Closed" in result.stdout, result
     assert box.run("1 + 1").value_repr == "2"
     box.reset()
