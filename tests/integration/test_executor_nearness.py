@@ -126,10 +126,19 @@ def test_calls_run_where_their_arguments_are(
 def test_a_worker_starts_where_the_waiting_call_has_its_arguments(
     node: dios.Node, arrays: dict[str, Future[np.ndarray[tuple[int], np.dtype[np.uint8]]]]
 ) -> None:
-    """The scheduler gets the places of the arguments with the request for a worker."""
-    for name, array in arrays.items():
+    """The scheduler gets the places of the arguments with the request for a worker.
+
+    On a busy machine a node may refuse a start, and then the next best one gets the worker.
+    """
+    elsewhere = 0
+    for name, array in [*arrays.items()] * 3:
         with dios.Executor(1, node=node, work=dios.work(cpus=0.1)) as other:
-            assert other.submit(place, array).result(120) == (name, SIZE)
+            found, size = other.submit(place, array).result(120)
+        assert size == SIZE
+        elsewhere += found != name
+    assert elsewhere <= 2, (
+        f"{elsewhere} of 9 workers were not where their arguments are; by chance it would be 6"
+    )
 
 
 def accuracy_and_node(estimator: object, points: object, labels: object) -> dict[str, float]:

@@ -7,9 +7,10 @@ the network decides where the tasks go. Nothing is stopped here. The accounts ar
 Each principal's tasks are ordered by priority, then by submission. The principal with the lowest priority of
 SDRF is next. If its first task has no room in the whole cluster, all others wait, so that large tasks get
 their turn. Room in the whole cluster may not be room on one machine, and tasks may have constraints.
-Therefore a task that was admitted and found no place stays admitted without reserved room. The same holds for
-a first task that has held up others with room for FAIR_QUEUE_TIMEOUT_S. Neither wastes room that others can
-use.
+Therefore a task that was admitted and found no place for FAIR_QUEUE_TIMEOUT_S stays admitted without reserved
+room. The same holds for a first task that has held up others with room for as long. Neither wastes room that
+others can use. Until then the room is reserved: in the network, a task of another principal that waits longer
+would otherwise take the place each time.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class TaskFairQueue:
     def __init__(self, ledger: PrincipalAccounts, *, preemption: bool) -> None:
         self.ledger: Final = ledger
         self._preemption = preemption
-        self._in_before: Ints = np.zeros(0, np.int64)
-        """Identifiers of the tasks that were admitted last, sorted."""
+        self._in_before: dict[int, float] = {}
+        """The tasks that were admitted last, by identifier, and since when."""
         self._first = -1
         """The identifier of the task that held up others in the last round, or -1."""
         self._since = 0.0
@@ -71,9 +72,11 @@ class TaskFairQueue:
         if record:
             had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
             # A task that was admitted without room has had no turn yet.
-            waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, self._in_before)
+            waved = np.isin(had_turns, sorted(self._passed)) & ~np.isin(had_turns, list(self._in_before))
             waved &= ~np.isin(had_turns, found.with_room)
-            self._in_before = np.sort(had_turns[~waved])
+            self._in_before = {
+                task: self._in_before.get(task, state.now) for task in had_turns[~waved].tolist()
+            }
             if first != self._first:
                 self._first, self._since = first, state.now
             self._passed &= set(state.tasks.id[waiting].tolist()) if self._passed else set()
@@ -188,7 +191,10 @@ class TaskFairQueue:
     def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
         """Return the entries (W,) for which no room is reserved."""
         table = state.tasks
-        before = np.isin(table.id[waiting], self._in_before)
+        old = [
+            task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S
+        ]
+        before = np.isin(table.id[waiting], old)
         if self._preemption:
             before |= _replaces(state, waiting)
         exempt, passed = np.zeros((2, len(demand)), np.bool_)

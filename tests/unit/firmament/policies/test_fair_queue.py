@@ -233,6 +233,19 @@ def test_a_task_without_a_place_holds_up_nobody() -> None:
     assert len(site.round(0.0)) == 4
 
 
+def test_who_had_a_turn_is_not_overtaken_by_older_tasks() -> None:
+    """The room of a task whose start failed is kept for it, while others have waited for longer."""
+    site = Site(2)
+    first = site.submit("early", 8)
+    site.round(0.0)
+    (late,) = site.submit("late", 1, now=1.0)
+    site.scheduler.finished(first[0], 2.0)
+    assert site.round(2.0) == [late]
+    site.scheduler.rejected(late, 2.0)
+    assert site.round(2.5) == [], "it avoids the machine for a second"
+    assert site.round(3.5) == [late]
+
+
 def test_few_of_one_principal_wait_without_room_being_kept() -> None:
     """Of tasks without a place FAIR_QUEUE_EXEMPT_MAX of a principal enter: it cannot fill the network."""
     site = Site(2, 2)
