@@ -29,6 +29,9 @@ CALLS: Final = "calls"
 RESULTS: Final = "results"
 
 _OUTPUT_PART: Final = 8192
+_SPIN_NS: Final = 200_000
+"""The longest spin for the next call. A caller that waits for each result sends it about 0.1 ms later, and to
+wake the worker takes as long again."""
 
 _RECURSION: Final = 1000 + 20 * frames.NESTED_DEPTH_MAX
 """The frames of Python that the calls in one worker may use together."""
@@ -83,6 +86,7 @@ class _Worker:
             trust=trust,
         )
         self._calls: Final = calls
+        calls.spin_up_to(_SPIN_NS)
         self._results: Final = results
         self._functions: Final[dict[int, Function[object]]] = {}
         # A thread of a call may print while another one sends.

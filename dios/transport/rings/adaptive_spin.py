@@ -16,20 +16,21 @@ from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN, SPIN_NS_
 
 
 class AdaptiveSpin:
-    """The spin of one waiting end, with the results of its earlier spins."""
+    """The spin of one waiting end, ``most_ns`` at most, with the results of its earlier spins."""
 
-    __slots__ = ("_asleep", "_next")
+    __slots__ = ("_asleep", "_most_ns", "_next")
 
-    def __init__(self) -> None:
+    def __init__(self, most_ns: int = SPIN_NS_MAX) -> None:
+        self._most_ns = most_ns
         self._asleep = 0
         self._next = SPIN_BACKOFF_WAITS_MIN
 
     def spin(self, ready: Callable[[], object]) -> bool:
-        """Spin until ``ready`` returns something true, for SPIN_NS_MAX at most; return True if it did."""
+        """Spin until ``ready`` returns something true or the time is over; return True if it did."""
         if self._asleep:
             self._asleep -= 1
             return False
-        until = monotonic_ns() + SPIN_NS_MAX
+        until = monotonic_ns() + self._most_ns
         while not ready():
             if monotonic_ns() > until:
                 self._asleep = self._next

@@ -78,7 +78,7 @@ class RingEnd(ABC):
         self._peer_gone = False
         self._woken_at = -1
         self._idle_wakeups = 0
-        self._spin: Final = AdaptiveSpin().spin
+        self._spin = AdaptiveSpin().spin
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
@@ -88,6 +88,10 @@ class RingEnd(ABC):
     def fileno(self) -> int:
         """Return the descriptor to poll for reading between ``arm`` and ``disarm``."""
         return self._wakeups.fileno()
+
+    def spin_up_to(self, most_ns: int) -> None:
+        """Let a spin before a wait last up to this time, for an end whose peer answers quickly."""
+        self._spin = AdaptiveSpin(most_ns).spin
 
     @property
     def peer_closed(self) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from dios.limits import SPIN_BACKOFF_WAITS_MAX, SPIN_BACKOFF_WAITS_MIN
+from dios.transport.rings import adaptive_spin
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
 
 
@@ -49,3 +54,12 @@ def test_a_look_that_paid_begins_anew() -> None:
         pass
     assert waits_until_the_next_look(looking) == 0
     assert waits_until_the_next_look(looking) == SPIN_BACKOFF_WAITS_MIN
+
+
+def test_a_spin_lasts_as_long_as_its_end_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that advances by 10 ns with each reading, a spin of up to 100 ns asks eleven times."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr(adaptive_spin, "monotonic_ns", lambda: next(clock))
+    asked: list[int] = []
+    assert not AdaptiveSpin(100).spin(lambda: asked.append(1))
+    assert len(asked) == 11
