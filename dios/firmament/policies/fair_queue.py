@@ -191,9 +191,7 @@ class TaskFairQueue:
     def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
         """Return the entries (W,) for which no room is reserved."""
         table = state.tasks
-        old = [
-            task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S
-        ]
+        old = [task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S]
         before = np.isin(table.id[waiting], old)
         if self._preemption:
             before |= _replaces(state, waiting)
