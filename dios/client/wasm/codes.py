@@ -106,7 +106,7 @@ ALL_RIGHTS: Final = (1 << 30) - 1
 TO_READ: Final = WasiPermission.READ | WasiPermission.READ_DIRECTORY
 TO_WRITE: Final = WasiPermission.WRITE | WasiPermission.ALLOCATE | WasiPermission.SET_SIZE
 STREAM_RIGHTS: Final = WasiPermission.READ | WasiPermission.WRITE | WasiPermission.SET_FLAGS
-"""The rights to the console. Without SEEK and TELL, C libraries take it for a terminal and write lines."""
+"""The rights to the console. Because SEEK and TELL are missing, C libraries write to it line by line."""
 
 
 class OpenFlag(enum.IntFlag):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -53,7 +54,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How a path shall be opened."""
+    """The options with which a path is opened."""
 
     flags: OpenFlag
     read: bool
@@ -274,8 +275,8 @@ class FolderFile(OpenFile):
         os.close(self._number)
 
 
-class Directory(OpenFile):
-    """An open directory in which nothing can be found or changed; kinds define what they have."""
+class Directory(OpenFile, ABC):
+    """An open directory that cannot be changed, unless a subclass permits it."""
 
     file_type = FileType.DIRECTORY
     rights = ALL_RIGHTS
@@ -289,17 +290,17 @@ class Directory(OpenFile):
         """Refuse it: a directory has no bytes."""
         raise WasiError(WasiCode.IS_DIRECTORY)
 
+    @abstractmethod
     def open(self, path: str, how: Opening) -> OpenFile:
         """Open a file or a directory below this directory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def status_of(self, path: str) -> FileStatus:
         """Return the attributes of a file below this directory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def entries(self) -> list[DirectoryEntry]:
         """Return all entries, in an order that stays while nothing changes."""
-        raise NotImplementedError
 
     def host_path(self, path: str) -> str:
         """Return the path in the task's view of a file that may be changed."""

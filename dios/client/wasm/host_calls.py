@@ -102,7 +102,7 @@ class HostCalls:
 
     @property
     def _memory(self) -> GuestMemory:
-        # A start function of the module may call before its memory is known.
+        # A start function of the module may call this object before the memory is known.
         if self.memory is None:
             raise WasiError(WasiCode.FAULT)
         return self.memory

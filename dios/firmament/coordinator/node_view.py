@@ -1,4 +1,4 @@
-"""All tasks of a node, put together from the changes of its queue, for the measurements of that node."""
+"""The tasks of a node, known from the changes of its queue. The measurements of the node need them."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class _Session:
         self._own: set[int] = set()
 
     def run(self) -> None:
-        """Obey orders. Raise _ForkedError in a fork, which then runs anew."""
+        """Obey orders. Raise _ForkedError in a fork, whose caller then calls this method again."""
         self._renew_streams()
         begun = threading.Event()
         arguments = self._interrupts, begun

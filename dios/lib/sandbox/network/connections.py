@@ -139,7 +139,7 @@ class TlsWire:
 
 
 class _WireFile(io.RawIOBase):
-    """What a server sends, as a file; the bytes of the head are counted."""
+    """A file of the bytes that a server sends; those of the head are counted."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire: Final = wire

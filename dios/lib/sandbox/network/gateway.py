@@ -67,7 +67,7 @@ class _LaneServer:
                 kind, body = self._lane.receive()
                 if kind == records.REQUEST:
                     self._serve(records.decode_request(body))
-                elif kind != records.ABORT:  # which came when the request had an end already
+                elif kind != records.ABORT:  # an abort may come after the end of its request
                     raise ProtocolError(f"a frame of kind {kind} was not due")
         except (EndOfStreamError, ClosedError):
             return

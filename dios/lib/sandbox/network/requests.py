@@ -29,14 +29,14 @@ _STATUS: Final = {
 }
 _LINE_MAX: Final = 65_536
 TLS_MARK: Final = b"\x16 TLS of the gateway\n"
-"""What a client that does TLS in memory sends first."""
+"""The first bytes of a client that does TLS in memory."""
 _FRAMING: Final = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding"}
 )
 
 
 class Channel:
-    """What is known of a socket: the host and the port that it is for, and if TLS was requested on it."""
+    """The host and the port of a socket, and whether TLS was requested on it."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host: Final = host

@@ -135,7 +135,7 @@ def _wrap_socket(context: ssl.SSLContext, sock: _Socket, *args: object, **named:
 
 
 class GatewayTls:
-    """What event loops and anyio use for TLS in memory: it passes bytes on, because TLS is the gateway's.
+    """The replacement for TLS in memory, for event loops and anyio. It passes bytes on: the gateway does TLS.
 
     The handshake is a mark in the bytes, by which the other end of the socket knows that TLS is wanted.
     """
