@@ -51,6 +51,7 @@ SECONDS_MAX: Final = {
     "sprayer": 300,
     "files": 240,
     "sandbox": 180,
+    "large_stores": 900,
 }
 """The sections in order, and the seconds after which a section is killed."""
 
@@ -69,6 +70,7 @@ PAGES: Final = {
                 "files",
                 "executor",
                 "sandbox",
+                "large_stores",
             )
         )
     ),
@@ -82,6 +84,7 @@ PAGES: Final = {
     "files": ("files",),
     "executor": ("executor",),
     "sandbox": ("sandbox",),
+    "scale": ("large_stores",),
 }
 """The result files, and the sections of each."""
 
@@ -104,9 +107,10 @@ def main() -> int:
     if options.section:
         return run_here(options.section, options.out)
     chosen = [name for name in options.only.replace(" ", "").split(",") if name] or list(SECONDS_MAX)
-    if "cluster" in chosen:
-        chosen += PAGES["many-machines"]
-        chosen.remove("cluster")
+    for group, page in (("cluster", "many-machines"), ("scale", "scale")):
+        if group in chosen:
+            chosen += PAGES[page]
+            chosen.remove(group)
     unknown = [name for name in chosen if name not in SECONDS_MAX]
     if unknown:
         parser.error(f"unknown section {', '.join(unknown)}; choose from cluster, {', '.join(SECONDS_MAX)}")
