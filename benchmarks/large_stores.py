@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 import dios
-from benchmarks.measure import clock, interleaved, tree_cpu_seconds
+from benchmarks.measure import clock, interleaved
 from benchmarks.nodes import node_in, running_node, workspace
 from benchmarks.report import Row, Section, judge, number, times
 from dios.core.events import ObjectRecord
@@ -30,7 +29,9 @@ from dios.wire.types import Buffering, Deletion, ObjectType
 
 MEGABYTE: Final = 1 << 20
 BLOBS: Final = tuple(int(text) for text in os.environ.get("BENCH_BLOBS_MB", "64,256,1024").split(","))
-OBJECTS: Final = tuple(int(text) for text in os.environ.get("BENCH_OBJECTS", "10000,100000,1000000").split(","))
+OBJECTS: Final = tuple(
+    int(text) for text in os.environ.get("BENCH_OBJECTS", "10000,100000,1000000").split(",")
+)
 VALUE_BYTES: Final = 100
 _BATCH: Final = 10_000
 _CREATES: Final = 200
@@ -52,28 +53,35 @@ def exponent(costs: dict[int, float]) -> float:
 # -- large blobs ------------------------------------------------------------------------------------
 def _large_blobs(section: Section) -> None:
     waits: dict[str, dict[int, float]] = {}
+    bare: dict[int, float] = {}
     with running_node() as bench:
         for size in BLOBS:
             for kind in (dios.SHMEM_BLOB, dios.DURABLE_BLOB):
-                for what, wait, taken in _disturbances(bench.data, kind, size * MEGABYTE):
+                for what, wait, echoed, taken in _disturbances(bench.data, kind, size * MEGABYTE):
                     name = f"{what} of a {kind.name.lower()}"
                     waits.setdefault(name, {})[size] = wait * 1e3
                     section.figure(f"{name} of {size} MB: longest wait of a stat", wait * 1e3, "ms")
+                    section.figure(f"{name} of {size} MB: longest wait of a bare echo", echoed * 1e3, "ms")
                     section.figure(f"{name} of {size} MB: duration", taken, "s")
+                    bare[size] = max(bare.get(size, 0), echoed * 1e3)
     for name, costs in waits.items():
         section.figure(f"{name}: exponent of the wait", exponent(costs), "")
     section.rows.append(
         Row(
             "longest wait of a stat while another client uses a large blob",
             f"{number(max(max(costs.values()) for costs in waits.values()))} ms",
-            "; ".join(f"{name} {number(costs[max(costs)])} ms" for name, costs in waits.items()),
+            f"a bare echo between two processes meanwhile: {number(max(bare.values()))} ms; stat: "
+            + "; ".join(f"{name} {number(costs[max(costs)])} ms" for name, costs in waits.items()),
             least=judge("5 ms at any size", max(max(costs.values()) for costs in waits.values()), 5),
         )
     )
 
 
-def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str, float, float]]:
-    """Yield each kind of use of a large blob, the longest wait of a stat meanwhile, and its seconds."""
+def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str, float, float, float]]:
+    """Yield each kind of use of a large blob, its longest waits of a stat and of an echo, and its seconds.
+
+    The echo between two bare processes shows the waits for a processor.
+    """
     # A process of its own: the work of the writer's interpreter must not delay the innocent client.
     context = multiprocessing.get_context("fork")
     commands, results = context.SimpleQueue(), context.SimpleQueue()
@@ -89,7 +97,10 @@ def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str
     child = context.Process(target=work, daemon=True)
     child.start()
     results.get()
-    with dios.connect(data, groups=[]) as innocent:
+    near, far = socket.socketpair()
+    echo = context.Process(target=_echo, args=(far,), daemon=True)
+    echo.start()
+    with near, dios.connect(data, groups=[]) as innocent:
         small = innocent.create(dios.SHMEM_BLOB, groups=[innocent.create_group()], data=b"x")
         for _ in range(100):
             small.stat()
@@ -105,24 +116,28 @@ def _disturbances(data: Path, kind: ObjectType, size: int) -> Iterator[tuple[str
             waiter = threading.Thread(target=wait)
             began = clock()
             waiter.start()
-            worst = 0
-            while not quiet.is_set() or clock() - began < 50_000_000:
-                before = clock()
-                small.stat()
-                worst = max(worst, clock() - before)
-                time.sleep(0.0002)
-            waiter.join()
-            taken = (clock() - began) / 1e9
+            worst = {"stat": 0, "echo": 0}
+            taken = 0
             # What is freed after the answer counts as well.
-            until = clock() + 300_000_000
-            while clock() < until:
-                before = clock()
-                small.stat()
-                worst = max(worst, clock() - before)
+            while not taken or clock() - began < taken + 300_000_000:
+                for what, call in (("stat", small.stat), ("echo", lambda: (near.send(b"x"), near.recv(1)))):
+                    before = clock()
+                    call()
+                    worst[what] = max(worst[what], clock() - before)
                 time.sleep(0.0002)
-            yield found[0], worst / 1e9, taken
+                if not taken and quiet.is_set():
+                    taken = clock() - began
+            waiter.join()
+            yield found[0], worst["stat"] / 1e9, worst["echo"] / 1e9, taken / 1e9
     commands.put(0)
     child.join()
+    echo.kill()
+    echo.join()
+
+
+def _echo(far: socket.socket) -> None:
+    while data := far.recv(1):
+        far.send(data)
 
 
 def _uses(node: dios.Node, kind: ObjectType, size: int) -> Iterator[str]:
@@ -177,19 +192,20 @@ def _many_objects(section: Section) -> None:
         ("lookup", lookups, "µs"),
         ("durable create", creates, "µs"),
     ):
-        own = {count: costs[count] for count in OBJECTS}
-        section.figure(f"{what}: exponent", exponent(own), "")
+        slope = exponent({count: costs[count] for count in OBJECTS})
+        section.figure(f"{what}: exponent", slope, "")
         each = ", ".join(f"{count:,}: {number(costs[count])}" for count in (0, *OBJECTS))
         section.rows.append(
             Row(
                 f"{most:,} durable objects, {what}",
                 f"{number(costs[most])} {unit}",
                 f"objects: {unit}: {each}",
-                f"{times(costs[most] / costs[0])} an empty node, exponent {number(exponent(own))}",
+                f"{times(costs[most] / costs[0])} an empty node, exponent {number(slope)}",
                 {
                     "start: processor": judge("1 s", costs[most], 1),
                     "start: memory": judge("150 MB", costs[most], 150),
-                }.get(what) or judge("1.3 x an empty node", costs[most] / costs[0], 1.3),
+                }.get(what)
+                or judge("1.3 x an empty node", costs[most] / costs[0], 1.3),
             )
         )
 

@@ -33,6 +33,7 @@ from dios.node.assembly import NodeHost
 from dios.node.settings import LogFormat, Settings
 from dios.node.task_zygote import BASE_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
+from dios.transport.memory.reclaim import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
 from dios.wire.messages import Info, Limits, TemplateRow
 
@@ -254,7 +255,7 @@ async def _keep_audit(audit: AuditLog, host: NodeHost) -> None:
 
 @contextmanager
 def _open_store(settings: Settings) -> Iterator[LmdbStore]:
-    store = LmdbStore(settings.data, map_bytes=settings.map_bytes)
+    store = LmdbStore(settings.data, map_bytes=settings.map_bytes, release=RECLAIMER.close)
     try:
         yield store
     finally:

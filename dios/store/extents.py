@@ -25,6 +25,9 @@ _FOLDERS: Final = 256
 Copy: TypeAlias = Callable[[int, int, int, int], int]
 """Copies at most ``count`` bytes at ``offset`` from source to target: (source, target, offset, count)."""
 
+Release: TypeAlias = Callable[[int, int], None]
+"""Closes the descriptor of a removed file of this size: (descriptor, bytes)."""
+
 _NO_KERNEL_COPY: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -84,10 +87,15 @@ class WrittenExtent:
 
 
 class Extents:
-    """The folder of extent files of one store."""
+    """The folder of extent files of one store.
 
-    def __init__(self, folder: Path) -> None:
+    ``release`` closes the descriptor of a removed file with this number of bytes: the file system frees the
+    blocks then, which takes long for a large file and may therefore happen in another thread.
+    """
+
+    def __init__(self, folder: Path, release: Release = lambda fd, _: os.close(fd)) -> None:
         self._folder: Final = folder
+        self._release: Final = release
         # Digests are computed while the disk works, and disks do several syncs at once well. The threads
         # start when they are first needed.
         self._workers: Final = ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-store")
@@ -157,10 +165,20 @@ class Extents:
         An extent that cannot be removed takes space until the next start; this is not an error.
         """
         for extent in extents:
-            try:
-                self.path(extent).unlink(missing_ok=True)
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                self._remove(extent)
+
+    def _remove(self, extent: int) -> None:
+        try:
+            fd = self.open(extent)
+        except OSError:
+            # Without a descriptor, the blocks are freed here.
+            self.path(extent).unlink(missing_ok=True)
+            return
+        try:
+            self.path(extent).unlink(missing_ok=True)
+        finally:
+            self._release(fd, os.fstat(fd).st_size)
 
     def stored(self) -> Iterator[int]:
         """Yield every extent that has a file; files with other names are left alone."""

@@ -30,7 +30,7 @@ from dios.ids import ObjectId
 from dios.store import environment, schema
 from dios.store.directory import lock_directory, make_directory
 from dios.store.environment import translate_errors
-from dios.store.extents import Extents, WrittenExtent, digest_of_file, read_exactly
+from dios.store.extents import Extents, Release, WrittenExtent, digest_of_file, read_exactly
 from dios.store.log_files import LogFiles
 from dios.store.protocol import (
     Change,
@@ -78,13 +78,20 @@ class LmdbStore:
     """A ``Store`` in a directory; ``dios.store.protocol`` has the guarantees of each method (§3.6).
 
     ``path`` is created if it is missing. ``map_bytes`` bounds rows and small contents together, not the
-    extents. Raises DiosError if another process has the directory, NotSupportedError if a newer program
-    wrote it, DamagedError if it is not a store. ``recover`` must be called first. One thread at a time may
+    extents. ``release`` closes removed extents, see ``Extents``. Raises DiosError if another process has the
+    directory, NotSupportedError if a newer program wrote it, DamagedError if it is not a store. ``recover``
+    must be called first. One thread at a time may
     call ``apply``; any thread may call ``open_content`` and ``usage``. The process must not fork a child
     that keeps the store open.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT,
+        release: Release = lambda fd, _: os.close(fd),
+    ) -> None:
         self._path: Final = path
         self.damaged: list[str] = []
         """The damage that ``recover`` found: one sentence for each object, by fingerprint."""
@@ -94,7 +101,7 @@ class LmdbStore:
         # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
-        self._extents: Final = Extents(path / environment.EXTENTS)
+        self._extents: Final = Extents(path / environment.EXTENTS, release)
         self.logs: Final = LogFiles(path / "logs")
         """The logs of the store; the rows of the database have their lengths."""
         with translate_errors(self._path):

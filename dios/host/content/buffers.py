@@ -29,6 +29,7 @@ from dios.host.content.contents import (
 )
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, TaskId
+from dios.transport.memory.reclaim import RECLAIM_BYTES_MIN, RECLAIMER
 from dios.wire.messages import Buffer, Mapping, PlainResult
 
 
@@ -307,6 +308,8 @@ class Buffers:
     def duplicate(self, effect: DuplicateContent) -> BackgroundWork | None:
         """Give a new object the bytes of another object. Raise OutOfMemoryError or DamagedError."""
         contents = self._contents
+        if contents.is_slow(effect.source):
+            return self._duplicated_slowly(effect)
         content = contents.current(effect.source)
         if isinstance(content, bytes) or not content.raw:
             contents.set(effect.object, retain_content(content))
@@ -317,6 +320,27 @@ class Buffers:
             None,
             0,
             Source(content, 0, content.size),
+        )
+
+    def _duplicated_slowly(self, effect: DuplicateContent) -> BackgroundWork:
+        """Give a new object the bytes of a large stored value that must be checked first."""
+        found: list[Content] = []
+
+        def done() -> CompletedReply | None:
+            content = found.pop()
+            self._contents.set(effect.object, retain_content(content))
+            if self._contents.is_stored(effect.source):
+                self._contents.adopt_stored(effect.source, content)
+            else:
+                release_content(content)
+            return None
+
+        def failed() -> None:
+            while found:
+                release_content(found.pop())
+
+        return BackgroundWork(
+            effect.object, lambda: found.append(self._contents.fetch(effect.source)), done, failed
         )
 
     def _reuse_for_write(self, effect: AnswerWrite, opened: OpenBuffer) -> CompletedReply | BackgroundWork:
@@ -345,7 +369,12 @@ class Buffers:
             fd = memory.writer_fd(contested=self.contests(effect.task))
             return CompletedReply(with_mapping(result, Mapping.WRITABLE, 0, length), (fd,))
 
-        return answer() if effect.blank else self._prefill(effect, memory, answer, fresh=True)
+        if not effect.blank:
+            return self._prefill(effect, memory, answer, fresh=True)
+        if length >= RECLAIM_BYTES_MIN and RECLAIMER.is_behind:
+            # Writers must not fill memory faster than that of earlier versions is freed.
+            return BackgroundWork(effect.object, RECLAIMER.wait_for_room, answer, lambda: None)
+        return answer()
 
     def _old_bytes(self, effect: AnswerWrite) -> bytes:
         content = self._contents.current(effect.object)
@@ -359,6 +388,9 @@ class Buffers:
         contents, target = self._contents, effect.object
         size = self._known_size(target)
         held: list[Content] = [shadow.retain()]
+        slow = size is None or min(size, effect.length) > limits.LOOP_COPY_BYTES_MAX
+        if not fresh:
+            slow = slow or effect.length > RECLAIM_BYTES_MIN  # pages beyond the object's end are freed
         if size is not None:
             held.append(retain_content(contents.current(target)))
 
@@ -380,7 +412,7 @@ class Buffers:
             return answer()
 
         work = BackgroundWork(target, run, done, free)
-        if size is None or min(size, effect.length) > limits.LOOP_COPY_BYTES_MAX:
+        if slow:
             return work
         try:
             run()
@@ -410,10 +442,48 @@ class Buffers:
             old = read_from(base, 0, min(size_of(base), total)) if size_of(base) else b""
             self._contents.set(target, compose_bytes(old, order.offset, source.read(), replace=order.replace))
             return None
-        if total == source.length and self._adopt_source(target, source):
-            return None
+        if total == source.length:
+            if self._is_slow_to_adopt(source):
+                return self._adopted_slowly(target, source)
+            if self._adopt_source(target, source):
+                return None
         made = ContentMemory.version(total, self._contents.pool)
         return self._copied(target, made, base, order.offset, source, replace=order.replace)
+
+    @staticmethod
+    def _is_slow_to_adopt(source: Source) -> bool:
+        """Return True if the source may become the content, and the kernel must look at many pages first."""
+        content = source.content
+        return (
+            isinstance(content, ContentMemory)
+            and not (content.frozen or content.raw or content.contested or source.start)
+            and content.size == source.length >= RECLAIM_BYTES_MIN
+        )
+
+    def _adopted_slowly(self, target: ObjectId, source: Source) -> BackgroundWork:
+        """Make the source's memory the content, or copy it if its task still maps it for writing."""
+        content = retain_content(source.content)
+        assert isinstance(content, ContentMemory)  # noqa: S101 - for the type checker
+        made: list[ContentMemory] = []
+
+        def run() -> None:
+            if not content.adopt(source.length):
+                RECLAIMER.wait_for_room()
+                copy = ContentMemory.version(source.length, self._contents.pool)
+                made.append(copy)
+                copy.fill(0, content, 0, source.length)
+
+        def done() -> CompletedReply | None:
+            self._contents.set(target, made.pop() if made else content.retain())
+            content.release()
+            return None
+
+        def failed() -> None:
+            content.release()
+            while made:
+                made.pop().release()
+
+        return BackgroundWork(target, run, done, failed)
 
     def _adopt_source(self, target: ObjectId, source: Source) -> bool:
         """Make the source's own memory the content, without copying, if possible. Return True if it was."""

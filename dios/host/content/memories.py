@@ -15,6 +15,7 @@ from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, OutOfMemoryError
 from dios.transport.memory import memfd
 from dios.transport.memory.pool import MemoryPool, PooledMemory
+from dios.transport.memory.reclaim import RECLAIMER
 
 
 class ContentMemory:
@@ -80,16 +81,16 @@ class ContentMemory:
         return self
 
     def release(self) -> None:
-        """Remove a user; the last one frees the memory."""
+        """Remove a user; the last one frees the memory, a large one in a thread."""
         self._users -= 1
         if self._users:
             return
         if self._pool is not None and self._pooled is not None:
             self._pool.give_back(self._pooled)
         else:
-            os.close(self.fd)
+            RECLAIMER.close(self.fd, self.size)
         if self._writers >= 0:
-            os.close(self._writers)
+            RECLAIMER.close(self._writers, self.size)
         self.fd = self._writers = -1
 
     def reader_fd(self) -> int:

@@ -1,4 +1,5 @@
 """Anonymous shared memory.
 
-``memfd`` creates, seals and copies memory; ``pool`` reuses memory that only the node writes.
+``memfd`` creates, seals and copies memory; ``pool`` reuses memory that only the node writes; ``reclaim``
+frees large memories in a thread.
 """

@@ -20,6 +20,7 @@ from typing import Final
 
 from dios import limits
 from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
+from dios.transport.memory.reclaim import RECLAIMER
 
 _PAGE: Final = mmap.PAGESIZE
 
@@ -61,8 +62,7 @@ class PooledMemory:
         """Release the node's descriptor and mapping; readers keep theirs."""
         if self.fd >= 0:
             self.view.release()
-            self._mapping.close()
-            os.close(self.fd)
+            RECLAIMER.close(self.fd, self.capacity, self._mapping)
             self.fd = -1
 
 
