@@ -24,6 +24,7 @@ from dios.bridges.jupyter_specs import KernelOptions
 from dios.client.plain_text import plain_lines
 from dios.errors import DiosError
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.result import SandboxResult, SandboxTable
 
 Content = dict[str, object]
@@ -113,6 +114,7 @@ class SandboxKernel(Kernel):
                 timeout=given.timeout,
                 network=given.network,
                 network_ca=given.network_ca,
+                network_headers=headers_from_variables(given.network_headers),
             )
             self._box = await box.__aenter__()
         elif self._box.ended:

@@ -35,6 +35,8 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     timeout: _Seconds | None = None
     network: Annotated[list[_Path], msgspec.Meta(max_length=limits.ORIGINS_MAX)] = []
     network_ca: _Path | None = None
+    network_headers: Annotated[list[_Path], msgspec.Meta(max_length=limits.ARGUMENTS_MAX)] = []
+    """Texts that name variables of the environment, whose values the kernel reads: no secret is stored."""
     node: _Path | None = None
 
 

@@ -44,7 +44,7 @@ _END_WAIT_S: Final = 10.0
 _INTERRUPT_EVERY_S: Final = 0.2
 
 _INSTRUCTIONS: Final = (
-    "A Python interpreter in a sandbox: no network, no files of the machine, no other programs. Call open"
+    "A Python interpreter in a sandbox: {network}, no files of the machine, no other programs. Call open"
     " once, then run with the session's name; variables stay between runs. The value of the last expression"
     " is returned as in a notebook, open figures of matplotlib as pictures. Files are written in the working"
     " directory."
@@ -84,12 +84,14 @@ class SandboxTools:
         self,
         make: Callable[[], Sandbox],
         inputs: tuple[str, ...] = (),
+        origins: tuple[str, ...] = (),
         *,
         client_of: ClientOf | None = None,
         idle_s: float | None = None,
     ) -> None:
         self._make: Final = make
         self._inputs: Final = inputs
+        self._origins: Final = origins
         self._client_of: Final = client_of or _only_client
         self._has_clients: Final = client_of is not None
         self._idle_s: Final = idle_s
@@ -113,7 +115,10 @@ class SandboxTools:
                 self.close_all()
 
         known = ", ".join(f"/inputs/{name} (or inputs[{name!r}])" for name in self._inputs)
-        told = f"{_INSTRUCTIONS} Files of the user: {known}." if known else _INSTRUCTIONS
+        network = (
+            f"no network but HTTP requests to {', '.join(self._origins)}" if self._origins else "no network"
+        )
+        told = _INSTRUCTIONS.format(network=network) + (f" Files of the user: {known}." if known else "")
         server = MCPServer(
             "dios",
             instructions=told,

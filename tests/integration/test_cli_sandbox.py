@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import dios
+from dios.host.sandbox.mechanisms import probe
+from dios.host.sandbox.notifications import FORKS
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until
 
@@ -215,6 +217,76 @@ def test_sessions_are_listed_and_stopped(person: Person) -> None:
         (stopped,) = json.loads(person.types("dios sandbox stop --all --json").stdout)
         assert stopped["stopped"]
         wait_until(lambda: listed(person) == [], "the last one ends")
+
+
+def needs_forks() -> None:
+    """Skip where sessions cannot be forked."""
+    listeners = probe()[FORKS]
+    if not listeners.available:
+        pytest.skip(f"sessions cannot be forked here: {listeners.detail}")
+
+
+def test_continuations_run_in_forks(person: Person) -> None:
+    """Each file of --then has the state of the first one and nothing of the others; one may raise."""
+    needs_forks()
+    person.writes("load.py", "numbers = [1, 2]\nprint('loaded')\n")
+    person.writes("add.py", "numbers.append(3)\nsum(numbers)\n")
+    person.writes("fail.py", "numbers.clear()\nnumbers[0]\n")
+    line = "dios sandbox run load.py --then add.py --then fail.py --then add.py"
+    done = person.types(line, status=1)
+    assert done.stdout == "loaded\n6\n"
+    assert "IndexError" in done.stderr
+    found = json.loads(person.types("dios sandbox run load.py --then add.py --json").stdout)
+    assert found["stdout"] == "loaded\n"
+    assert found["then"]["add.py"]["value"] == "6"
+    failed = person.types("dios sandbox run fail.py --then add.py --json", status=1)
+    assert json.loads(failed.stdout)["then"] == {}
+
+
+def test_the_shell_forks_and_goes_back(person: Person) -> None:
+    """%fork goes on in a fork, %back returns to the state before; without --forkable it says what to do."""
+    needs_forks()
+    terminal = Terminal(person, "dios sandbox shell --forkable")
+    terminal.types("x = [1]", until=">>> ")
+    for number in (1, 2):
+        assert "fork" in terminal.types("%fork", until=">>> ")
+        terminal.types(f"x.append({number})", until=">>> ")
+    assert "[1, 1, 2]" in terminal.types("x", until=">>> ")
+    terminal.types("%back", until=">>> ")
+    assert "[1, 1]" in terminal.types("x", until=">>> ")
+    terminal.types("%back", until=">>> ")
+    assert "[1]" in terminal.types("x", until=">>> ")
+    assert "no fork" in terminal.types("%back", until=">>> ")
+    terminal.types("file = open('kept', 'w')", until=">>> ")
+    assert "kept" in terminal.types("%fork", until=">>> ")
+    terminal.sends("\x04")
+    terminal.rest()
+    assert "--forkable" in person.types("dios sandbox shell", typed="%fork").stderr
+
+
+def test_families_are_listed_and_stopped(person: Person) -> None:
+    """A session and its forks have the fingerprint of the first one, also after its end."""
+    needs_forks()
+    wait_until(lambda: listed(person) == [], "the sessions of other tests end")
+    with dios.connect(person.home / "node0") as node, contextlib.ExitStack() as stack:
+        other = stack.enter_context(dios.Sandbox(node=node))
+        first = stack.enter_context(dios.Sandbox(node=node, forkable=True))
+        fork = stack.enter_context(first.fork())
+        last = stack.enter_context(fork.fork())
+        families = [each["family"] for each in listed(person)]
+        assert families[1:] == [families[1]] * 3
+        assert families[0] != families[1]
+        shown = person.types("dios sandbox ls").stdout
+        assert "FAMILY" in shown
+        assert shown.count(str(families[1])) == 4
+        fork.close()
+        first.close()
+        wait_until(lambda: len(listed(person)) == 2, "two sessions end")
+        person.types(f"dios sandbox stop {families[1]}", status=1)
+        person.types(f"dios sandbox stop --family {families[1]}")
+        wait_until(lambda: len(listed(person)) == 1, "the last fork ends")
+        assert last.run("1").error is not None
+        assert other.run("1").ok
 
 
 class Terminal:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -213,3 +215,37 @@ def test_the_command_grants_origins(
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S * 5)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["value"] == "12", done.stdout
+
+
+def test_the_command_adds_headers(node: RunningNode, ports: tuple[int, int], tmp_path: Path) -> None:
+    """The value is that of a variable, with words before it; mistakes are told, and show no value."""
+    base = f"http://127.0.0.1:{ports[0]}"
+    code = tmp_path / "code.py"
+    code.write_text(f"import urllib.request\nprint(urllib.request.urlopen('{base}/x').read().decode())\n")
+
+    def run(*headers: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dios.cli.main", "sandbox", "run", str(code), "--node", node.place]
+        command += ["--network", base, *(word for each in headers for word in ("--network-header", each))]
+        environment = {**os.environ, "API_KEY": "key-of-a-variable", "BROKEN": "key\nwith a line"}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE_S * 5, env=environment
+        )
+
+    done = run(f"{base}=Authorization:Bearer API_KEY", f"{base}=X-Key:API_KEY")
+    assert done.returncode == 0, done.stderr
+    assert "Authorization: Bearer key-of-a-variable\n" in done.stdout
+    assert "X-Key: key-of-a-variable\n" in done.stdout
+    wrong = {
+        f"{base}=X-Key:MISSING": "MISSING",
+        f"{base}=X-Key": "ORIGIN=NAME:VARIABLE",
+        f"{base}=Host:API_KEY": "belongs to the connection",
+        f"{base}=X-Key:BROKEN": "line breaks",
+        "http://127.0.0.1:1=X-Key:API_KEY": "not granted",
+        "https://api.example.org/path=X-Key:API_KEY": "not an origin",
+    }
+    for text, told in wrong.items():
+        done = run(text)
+        assert done.returncode == 1, text
+        assert told in done.stderr, (text, done.stderr)
+        assert "key-of" not in done.stderr
+        assert "key\n" not in done.stderr

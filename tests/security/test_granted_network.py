@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import dios
+from dios.host.sandbox.mechanisms import probe
+from dios.host.sandbox.notifications import FORKS
 from tests.support.node.running_node import RunningNode, wait_until
 from tests.support.web_servers import DAY, NAME, Authority, raw_server, web_server
 
@@ -539,3 +541,249 @@ def test_nothing_is_left_after_the_session(node: RunningNode, server: tuple[int,
             box.reset()
             wait_until(lambda: gateways() == before + 1, "that of the first session has ended", PATIENCE_S)
         wait_until(lambda: gateways() == before, "all have ended", PATIENCE_S)
+
+
+# -- headers that the caller adds ---------------------------------------------------------------------
+KEY = "key-4711-of-the-caller"
+
+LOOK = """
+import sys, ctypes
+def found(wanted):
+    texts = [repr(node.arguments), repr(os.environ), repr(sys.argv)]
+    for each in node.inputs:
+        texts.append(repr(each))
+        try:
+            texts.append(repr(each.read_bytes()))
+        except Exception as error:
+            texts.append(repr(error))
+    for each in gc.get_objects():
+        if type(each) in {list, dict, tuple}:
+            try:
+                texts.append(repr([x for x in each if type(x) in {str, bytes}]))
+                texts.append(repr([x for x in getattr(each, "values", list)() if type(x) in {str, bytes}]))
+            except Exception:
+                pass
+    return [text[:200] for text in texts if wanted in text]
+node = __import__("dios").connect()
+found("-".join(["key", "4711", "of", "the", "caller"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def keyed(node: RunningNode, server: tuple[int, list[str]]) -> Iterator[tuple[dios.Sandbox, int]]:
+    """A sandbox with two origins, of which the first has a key; and the port of the second."""
+    with web_server() as (other, _):
+        origins = [f"http://127.0.0.1:{server[0]}", f"http://127.0.0.1:{other}"]
+        headers = {origins[0]: {"Authorization": f"Bearer {KEY}", "X-Key": KEY}}
+        with dios.Sandbox(
+            node=node.place, timeout=PATIENCE_S, network=origins, network_headers=headers
+        ) as box:
+            assert box.run(REACH).ok
+            yield box, other
+
+
+SPELLINGS = ("Authorization", "authorization", "AUTHORIZATION", "X-Key", "x_key", "X_KEY")
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_session_cannot_override_an_added_header(
+    keyed: tuple[dios.Sandbox, int], server: tuple[int, list[str]], name: str
+) -> None:
+    """The server gets the caller's value alone, however the session spells the name."""
+    del server[1][:]
+    assert asked(keyed[0], f"headers=[({name!r}, 'forged')] * 2").startswith("ANSWERED 200")
+    (seen,) = server[1]
+    assert seen.count(KEY) == 2
+    assert "forged" not in seen
+
+
+def test_another_origin_does_not_get_the_header(
+    keyed: tuple[dios.Sandbox, int], server: tuple[int, list[str]]
+) -> None:
+    """Neither in a request of its own, nor after a redirect from the origin that has it."""
+    box, other = keyed
+    for url in (
+        f"http://127.0.0.1:{other}/x",
+        f"http://127.0.0.1:{server[0]}/to?http://127.0.0.1:{other}/x",
+    ):
+        result = box.run(f"urllib.request.urlopen({url!r}).read().decode()")
+        assert result.value_repr is not None, result.error
+        assert "GET /x" in result.value_repr
+        assert KEY not in result.value_repr
+        assert "uthorization" not in result.value_repr
+
+
+def test_the_session_does_not_learn_the_header(
+    keyed: tuple[dios.Sandbox, int], server: tuple[int, list[str]]
+) -> None:
+    """It is in no object, input, variable or error of the session, and TRACE, which echoes, is refused."""
+    box, _ = keyed
+    assert asked(box, "target='/bytes/1'").startswith("ANSWERED 200 1")
+    assert asked(box, "'TRACE'").startswith("REFUSED")
+    said = [
+        asked(box, f"headers=[('X', 'y' * {size})] * {count}") for size, count in ((1000, 80), (163, 100))
+    ]
+    assert said[0].startswith("TOO_LARGE")
+    assert all(KEY not in each for each in said)
+    result = box.run(LOOK)
+    assert result.value_repr == "[]", result
+
+
+def test_the_size_of_the_header_is_not_told(node: RunningNode) -> None:
+    """The bound of a request counts what the session sent: the error has the same number with any key."""
+    with closed_port() as port:
+        origin = f"http://127.0.0.1:{port}"
+        said = set()
+        for key in ("k", "k" * 5000):
+            with dios.Sandbox(
+                node=node.place, network=[origin], network_headers={origin: {"X-Key": key}}
+            ) as box:
+                assert box.run(REACH).ok
+                said.add(asked(box, "headers=[('X', 'y' * 1000)] * 90"))
+                # It fits, with any key.
+                assert asked(box, "headers=[('X', 'y' * 1000)] * 60").startswith("UNREACHABLE")
+        assert len(said) == 1
+
+
+def test_the_header_is_in_no_log_and_no_list(node: RunningNode, server: tuple[int, list[str]]) -> None:
+    """Not in the audit log, the lists of tasks and processes, an environment, or the text of the sandbox."""
+    origin = f"http://127.0.0.1:{server[0]}"
+    key = "key-1234-in-no-log"
+    with dios.Sandbox(
+        node=node.place, network=[origin], network_headers={origin: {"X-Key": key}}, timeout=PATIENCE_S
+    ) as box:
+        assert box.run(REACH).ok
+        assert asked(box, "target='/bytes/7'").startswith("ANSWERED 200 7")
+        with dios.connect(node.place) as own:
+            texts = [repr(box), repr(own.tasks())]
+        for pid in node.descendants():
+            with contextlib.suppress(OSError):
+                texts += [Path(f"/proc/{pid}/{name}").read_text() for name in ("cmdline", "environ")]
+        assert key not in "".join(texts)
+
+    def logged() -> str:
+        return "".join(
+            path.read_text(errors="replace")
+            for path in node.data.rglob("*")
+            if path.is_file() and path.suffix != ".mdb"
+        )
+
+    wait_until(lambda: f"GET {origin} 200, " in logged(), "it is recorded", PATIENCE_S)
+    assert key not in logged()
+
+
+def test_a_key_is_not_sent_to_a_server_that_cannot_prove_its_name(
+    node: RunningNode, tmp_path: Path, authority: Authority
+) -> None:
+    """TLS comes before the request; and a name without TLS gets no key at all."""
+    context = Authority().server_context(tmp_path, NAME)
+    with web_server(context) as (port, seen):
+        origin = f"https://{NAME}:{port}"
+        with dios.Sandbox(
+            node=node.place,
+            network=[f"{origin}=127.0.0.1"],
+            network_ca=authority.pem,
+            network_headers={origin: {"X-Key": KEY}},
+        ) as box:
+            assert box.run(REACH).ok
+            assert asked(box, "").startswith("UNTRUSTED")
+        assert seen == []
+    with pytest.raises(dios.InvalidError, match="without encryption"):
+        dios.Sandbox(
+            node=node.place,
+            network=[f"http://{NAME}"],
+            network_headers={f"http://{NAME}": {"X-Key": KEY}},
+        )
+
+
+# -- forks --------------------------------------------------------------------------------------------
+FORKED = """
+import http.client, urllib.request
+def fetch(url):
+    return urllib.request.urlopen(url).read().decode()
+"""
+
+
+@pytest.fixture(scope="module")
+def forkable(node: RunningNode, server: tuple[int, list[str]]) -> Iterator[dios.Sandbox]:
+    """A session that can be forked, with an origin that has a key."""
+    listeners = probe()[FORKS]
+    if not listeners.available:
+        pytest.skip(f"sessions cannot be forked here: {listeners.detail}")
+    origin = f"http://127.0.0.1:{server[0]}"
+    headers = {origin: {"X-Key": KEY}}
+    with dios.Sandbox(
+        node=node.place, timeout=PATIENCE_S, network=[origin], network_headers=headers, forkable=True
+    ) as box:
+        assert box.run(FORKED).ok
+        yield box
+
+
+def test_a_fork_has_the_network_of_its_origin(forkable: dios.Sandbox, server: tuple[int, list[str]]) -> None:
+    """The same origins and added headers, and no others; in a fork of a fork, and after the end of both."""
+    url = f"http://127.0.0.1:{server[0]}/of-a-fork"
+    assert "GET /of-a-fork" in (forkable.run(f"fetch({url!r})").value_repr or "")
+    fork = forkable.fork()
+    last = fork.fork()
+    fork.close()
+    with last:
+        del server[1][:]
+        assert "GET /of-a-fork" in (last.run(f"fetch({url!r})").value_repr or "")
+        assert KEY in server[1][0]
+        other = last.run(f"fetch('http://127.0.0.2:{server[0]}/')")
+        assert other.error is not None
+        assert other.error.refused == "a host that was not granted"
+    assert "GET /of-a-fork" in (forkable.run(f"fetch({url!r})").value_repr or "")
+
+
+def test_a_fork_has_a_gateway_of_its_own(
+    node: RunningNode, forkable: dios.Sandbox, server: tuple[int, list[str]]
+) -> None:
+    """The records in the audit log are of the gateway of the fork, which ends with the fork."""
+    origin = f"http://127.0.0.1:{server[0]}"
+    with dios.connect(node.place) as own:
+
+        def gateways() -> set[str]:
+            return {
+                each.fingerprint for each in own.tasks() if each.label == "sandbox network" and not each.ended
+            }
+
+        before = gateways()
+        fork = forkable.fork()
+        (new,) = gateways() - before
+        assert fork.run(f"len(fetch('{origin}/bytes/9'))").ok
+        fork.close()
+        wait_until(lambda: gateways() == before, "the gateway of the fork ends", PATIENCE_S)
+
+    def recorded() -> bool:
+        lines = "".join(
+            path.read_text(errors="replace") for path in (node.data / "audit").glob("*") if path.is_file()
+        ).splitlines()
+        return any(new in line and f"GET {origin} 200" in line for line in lines)
+
+    wait_until(recorded, "the request is recorded for the gateway of the fork", PATIENCE_S)
+
+
+def test_an_open_connection_refuses_a_fork(forkable: dios.Sandbox, server: tuple[int, list[str]]) -> None:
+    """It would be shared; the reason names it, the session goes on, and without it a fork is possible."""
+    code = (
+        f"kept = http.client.HTTPConnection('127.0.0.1', {server[0]})\n"
+        "kept.request('GET', '/x')\nanswer = kept.getresponse()\nlen(answer.read()) > 0"
+    )
+    assert forkable.run(code).value_repr == "True"
+    with pytest.raises(dios.DiosError, match=f"open connections.*127.0.0.1:{server[0]}"):
+        forkable.fork()
+    assert forkable.run("kept.request('GET', '/y'); len(kept.getresponse().read()) > 0").value_repr == "True"
+    assert forkable.run("kept.close()").ok
+    forkable.fork().close()
+
+
+def test_a_fork_keeps_nothing_of_the_lanes_of_its_origin(forkable: dios.Sandbox) -> None:
+    """Its lanes are streams of its own; those of the origin are of no use to it."""
+    code = "from dios.lib.sandbox.network.sockets import _Granted\nlanes = _Granted.lanes"
+    assert forkable.run(code).ok
+    with forkable.fork() as fork:
+        used = fork.run("lane = lanes._free.get()\nlane.send(1, b'x')\n'sent'")
+        assert used.value_repr is None
+        assert used.error is not None
+    assert forkable.run("del lanes").ok

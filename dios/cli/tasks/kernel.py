@@ -13,6 +13,7 @@ from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table
 from dios.cli.tasks.sandbox import (
     AuthoritiesOption,
     CpuOption,
+    HeadersOption,
     InputOption,
     MemoryOption,
     NetworkOption,
@@ -22,6 +23,7 @@ from dios.cli.tasks.sandbox import (
 from dios.client.plain_text import plain
 from dios.errors import InvalidError
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.network.grant import headers_from_variables
 
 app: Final = typer.Typer(
     no_args_is_help=True,
@@ -67,6 +69,7 @@ def install(
     ] = None,
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
+    network_header: HeadersOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,6 +94,7 @@ def install(
             timeout=timeout,
             network=network or (),
             network_ca=network_ca,
+            network_headers=headers_from_variables(network_header or ()),
         )
         for file in files.values():
             file.open("rb").close()
@@ -102,6 +106,7 @@ def install(
             timeout=timeout,
             network=network or [],
             network_ca=None if network_ca is None else str(network_ca.absolute()),
+            network_headers=network_header or [],
             node=place,
         )
         where = None if user else str(prefix or sys.prefix)

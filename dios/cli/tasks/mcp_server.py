@@ -16,6 +16,7 @@ from dios.cli.common.output import NodeOption, reporting, say
 from dios.cli.tasks.sandbox import (
     AuthoritiesOption,
     CpuOption,
+    HeadersOption,
     InputOption,
     MemoryOption,
     NetworkOption,
@@ -27,8 +28,10 @@ from dios.client.locate import default_socket, names_node
 from dios.client.private_node import PrivateNode
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, UnreachableError
+from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
+from dios.wire.origins import parse_origins
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -79,6 +82,7 @@ def mcp(
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
+    network_header: HeadersOption = None,
     forkable: Annotated[
         bool,
         typer.Option("--forkable", help="Let agents fork sessions, to try several continuations of a state."),
@@ -103,6 +107,8 @@ def mcp(
         if not 0 < idle_s < math.inf:
             raise InvalidError(f"--idle must be a positive number of seconds, not {idle_s:g}")
         given = given_inputs(inputs)
+        origins = tuple(str(each) for each in parse_origins(network or ()))
+        headers = headers_from_variables(network_header or ())
 
         @contextlib.contextmanager
         def making() -> Iterator[Make]:
@@ -119,6 +125,7 @@ def mcp(
                         bounds=BOUNDS,
                         network=network or (),
                         network_ca=network_ca,
+                        network_headers=headers,
                         forkable=forkable,
                     )
 
@@ -129,10 +136,12 @@ def mcp(
         with needing_extra("mcp", "sandboxes for agents"):
             from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
         if http:
-            number = _serve_http(making(), tuple(given), PORT_DEFAULT if port is None else port, idle_s)
+            number = _serve_http(
+                making(), tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s
+            )
             raise typer.Exit(_BY_SIGNAL + number)
         with making() as make:
-            SandboxTools(make, tuple(given)).server().run("stdio")
+            SandboxTools(make, tuple(given), origins).server().run("stdio")
 
 
 @contextlib.contextmanager
@@ -155,7 +164,11 @@ def _place(node: str | None) -> Iterator[str | Path | None]:
 
 
 def _serve_http(
-    making: contextlib.AbstractContextManager[Make], inputs: tuple[str, ...], port: int, idle_s: float
+    making: contextlib.AbstractContextManager[Make],
+    inputs: tuple[str, ...],
+    origins: tuple[str, ...],
+    port: int,
+    idle_s: float,
 ) -> int:
     """Serve over HTTP, and return the number of the signal that ended the server."""
     from dios.bridges import mcp_http  # noqa: PLC0415 - an optional dependency
@@ -168,7 +181,7 @@ def _serve_http(
             with making as make:
                 say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
                 say(f"the token is {kept}; Ctrl-C ends the server and all its sandboxes")
-                tools = SandboxTools(make, inputs, client_of=mcp_http.client_of, idle_s=idle_s)
+                tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
                 return mcp_http.serve(tools, listener, token, idle_s)
 
 

@@ -32,11 +32,12 @@ from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.errors import DiosError, InvalidError
-from dios.lib.sandbox.link import LABEL
+from dios.lib.sandbox.errors import SessionForkError
+from dios.lib.sandbox.link import family_of
+from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.protocol import Cell
 from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
 from dios.lib.sandbox.sandbox import Sandbox
-from dios.wire.types import Brand
 
 app: Final = typer.Typer(
     no_args_is_help=True,
@@ -48,7 +49,10 @@ app: Final = typer.Typer(
 _EXAMPLES: Final = (
     "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"
     "  dios sandbox run plot.py --input sales.parquet --figures pictures\n"
+    "  dios sandbox run load.py --input sales.parquet --then first.py --then second.py\n"
     "  dios sandbox run weather.py --network https://api.example.org\n"
+    "  dios sandbox run weather.py --network https://api.example.org "
+    "--network-header https://api.example.org=X-Api-Key:API_KEY\n"
     "  model-that-writes-code | dios sandbox run - --memory '512 MiB' --timeout 10 --json\n\n"
     "\b\nIn the code, the inputs are files:\n"
     '  import pandas\n  sales = pandas.read_csv("/inputs/sales")\n  sales.describe()\n\n'
@@ -95,6 +99,15 @@ AuthoritiesOption = Annotated[
         help="Certificates of authorities to trust for https origins; default: those of this machine.",
     ),
 ]
+HeadersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network-header",
+        metavar="ORIGIN=NAME:VARIABLE",
+        help="Add this header, with the value of an environment variable, to requests outside of the session;"
+        ' also "ORIGIN=Authorization:Bearer VARIABLE".',
+    ),
+]
 TimeOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time of each run.")]
 FiguresOption = Annotated[
     Path | None,
@@ -113,25 +126,59 @@ def run(
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
+    network_header: HeadersOption = None,
     figures: FiguresOption = None,
+    then: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--then", metavar="FILE", help="Then run this file in a fork of the session; repeat for more."
+        ),
+    ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a file, and show its output, the value of its last expression, data frames and figures.
+
+    Each file of --then continues with the variables and files of the first one, and sees nothing of the
+    others. If the first file raises, they are not run.
 
     If the code raises, its traceback is shown with what the sandbox refused, and the exit status is 1.
     Without a running node the command starts a private one for itself.
     """
     with reporting("dios sandbox run", as_json=as_json):
         source = _source(file)
-        with _sandbox(inputs, memory, cpu_seconds, timeout, template, network, network_ca, node) as box:
-            result = box.run(source)
+        others = {name: _source(name) for name in then or ()}
         pictures = _Pictures(figures)
+        with _sandbox(
+            inputs,
+            memory,
+            cpu_seconds,
+            timeout,
+            template,
+            network,
+            network_ca,
+            network_header,
+            node,
+            forkable=bool(others),
+        ) as box:
+            result = box.run(source)
+            if not as_json:
+                _show(result, pictures)
+            document = _document(result, pictures) if as_json else {}
+            forks: dict[str, object] = {}
+            ok = result.ok
+            for name, each in others.items() if ok else ():
+                with box.fork() as fork:
+                    result = fork.run(each)
+                ok = ok and result.ok
+                if as_json:
+                    forks[name] = _document(result, pictures)
+                else:
+                    say(f"-- {plain(name)}")
+                    _show(result, pictures)
         if as_json:
-            write_json(_document(result, pictures))
-        else:
-            _show(result, pictures)
-        if not result.ok:
+            write_json({**document, "then": forks} if others else document)
+        if not ok:
             raise typer.Exit(FAILED)
 
 
@@ -149,25 +196,51 @@ def shell(
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
+    network_header: HeadersOption = None,
     figures: FiguresOption = None,
+    forkable: Annotated[
+        bool, typer.Option("--forkable", help="Permit %fork, to try something and to go back.")
+    ] = False,
     node: NodeOption = None,
 ) -> None:
     """A prompt for Python in a session that keeps its variables.
 
     Ctrl-C stops the code that runs and keeps the variables, %reset starts a fresh session, Ctrl-D ends it.
-    Input that is not typed is run as one piece.
+    With --forkable, %fork goes on in a fork of the session, and %back ends the fork and returns to the state
+    before it. Input that is not typed is run as one piece.
     """
     with (
         reporting("dios sandbox shell"),
-        _sandbox(inputs, memory, cpu_seconds, timeout, template, network, network_ca, node) as box,
+        _sandbox(
+            inputs,
+            memory,
+            cpu_seconds,
+            timeout,
+            template,
+            network,
+            network_ca,
+            network_header,
+            node,
+            forkable=forkable,
+        ) as box,
     ):
-        pictures = _Pictures(figures)
-        typed = sys.stdin.isatty()
-        ok = True
+        ok = _converse(box, _Pictures(figures))
+        if not sys.stdin.isatty() and not ok:
+            raise typer.Exit(FAILED)
+
+
+def _converse(first: Sandbox, pictures: _Pictures) -> bool:
+    """Run what is typed; return True if the last run succeeded."""
+    # The last one is the present one; each of them is a fork of the one before.
+    boxes = [first]
+    typed = sys.stdin.isatty()
+    ok = True
+    try:
         for source in _typed_cells() if typed else iter((sys.stdin.read(),)):
-            if source.strip() == "%reset":
-                box.reset()
+            if source.strip() in _COMMANDS:
+                _obey(source.strip(), boxes)
                 continue
+            box = boxes[-1]
             try:
                 result = box.run(source)
             except KeyboardInterrupt:
@@ -180,13 +253,38 @@ def shell(
             if typed and box.ended:
                 box.reset()
                 say("this is a fresh session, without variables")
-        if not typed and not ok:
-            raise typer.Exit(FAILED)
+    finally:
+        for each in boxes[1:]:
+            each.close()
+    return ok
+
+
+_COMMANDS: Final = frozenset({"%reset", "%fork", "%back"})
+
+
+def _obey(command: str, boxes: list[Sandbox]) -> None:
+    """Obey a command of the shell."""
+    try:
+        if command == "%reset":
+            boxes[-1].reset()
+        elif command == "%fork":
+            boxes.append(boxes[-1].fork())
+            say(f"this is a fork; %back returns to the state before it ({len(boxes) - 1})")
+        elif len(boxes) == 1:
+            say("this is no fork: there is no state before it")
+        else:
+            boxes.pop().close()
+            say("this is the state before the fork")
+    except SessionForkError as error:
+        hint = "start the shell with --forkable" if "forkable=True" in error.message else error.message
+        say(f"cannot fork: {hint}")
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios sandbox ls\n  dios sandbox ls --json")
 def list_sessions(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """List the sessions of your sandboxes that run on a node, whichever of your programs holds them.
+
+    A session and its forks are a family, which has the fingerprint of its first session.
 
     A program that found no node has a private one, whose sessions are not listed and end with the program.
     """
@@ -195,13 +293,15 @@ def list_sessions(*, node: NodeOption = None, as_json: JsonOption = False) -> No
         if as_json:
             write_json([_described(each) for each in found])
         elif found:
-            table(("SESSION", "PID", "STATE", "STARTED", "FOR"), list(map(_row, found)), right=("PID", "FOR"))
+            columns = ("SESSION", "FAMILY", "PID", "STATE", "STARTED", "FOR")
+            table(columns, list(map(_row, found)), right=("PID", "FOR"))
         else:
             say("no session of a sandbox runs; `dios sandbox shell` starts one")
 
 
 @app.command(
     epilog="\b\nExamples:\n  dios sandbox stop 3f9a\n  dios sandbox stop 3f9a 41277\n"
+    "  dios sandbox stop --family 3f9a\n"
     "  dios sandbox stop --all --json"
 )
 def stop(
@@ -214,6 +314,9 @@ def stop(
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Stop all sessions that run.")] = False,
+    family: Annotated[
+        bool, typer.Option("--family", "-f", help="Stop the families of these sessions: their forks, too.")
+    ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -226,7 +329,7 @@ def stop(
         if bool(sessions) == everything:
             raise InvalidError("name the sessions to stop, or give --all; `dios sandbox ls` lists them")
         found = _sessions(place)
-        chosen = found if everything else _chosen(found, sessions or [])
+        chosen = found if everything else _chosen(found, sessions or [], families=family)
         failed = {each.fingerprint: _stopped(place, each) for each in chosen}
         if as_json:
             write_json([{**_described(each), "stopped": not failed[each.fingerprint]} for each in chosen])
@@ -242,12 +345,19 @@ def stop(
 def _sessions(place: CommandContext) -> list[Status]:
     """Return the sessions that run on the asked node; a sandbox never starts one elsewhere."""
     tasks = place.node.tasks(local_only=True)
-    return [each for each in tasks if each.label == LABEL and each.brand is Brand.PURE and not each.ended]
+    found = [each for each in tasks if family_of(each) is not None and not each.ended]
+    # The members of a family one below the other, in the order in which they started.
+    began: dict[str | None, int] = {}
+    for each in found:
+        family = family_of(each)
+        began[family] = min(each.started_ns, began.get(family, each.started_ns))
+    return sorted(found, key=lambda each: (began[family_of(each)], family_of(each), each.started_ns))
 
 
 def _row(session: Status) -> tuple[str, ...]:
     return (
         session.fingerprint,
+        family_of(session) or "-",
         str(session.pid or "-"),
         session.state.name.lower(),
         time_text(session.started_ns),
@@ -255,8 +365,11 @@ def _row(session: Status) -> tuple[str, ...]:
     )
 
 
-def _chosen(found: list[Status], texts: list[str]) -> list[Status]:
-    """Return the sessions that texts name. Raise InvalidError for a text that fits none, or several."""
+def _chosen(found: list[Status], texts: list[str], *, families: bool) -> list[Status]:
+    """Return the sessions that texts name, or all of their families.
+
+    Raise InvalidError for a text that fits none, or several.
+    """
     chosen: dict[str, Status] = {}
     for text in texts:
         fitting = [
@@ -264,6 +377,10 @@ def _chosen(found: list[Status], texts: list[str]) -> list[Status]:
             for each in found
             if text and (each.fingerprint.startswith(text.lower()) or str(each.pid) == text)
         ]
+        # The first session of a family may have ended.
+        members = [each for each in found if text and (family_of(each) or "").startswith(text.lower())]
+        if families and not fitting and len({family_of(each) for each in members}) == 1:
+            fitting = members[:1]
         if not fitting:
             raise InvalidError(f"no session {text!r} of your sandboxes runs. `dios sandbox ls` lists them.")
         if len(fitting) > 1:
@@ -271,7 +388,9 @@ def _chosen(found: list[Status], texts: list[str]) -> list[Status]:
             raise InvalidError(
                 f"{text!r} fits {len(fitting)} sessions. Give more of the fingerprint:{listed}"
             )
-        chosen[fitting[0].fingerprint] = fitting[0]
+        for each in found if families else fitting:
+            if family_of(each) == family_of(fitting[0]):
+                chosen[each.fingerprint] = each
     return list(chosen.values())
 
 
@@ -290,6 +409,7 @@ def _stopped(place: CommandContext, session: Status) -> str:
 def _described(session: Status) -> dict[str, object]:
     return {
         "fingerprint": session.fingerprint,
+        "family": family_of(session),
         "pid": session.pid,
         "state": session.state.name.lower(),
         "started": session.started_ns,
@@ -305,7 +425,10 @@ def _sandbox(
     template: str,
     network: list[str] | None,
     network_ca: Path | None,
+    network_header: list[str] | None,
     node: str | None,
+    *,
+    forkable: bool,
 ) -> Sandbox:
     return Sandbox(
         node=node,
@@ -316,6 +439,8 @@ def _sandbox(
         timeout=timeout,
         network=network or (),
         network_ca=network_ca,
+        network_headers=headers_from_variables(network_header or ()),
+        forkable=forkable,
     )
 
 

@@ -22,6 +22,7 @@ from dios.client.sync.node import Node
 from dios.errors import InvalidError
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.errors import SandboxEndedError
+from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import NOT_OPEN, Input, SandboxOps
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
 
@@ -69,10 +70,20 @@ class Sandbox(SandboxOps):
         bounds: SandboxBounds | None = None,
         network: Iterable[str] = (),
         network_ca: str | Path | bytes | None = None,
+        network_headers: NetworkHeaders | None = None,
         forkable: bool = False,
     ) -> None:
         super().__init__(
-            inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca, forkable=forkable
+            inputs,
+            memory,
+            cpu_seconds,
+            timeout,
+            bounds,
+            template,
+            network,
+            network_ca,
+            network_headers,
+            forkable=forkable,
         )
         self._place: Final = node
         self._stack: Final = contextlib.AsyncExitStack()

@@ -10,6 +10,7 @@ of the async client have the same operations.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +32,8 @@ from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import Begin, CheckedAnswer, ForkSession, Order, SessionTask
 from dios.lib.sandbox.steps import Steps, Write, call, read
 from dios.limits import KIB, MIB
-from dios.wire.types import Cause, TaskState
+from dios.wire.nametext import fingerprint
+from dios.wire.types import Brand, Cause, TaskState
 
 if TYPE_CHECKING:
     from dios.client.session import Operation
@@ -43,6 +45,8 @@ CANNOT_CREATE: Final = "cannot create the task's process: "
 
 LABEL: Final = "sandbox"
 """The label of the task of a session."""
+
+_FAMILY: Final = re.compile(rf"{LABEL} of ([0-9a-f]{{1,64}})")
 
 _RING_BYTES: Final = MIB
 _SMALL_RING_BYTES: Final = 4 * KIB
@@ -124,6 +128,19 @@ class _Printed:
         return stdout, stderr
 
 
+def family_of(status: Status) -> str | None:
+    """Return the family of the task of a session, or None for a task that is no session.
+
+    It is the fingerprint of the session from which all others of the family were forked.
+    """
+    if status.brand is not Brand.PURE:
+        return None
+    if status.label == LABEL:
+        return status.fingerprint
+    found = _FAMILY.fullmatch(status.label)
+    return found and found[1]
+
+
 class SessionLink:
     """One session: its task, its streams, and the order that it obeys at present."""
 
@@ -140,6 +157,7 @@ class SessionLink:
         self._interrupting: Final = threading.Lock()
         self._printed: Final = _Printed(bounds.output_bytes)
         self._buffer: Final = frames.FrameBuffer(max(bounds.answer_bytes, 64 * KIB))
+        self._family = ""
         self.task: Task | None = None
         """The task, once it was ordered."""
         self._orders: RingWriter
@@ -186,8 +204,16 @@ class SessionLink:
         Raise SandboxEndedError if the other session has ended, before or at that.
         """
         origin.require_alive()
+        name = None if origin.task is None else origin.task.name
+        self._family = origin._family or (fingerprint(name) if name else "")
         # Without waiting: the process is made only when the session has its order.
-        started = partial(node.run_op, label=LABEL, local=True, wait=False, fork_of=origin.task)
+        started = partial(
+            node.run_op,
+            label=f"{LABEL} of {self._family}",
+            local=True,
+            wait=False,
+            fork_of=origin.task,
+        )
         try:
             yield from self._open(node, inputs, started)
             done = yield from origin.exchange(ForkSession(), _START_WAIT_S)

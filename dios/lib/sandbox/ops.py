@@ -24,7 +24,7 @@ from dios.lib.executor.values import decode_result, encode_arguments
 from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds, memory_of, seconds_of
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
-from dios.lib.sandbox.network.grant import NetworkGrant
+from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
 from dios.lib.sandbox.protocol import (
     STDOUT,
     Answer,
@@ -89,17 +89,14 @@ class SandboxOps:
         template: str = "",
         network: Iterable[str] = (),
         network_ca: str | Path | bytes | None = None,
+        network_headers: NetworkHeaders | None = None,
         *,
         forkable: bool = False,
     ) -> None:
-        grant = NetworkGrant(network, network_ca)
+        grant = NetworkGrant(network, network_ca, network_headers)
         self._grant: Final = grant if grant.origins else None
         self._template: Final = template
         self._forkable: Final = forkable
-        if forkable and self._grant is not None:
-            raise InvalidError(
-                "a session with a network cannot be forked: leave out forkable=True, or network="
-            )
         self._bounds: Final = bounds or SandboxBounds()
         self._timeout: Final = None if timeout is None else seconds_of(timeout, "timeout")
         self._limits: Final = Limits(
@@ -253,7 +250,8 @@ class SandboxOps:
         origin = self._running()
         if not self._forkable:
             raise SessionForkError("the session cannot be forked: make the sandbox with forkable=True")
-        link = SessionLink(self._bounds)
+        # A gateway of its own, so that its requests are recorded as those of the fork.
+        link = SessionLink(self._bounds, self._grant)
         yield from link.start_as_fork(self._node, origin, self._inputs)
         self._shared.join()
         vars(other).update(_link=link, _modules=self._modules.copy())

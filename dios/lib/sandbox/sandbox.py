@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar, 
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, connect_or_start
 from dios.lib.sandbox.bounds import SandboxBounds
+from dios.lib.sandbox.network.grant import NetworkHeaders
 from dios.lib.sandbox.ops import Input, SandboxOps
 from dios.lib.sandbox.steps import Call, Read, Step, Steps
 
@@ -49,9 +50,11 @@ class Sandbox(SandboxOps):
     ``timeout`` the seconds of each run; None is the node's default, and no limit of time. ``bounds`` limit
     the results. ``network`` names origins such as "https://api.example.org", to which the session may make
     HTTP requests by way of the node; ``network_ca`` is a file (or its bytes) with the certificates of
-    authorities to trust for them, in place of the machine's. With ``forkable`` the session can be forked; it
-    has no network then. ``node`` is an open ``Node`` or the place of
-    one; with None and no node running, a private one is started and ends with the sandbox.
+    authorities to trust for them, in place of the machine's. ``network_headers`` are headers by origin, such
+    as {"https://api.example.org": {"Authorization": "Bearer ..."}}, that are added to the requests outside of
+    the session, which does not learn them. With ``forkable`` the session can be forked. ``node`` is an open
+    ``Node`` or the place of one; with None and no node running, a private one is started and ends with the
+    sandbox.
 
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
@@ -72,10 +75,20 @@ class Sandbox(SandboxOps):
         bounds: SandboxBounds | None = None,
         network: Iterable[str] = (),
         network_ca: str | Path | bytes | None = None,
+        network_headers: NetworkHeaders | None = None,
         forkable: bool = False,
     ) -> None:
         super().__init__(
-            inputs, memory, cpu_seconds, timeout, bounds, template, network, network_ca, forkable=forkable
+            inputs,
+            memory,
+            cpu_seconds,
+            timeout,
+            bounds,
+            template,
+            network,
+            network_ca,
+            network_headers,
+            forkable=forkable,
         )
         self._turn: Final = threading.Lock()
         self._opens_node: Final = not isinstance(node, Node)

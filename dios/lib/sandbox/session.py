@@ -71,6 +71,7 @@ def serve() -> None:
         from dios.lib.sandbox.network import sockets  # noqa: PLC0415
 
         sockets.install(node)
+        session.renew_network = sockets.renew
     while True:
         try:
             session.run()
@@ -160,6 +161,8 @@ class _Session:
         self._wanted = 0
         self._interruptible = False
         self._postponed = False
+        self.renew_network: Callable[[Node], None] | None = None
+        """Called in a fork, which has a gateway of its own; None without a network."""
         self._streams: Final[list[TextIO]] = []
         self._left: Final = dict.fromkeys((protocol.STDOUT, protocol.STDERR), 0)
         self._shown = display.DisplayedValues(self._bounds, self._warn)
@@ -289,6 +292,8 @@ class _Session:
         self._flush()
         failure = None
         try:
+            if self.renew_network is not None:
+                _require_no_connections()
             is_fork = forking.fork(self._node, self._own)
         except Exception as error:  # noqa: BLE001 - the session goes on
             failure = described(error)
@@ -301,6 +306,8 @@ class _Session:
         """Take up the task of the fork, in a process that is one; nothing here returns to its origin."""
         try:
             self._enter(forking.enter())
+            if self.renew_network is not None:
+                self.renew_network(self._node)
             self._wanted = self._present = 0
         except BaseException:  # noqa: BLE001 - the stack and the streams are those of the origin
             os._exit(1)
@@ -430,6 +437,18 @@ def _is_open(stream: TextIO) -> bool:
         return not stream.closed
     except ValueError:
         return False  # it was detached from its buffer
+
+
+def _require_no_connections() -> None:
+    """Raise NotForkableError if code of the session has connections: a fork has not the threads for them."""
+    from dios.lib.sandbox.network import sockets  # noqa: PLC0415 - a session with a network has it loaded
+
+    found = sockets.open_connections()
+    if found:
+        raise forking.NotForkableError(
+            f"it has open connections ({', '.join(found)}): close them, or the session or client of the"
+            " library that keeps them, or read their answers to the end"
+        )
 
 
 def _completions(variables: dict[str, object], text: str) -> list[str]:

@@ -7,8 +7,10 @@ written by the gateway alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dios.errors import InvalidError
 from dios.lib.sandbox.network.records import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
@@ -25,6 +27,9 @@ _NO_METHODS: Final = frozenset({"CONNECT", "TRACE", "TRACK"})
 _TARGET: Final = re.compile(r"/[!\"$-~]*")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
+ADDED_HEADERS_MAX: Final = 16
+ADDED_CHARS_MAX: Final = 8192
+_ADDED: Final = re.compile(rf"(?=[!-~\x80-\xff])[\t -~\x80-\xff]{{1,{ADDED_CHARS_MAX}}}(?<![\t ])")
 _BREAKS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
 _HEAD_BYTES: Final = HEAD_BYTES_MAX // 4
 
@@ -59,8 +64,11 @@ class RequestError(Exception):
         self.message: Final = message
 
 
-def request_bytes(head: RequestHead, origin: Origin) -> bytes:
-    """Return the head of a request to an origin as it is sent. Raise RequestError for one that is refused."""
+def request_bytes(head: RequestHead, origin: Origin, added: Sequence[Header] = ()) -> bytes:
+    """Return the head of a request to an origin as it is sent. Raise RequestError for one that is refused.
+
+    ``added`` are headers of the caller, which replace those of the session with their names.
+    """
     if not is_method(head.method):
         raise _refused(f"the method {head.method[:METHOD_CHARS_MAX]!r}; GET, POST and others are possible")
     if not _TARGET.fullmatch(head.target) or len(head.target) > _HEAD_BYTES:
@@ -72,8 +80,11 @@ def request_bytes(head: RequestHead, origin: Origin) -> bytes:
     host = str(origin).partition("://")[2]
     lines = [f"{head.method} {head.target} HTTP/1.1", f"Host: {host}"]
     hosts = 0
+    ours = {_same(name) for name, _ in added}
     for name, value in head.headers:
         _check_header(name, value)
+        if _same(name) in ours:
+            continue
         if name.lower() != "host":
             lines.append(f"{name}: {value}")
             continue
@@ -84,10 +95,41 @@ def request_bytes(head: RequestHead, origin: Origin) -> bytes:
         lines.append("Transfer-Encoding: chunked")
     elif head.length or head.method in {"POST", "PUT", "PATCH"}:
         lines.append(f"Content-Length: {head.length}")
-    data = "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
-    if len(data) > _HEAD_BYTES:
-        raise _too_large(f"its headers have {len(data):,} bytes, and at most {_HEAD_BYTES:,} are sent")
-    return data
+    # The headers of the caller do not count: the session would learn their size.
+    size = len("\r\n".join([*lines, "Connection: close", "", ""]))
+    if size > _HEAD_BYTES:
+        raise _too_large(f"its headers have {size:,} bytes, and at most {_HEAD_BYTES:,} are sent")
+    lines += [f"{name}: {value}" for name, value in added]
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
+
+
+def checked_additions(given: Mapping[str, str]) -> list[Header]:
+    """Return the headers that the caller adds to requests. Raise InvalidError, without their values.
+
+    The values are secrets.
+    """
+    if len(given) > ADDED_HEADERS_MAX:
+        raise InvalidError(f"{len(given)} headers are too many: add at most {ADDED_HEADERS_MAX} to an origin")
+    for name, value in given.items():
+        if type(name) is not str or not _NAME.fullmatch(name):
+            raise InvalidError("the name of a header has letters, digits and '-'")
+        if _same(name) in _OURS | {"host", "-host"}:
+            raise InvalidError(f"the header {name} belongs to the connection, and cannot be added")
+        if type(value) is not str or not _ADDED.fullmatch(value):
+            raise InvalidError(
+                f"the value of the header {name} cannot be sent: it must be a text of 1 to"
+                f" {ADDED_CHARS_MAX:,} characters of Latin-1, without line breaks, and without blanks at its"
+                " begin and end"
+            )
+    if len({_same(name) for name in given}) < len(given):
+        raise InvalidError("a header is named twice: name each once")
+    return list(given.items())
+
+
+def _same(name: str) -> str:
+    """Return the text that is equal for names which a server may take for the same header."""
+    # Some servers take "_" for "-".
+    return name.lower().replace("_", "-")
 
 
 def is_method(text: str) -> bool:
@@ -98,8 +140,7 @@ def is_method(text: str) -> bool:
 def _check_header(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise _refused("a header whose name has other characters than names have")
-    # Some servers take "_" for "-".
-    if name.lower().replace("_", "-") in _OURS or name.lower() == "_host":
+    if _same(name) in _OURS or name.lower() == "_host":
         raise _refused(f"the header {name}, which belongs to the connection")
     if not _VALUE.fullmatch(value):
         raise _refused(f"the value of the header {name}: it has a line break or another control character")

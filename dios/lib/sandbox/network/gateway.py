@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
+
+import msgspec
 
 from dios.client.sync.network import TcpConnection
 from dios.client.sync.node import Node, Reference, connect
@@ -25,13 +27,17 @@ from dios.lib.sandbox.network.checked import (
     request_bytes,
 )
 from dios.lib.sandbox.network.connections import PlainWire, ServerAnswer, TlsWire, Wire, tls_context
-from dios.lib.sandbox.network.records import AnswerHead, Lane, RequestFailure, RequestHead
+from dios.lib.sandbox.network.records import AnswerHead, Header, Lane, RequestFailure, RequestHead
 from dios.wire.origins import Origin, parse_origins
 from dios.wire.types import RequestEnd
 
 PROGRAM: Final = "from dios.lib.sandbox.network.gateway import serve\nserve()\n"
 NETWORK: Final = ".network"
 AUTHORITIES: Final = ".authorities"
+ADDED: Final = ".headers"
+"""The headers that the caller adds to the requests, by the place of the origin."""
+
+_headers: Final = msgspec.msgpack.Decoder(dict[int, list[Header]])
 
 
 def serve() -> None:
@@ -39,12 +45,13 @@ def serve() -> None:
     node = connect()
     origins = parse_origins(node.arguments)
     context = tls_context(node.input(AUTHORITIES).read_bytes().decode())
+    added = _headers.decode(node.input(ADDED).read_bytes())
     ended = threading.Event()
     for number in range(records.LANES):
         requests = node.input(records.request_label(number))
         responses = node.input(records.response_label(number))
         lane = Lane(requests.reader, responses.writer)  # type: ignore[attr-defined]
-        server = _LaneServer(node, lane, origins, context)
+        server = _LaneServer(node, lane, origins, context, added)
         threading.Thread(target=server.run, args=(ended,), name=f"lane {number}", daemon=True).start()
     ended.wait()
 
@@ -52,12 +59,20 @@ def serve() -> None:
 class _LaneServer:
     """Serves one lane: its requests, one after the other."""
 
-    def __init__(self, node: Node, lane: Lane, origins: tuple[Origin, ...], context: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        node: Node,
+        lane: Lane,
+        origins: tuple[Origin, ...],
+        context: ssl.SSLContext,
+        added: Mapping[int, list[Header]],
+    ) -> None:
         self._node: Final = node
         self._network: Final[Reference] = node.input(NETWORK)
         self._lane: Final = lane
         self._origins: Final = origins
         self._context: Final = context
+        self._added: Final = added
         self._uploading = False
 
     def run(self, ended: threading.Event) -> None:
@@ -97,7 +112,7 @@ class _LaneServer:
             self._lane.send(records.FAILED, records.encode(RequestFailure(end, message)))
 
     def _answer(self, exchange: _Exchange, head: RequestHead) -> None:
-        data = request_bytes(head, exchange.origin)
+        data = request_bytes(head, exchange.origin, self._added.get(head.origin, ()))
         wire = exchange.open()
         wire.send(data)
         self._upload(wire, head.length)

@@ -6,23 +6,32 @@ one: the node's own user, root, and tasks that were given the right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ipaddress
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
+
+import msgspec
 
 from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, Task
 from dios.errors import InvalidError
 from dios.lib.sandbox.network import gateway, records
 from dios.lib.sandbox.network.authorities import authorities
+from dios.lib.sandbox.network.checked import checked_additions
+from dios.lib.sandbox.network.records import Header
 from dios.lib.sandbox.steps import Steps, call
 from dios.limits import MIB
 from dios.wire.messages import Limits
-from dios.wire.origins import parse_origins
+from dios.wire.origins import Origin, parse_origin, parse_origins
 from dios.wire.types import NameKind, ObjectType
 
 LABEL: Final = "sandbox network"
 """The label of the task of a gateway."""
+
+NetworkHeaders: TypeAlias = Mapping[str, Mapping[str, str]]
+"""The headers that are added to requests: values by name, by origin."""
 
 _MEMORY_BYTES: Final = 128 * MIB
 
@@ -30,7 +39,12 @@ _MEMORY_BYTES: Final = 128 * MIB
 class NetworkGrant:
     """The origins that the sessions of a sandbox may reach, and the authorities that prove them."""
 
-    def __init__(self, origins: Iterable[str], network_ca: str | Path | bytes | None) -> None:
+    def __init__(
+        self,
+        origins: Iterable[str],
+        network_ca: str | Path | bytes | None,
+        headers: NetworkHeaders | None = None,
+    ) -> None:
         if isinstance(origins, str):
             raise InvalidError(f'network= is a list of origins, such as ["{origins}"]')
         self.origins: Final = parse_origins(origins)
@@ -38,6 +52,7 @@ class NetworkGrant:
             raise InvalidError("network_ca= needs origins: name them with network=")
         needed = network_ca is not None or any(each.scheme == "https" for each in self.origins)
         self._authorities: Final = authorities(network_ca) if needed else b""
+        self._added: Final = _by_place(self.origins, headers or {})
 
     def start(self, node: Node, opened: list[Reference]) -> Steps[tuple[Task, dict[str, Handed]]]:
         """Start a gateway; return its task, and the inputs of the session.
@@ -52,7 +67,13 @@ class NetworkGrant:
             node.create_op(ObjectType.SHMEM_BLOB, data=self._authorities, naming=NameKind.ANONYMOUS)
         )
         opened.append(certificates)
+        # The name of an anonymous object is nobody's, so that no other task finds the headers.
+        added = yield from call(
+            node.create_op(ObjectType.SHMEM_BLOB, data=self._added, naming=NameKind.ANONYMOUS)
+        )
+        opened.append(added)
         theirs = {
+            gateway.ADDED: added.restrict("read"),
             gateway.NETWORK: network.restrict("write"),
             gateway.AUTHORITIES: certificates.restrict("read"),
         }
@@ -77,3 +98,62 @@ class NetworkGrant:
         )
         opened.append(task)
         return task, ours
+
+
+def headers_from_variables(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the headers that texts like ``ORIGIN=NAME:[WORDS ]VARIABLE`` name, with values of variables.
+
+    So a value is in no list of processes, and in no file of settings. Raises InvalidError.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        origin, _, header = text.rpartition("=")
+        name, _, value = header.partition(":")
+        *words, variable = value.split() or [""]
+        if not origin or not name or not variable.isidentifier():
+            raise InvalidError(
+                f"{text!r} names no header. Write ORIGIN=NAME:VARIABLE, such as"
+                " https://api.example.org=X-Api-Key:API_KEY, or a word before the variable:"
+                " https://api.example.org=Authorization:Bearer API_KEY"
+            )
+        secret = os.environ.get(variable, "").strip()
+        if not secret:
+            raise InvalidError(
+                f"the header {name} needs the variable {variable}, which is not set: export it"
+            )
+        headers = found.setdefault(str(parse_origin(origin)), {})
+        if name in headers:
+            raise InvalidError(f"the header {name} for {origin} is given twice")
+        headers[name] = " ".join((*words, secret))
+    return found
+
+
+def _by_place(origins: tuple[Origin, ...], given: NetworkHeaders) -> bytes:
+    """Return the headers that the gateway adds, encoded. Raise InvalidError, without their values."""
+    places = {str(origin): place for place, origin in enumerate(origins)}
+    added: dict[int, list[Header]] = {}
+    for text, headers in given.items():
+        origin = parse_origin(text)
+        place = places.get(str(origin))
+        if place is None:
+            raise InvalidError(f"headers for {origin}, which is not granted: name it with network=, too")
+        if place in added:
+            raise InvalidError(f"the headers for {origin} are given twice")
+        if origins[place].scheme != "https" and not _is_named_address(origins[place]):
+            raise InvalidError(
+                f"headers for {origin} would be sent without encryption: use https, or name the address of"
+                f" the server, as in {origin}=10.0.0.5"
+            )
+        added[place] = checked_additions(headers)
+    return msgspec.msgpack.encode(added)
+
+
+def _is_named_address(origin: Origin) -> bool:
+    """Return True if the caller named an address, or this machine, so that he knows the way to it."""
+    if origin.address or origin.host == "localhost" or origin.host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(origin.host)
+    except ValueError:
+        return False
+    return True

@@ -10,6 +10,7 @@ import http.server
 import queue
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Final
@@ -28,6 +29,8 @@ _STATUS: Final = {
     RequestEnd.TIMED_OUT: HTTPStatus.GATEWAY_TIMEOUT,
 }
 _LINE_MAX: Final = 65_536
+_HANGUP_S_MAX: Final = 5.0
+"""The time in which the request of a closed socket is cancelled."""
 TLS_MARK: Final = b"\x16 TLS of the gateway\n"
 """The first bytes of a client that does TLS in memory."""
 _FRAMING: Final = frozenset(
@@ -49,6 +52,7 @@ class Lanes:
 
     def __init__(self, origins: Sequence[Origin], lanes: Sequence[Lane]) -> None:
         self.origins: Final = tuple(origins)
+        self._served: Final[dict[threading.Thread, tuple[socket.socket, Channel]]] = {}
         self._free: Final[queue.SimpleQueue[Lane]] = queue.SimpleQueue()
         for lane in lanes:
             self._free.put(lane)
@@ -72,10 +76,31 @@ class Lanes:
             f' network=["{wanted}"] (--network {wanted})'
         )
 
-    def serve(self, connection: socket.socket, channel: Channel) -> None:
-        """Answer the requests on a socket until its other end is closed."""
-        with connection, contextlib.suppress(OSError):
-            _Handler(self, connection, channel)
+    def start(self, connection: socket.socket, channel: Channel) -> None:
+        """Answer the requests on a socket, in a thread of its own, until its other end is closed."""
+        arguments = connection, channel
+        thread = threading.Thread(target=self._serve, args=arguments, name=channel.host, daemon=True)
+        self._served[thread] = arguments
+        thread.start()
+
+    def connected(self) -> list[str]:
+        """Return the origins of the sockets whose other end is open; wait for the threads of the others."""
+        found = []
+        for thread, (connection, channel) in list(self._served.items()):
+            if thread.is_alive() and not _is_hung_up(connection):
+                found.append(f"{channel.host}:{channel.port}")
+                continue
+            thread.join(_HANGUP_S_MAX)
+            if thread.is_alive():
+                found.append(f"{channel.host}:{channel.port}")
+        return found
+
+    def _serve(self, connection: socket.socket, channel: Channel) -> None:
+        try:
+            with connection, contextlib.suppress(OSError):
+                _Handler(self, connection, channel)
+        finally:
+            self._served.pop(threading.current_thread(), None)
 
     @contextlib.contextmanager
     def one(self) -> Iterator[Lane]:
@@ -85,6 +110,15 @@ class Lanes:
             yield lane
         finally:
             self._free.put(lane)
+
+
+def _is_hung_up(connection: socket.socket) -> bool:
+    """Return True if either end of a socket is closed."""
+    if connection.fileno() < 0:
+        return True
+    hangup = select.poll()
+    hangup.register(connection, 0)  # an end of the other side is always reported
+    return bool(hangup.poll(0))
 
 
 class _Gone(Exception):  # noqa: N818 - the library closed its end: no error

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import _socket
 import errno
+import gc
 import socket
 import ssl
-import threading
 from typing import TYPE_CHECKING, Final, cast
 
 from dios.lib.sandbox.errors import NotGrantedError
@@ -40,17 +40,32 @@ def install(node: Node) -> None:
     texts = node.arguments
     if not texts:
         return
-    lanes = []
-    for number in range(records.LANES):
-        requests = node.input(records.request_label(number))
-        responses = node.input(records.response_label(number))
-        lanes.append(Lane(responses.reader, requests.writer))  # type: ignore[attr-defined]
-    _Granted.lanes = Lanes([parse_origin(text) for text in texts], lanes)
+    _Granted.lanes = Lanes([parse_origin(text) for text in texts], _lanes_of(node))
     socket.socket = GrantedSocket  # type: ignore[misc]
     socket.create_connection = _create_connection  # type: ignore[assignment]
     socket.getaddrinfo = _getaddrinfo  # type: ignore[assignment]
     ssl.SSLContext.wrap_socket = _wrap_socket  # type: ignore[assignment,method-assign]
     ssl.SSLContext.wrap_bio = _wrap_bio  # type: ignore[assignment,method-assign]
+
+
+def renew(node: Node) -> None:
+    """Use the lanes of another task, which is a fork of the one whose lanes were used up to now."""
+    _Granted.lanes = Lanes(_Granted.lanes.origins, _lanes_of(node))
+
+
+def open_connections() -> list[str]:
+    """Return the origins of the open connections, after an end of those that nobody uses any more."""
+    gc.collect()
+    return _Granted.lanes.connected()
+
+
+def _lanes_of(node: Node) -> list[Lane]:
+    lanes = []
+    for number in range(records.LANES):
+        requests = node.input(records.request_label(number))
+        responses = node.input(records.response_label(number))
+        lanes.append(Lane(responses.reader, requests.writer))  # type: ignore[attr-defined]
+    return lanes
 
 
 class GrantedSocket(_Socket):
@@ -77,7 +92,7 @@ class GrantedSocket(_Socket):
         _required(host, port)
         channel = self._channel = Channel(host, port)
         other, self._other = self._other, None
-        threading.Thread(target=_Granted.lanes.serve, args=(other, channel), name=host, daemon=True).start()
+        _Granted.lanes.start(other, channel)
 
     def connect_ex(self, address: object, /) -> int:
         """Connect, and return 0."""

@@ -114,3 +114,40 @@ def test_mistakes_in_arguments_are_found_before_anything_starts() -> None:
     with pytest.raises(InvalidError, match="origin"):
         NetworkGrant(["a.b"], None)
     assert NetworkGrant(["http://127.0.0.1"], None).origins
+
+
+ADDED = {
+    "a header of the connection": {"Connection": "close"},
+    "a length": {"content_length": "3"},
+    "a host": {"Host": "evil.example.org"},
+    "a name with a line": {"X: y\r\nZ": "secret"},
+    "a value with a line": {"X": "secret\r\nY: z"},
+    "an empty value": {"X": ""},
+    "a value with blanks around": {"X": " secret"},
+    "a value that is too long": {"X": "secret" * 2000},
+    "a value out of the alphabet": {"X": "secret\u20ac"},
+    "a name twice": {"X-Key": "secret", "x_key": "secret"},
+    "many": {f"X-{number}": "secret" for number in range(17)},
+}
+
+
+@pytest.mark.parametrize("headers", ADDED.values(), ids=ADDED)
+def test_headers_that_cannot_be_added_are_refused_without_their_values(headers: dict[str, str]) -> None:
+    """The message names the header, and never the value, which is a secret."""
+    with pytest.raises(InvalidError) as told:
+        NetworkGrant([str(ORIGIN)], None, {str(ORIGIN): headers})
+    assert "secret" not in str(told.value)
+
+
+@given(texts, texts, st.lists(st.tuples(texts, texts), max_size=4), st.none() | st.integers(0, 1 << 40))
+def test_an_added_header_is_sent_once_and_never_overridden(
+    method: str, target: str, headers: list[tuple[str, str]], length: int | None
+) -> None:
+    """Whatever the session sends, its own header of the name is dropped."""
+    spelled = [*headers, ("X", "forged"), ("x", "forged")]
+    try:
+        data = request_bytes(RequestHead(0, method, target, spelled, length), ORIGIN, [("X", "ours")])
+    except RequestError:
+        return
+    named = [line for line in data.split(b"\r\n") if line.lower().startswith(b"x:")]
+    assert named == [b"X: ours"]
