@@ -281,7 +281,8 @@ SERVICE_MEMBERS_MAX: Final = 1024  # tasks that accept connections of one servic
 SHELL_HISTORY_MAX: Final = 1_000
 
 # -- requests between nodes -----------------------------------------------------------------------
-DCP_REQUESTS_MAX: Final = 4_096
+DCP_REQUESTS_MAX: Final = 4_096  # open requests to one node; further ones wait here
+DCP_REQUESTS_UNSENT_MAX: Final = 65_536
 DCP_OPEN_NUMBERS_PER_REQUEST: Final = 16
 REQUESTS_PER_EPOCH: Final = 2**36
 DCP_REPEAT_MS_MIN: Final = 250

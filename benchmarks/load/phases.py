@@ -15,7 +15,7 @@ import trio
 
 import dios
 from benchmarks.cluster import BenchCluster
-from benchmarks.load.watch import NODES, Neighbour, processor_s
+from benchmarks.load.watch import NODES, Neighbour, ProcessorTime
 from dios.client.aio.handles import AsyncReference
 from dios.client.aio.node import AsyncNode, open_node
 from dios.errors import DiosError
@@ -45,7 +45,7 @@ class Burst:
     lost: int = 0
     twice: int = 0
     seconds: float = 0.0
-    coordinator_s: float = 0.0
+    used: ProcessorTime = field(default_factory=ProcessorTime)
     neighbour: Neighbour = field(default_factory=Neighbour)
 
     @property
@@ -56,7 +56,7 @@ class Burst:
     @asynccontextmanager
     async def watched(self, cluster: BenchCluster, coordinator: int, say: Say) -> AsyncIterator[trio.Nursery]:
         """Time the burst, with a neighbour on the second node; what it starts ends with the body."""
-        used, began = processor_s(coordinator), time.perf_counter()
+        before, began = ProcessorTime.read(cluster, coordinator), time.perf_counter()
         async with trio.open_nursery() as outer:
             outer.start_soon(self.neighbour.work, cluster, 1)
             outer.start_soon(self._report, say)
@@ -64,7 +64,7 @@ class Burst:
                 yield inner
             outer.cancel_scope.cancel()
         self.seconds = time.perf_counter() - began
-        self.coordinator_s = processor_s(coordinator) - used
+        self.used = ProcessorTime.read(cluster, coordinator).since(before)
 
     async def _report(self, say: Say) -> None:
         while True:

@@ -10,11 +10,13 @@ from typing import Final
 from msgspec import Struct
 
 from benchmarks.load.phases import Burst, percentile
+from benchmarks.load.watch import ProcessorTime
 
 _COLUMNS: Final = (
     *("burst", "machine", "done", "lost", "refused", "twice", "seconds", "per second"),
-    *("median", "99th percentile", "longest", "coordinator"),
+    *("median", "99th percentile", "longest"),
     *("neighbour: median", "99th percentile", "longest"),
+    *("clients", "daemons", "zygotes", "tasks", "coordinator"),
 )
 
 
@@ -33,10 +35,10 @@ class BurstResult(Struct, frozen=True):
     median: float
     late: float
     longest: float
-    coordinator: float
-    """Milliseconds of the coordinator's processor for each."""
     neighbour: tuple[float, float, float]
     """The median, the 99th percentile and the longest of a neighbour's calls."""
+    used: ProcessorTime
+    """Milliseconds of processor for each, by kind of process."""
 
     @classmethod
     def of(cls, burst: Burst, machine: str) -> BurstResult:
@@ -54,8 +56,8 @@ class BurstResult(Struct, frozen=True):
             percentile(burst.times, 0.5),
             percentile(burst.times, 0.99),
             max(burst.times, default=0.0),
-            burst.coordinator_s * 1000 / max(1, burst.wanted),
             (percentile(calls, 0.5), percentile(calls, 0.99), max(calls, default=0.0)),
+            ProcessorTime(*(seconds * 1000 / max(1, burst.wanted) for seconds in burst.used)),
         )
 
     def line(self) -> str:
@@ -64,8 +66,9 @@ class BurstResult(Struct, frozen=True):
         return (
             f"| {self.name} | {self.machine} | {self.done} | {self.lost} | {self.refused} | {self.twice} "
             f"| {self.seconds:.1f} | {self.done / max(self.seconds, 1e-9):.0f} | {self.median:.0f} "
-            f"| {self.late:.0f} | {self.longest:.0f} | {self.coordinator:.2f} | {median:.1f} | {late:.1f} "
-            f"| {longest:.1f} |"
+            f"| {self.late:.0f} | {self.longest:.0f} | {median:.1f} | {late:.1f} | {longest:.1f} | "
+            + " | ".join(f"{each:.2f}" for each in self.used)
+            + " |"
         )
 
 
@@ -76,7 +79,8 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         "made at once. Every trivial run writes its number to a file, in which each number must stand once. "
         "Each object is read back. In the rows with a busy machine, every processor has a program that only "
         "computes. A neighbour on the second node makes short calls with pauses of 10 ms meanwhile. Times "
-        "are in milliseconds; the coordinator's is processor time for each run, client or object."
+        "are in milliseconds. The last five columns are processor time for each run, client or object, by "
+        "kind of process."
     )
     lines = [
         "# Bursts on a cluster of three nodes",
@@ -84,7 +88,7 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         *textwrap.wrap(text, 100),
         "",
         f"| {' | '.join(_COLUMNS)} |",
-        "|---|---|" + "---:|" * 13,
+        "|---|---|" + "---:|" * 17,
         *(row.line() for row in rows),
         "",
         *(troubles or ["Nothing was lost, refused, or done twice."]),

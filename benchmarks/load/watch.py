@@ -1,11 +1,14 @@
-"""Watch a cluster during a burst: a neighbour's short calls, and the coordinator's processor time."""
+"""Watch a cluster during a burst: a neighbour's short calls, and the processor time by kind of process."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
 import trio
 
@@ -64,6 +67,43 @@ def _process_of(node: dios.Node, name: str) -> int:
     return next(row.pid for row in rows if row.label == _COORDINATOR)
 
 
-def processor_s(pid: int) -> float:
-    """Return the seconds of processor that a process has used."""
-    return processor_ns(pid) / 1e9
+class ProcessorTime(NamedTuple):
+    """The seconds of processor that each kind of process of the cluster has used, in user and system mode."""
+
+    clients: float = 0.0
+    """This process, which has all clients."""
+    daemons: float = 0.0
+    zygotes: float = 0.0
+    tasks: float = 0.0
+    """The processes of the tasks that have ended: from the fork to the exit."""
+    coordinator: float = 0.0
+
+    @classmethod
+    def read(cls, cluster: BenchCluster, coordinator: int) -> Self:
+        """Return the processor time until now."""
+        zygotes = [pid for daemon in cluster.pids() for pid in _children_of(daemon)]
+        return cls(
+            sum(os.times()[:2]),
+            sum(processor_ns(pid) for pid in cluster.pids()) / 1e9,
+            sum(processor_ns(pid) for pid in zygotes) / 1e9,
+            sum(_reaped_s(pid) for pid in zygotes),
+            processor_ns(coordinator) / 1e9,
+        )
+
+    def since(self, before: Self) -> Self:
+        """Return the processor time that was used after ``before`` was read."""
+        return type(self)(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def _reaped_s(pid: int) -> float:
+    """Return the seconds of processor of the children for whose end a process has waited."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")

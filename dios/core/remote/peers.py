@@ -15,13 +15,16 @@ from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.membership.swim import Membership
 from dios.core.model.placement import Placement
-from dios.core.model.records import PhysicalObject, Reference, RemoteTask
+from dios.core.model.records import CallId, PhysicalObject, Reference, RemoteTask
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
+
+_LASTING: Final = (messages.Run, messages.Select, messages.ReadQueue)
+"""The calls that may wait for something else than the work of their node."""
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
@@ -48,15 +51,22 @@ class Here(Struct, frozen=True):
 
 
 class PendingRequest:
-    """A request without an answer so far. ``then`` is None if the answer does not matter."""
+    """A request without an answer so far. ``then`` is None if the answer does not matter.
+
+    ``call`` is the waiting call that it is for, or None. A request that ``is_lasting`` may wait at the other
+    node for as long as a task runs. The number is negative until the request is opened.
+    """
 
     __slots__ = (
         "body",
+        "call",
         "confirmed",
         "confirmed_ns",
+        "is_lasting",
         "moving_since",
         "number",
         "peer",
+        "principal",
         "repeat_at",
         "repeats",
         "sent",
@@ -68,15 +78,21 @@ class PendingRequest:
 
     def __init__(
         self,
-        number: int,
         peer: Peer,
         body: dcp.RequestBody,
         then: Continuation | None,
         source: WriteSource | None,
         now: int,
+        call: CallId | None = None,
     ) -> None:
-        self.number: Final = number
+        caller: dcp.Caller | None = getattr(body, "caller", None)
+        self.number = 0
         self.peer: Final = peer
+        self.call: Final = call
+        self.principal: Final = Principal("" if caller is None else caller.principal)
+        self.is_lasting: Final = isinstance(body, dcp.Start) or (
+            isinstance(body, dcp.Forward) and isinstance(body.call, _LASTING)
+        )
         self.body: Final = body
         self.then: Final = then
         self.source: Final = source
@@ -88,6 +104,66 @@ class PendingRequest:
         self.confirmed_ns = now
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
+
+
+class RequestQueue:
+    """The requests to one node that are not sent yet, because too many are open.
+
+    They are in order for each principal, and principals take turns.
+    """
+
+    __slots__ = ("_by_principal", "_principals", "next_key")
+
+    def __init__(self) -> None:
+        self._by_principal: dict[Principal, dict[int, PendingRequest]] = {}
+        self._principals: dict[int, Principal] = {}
+        self.next_key = -1
+
+    def __len__(self) -> int:
+        return len(self._principals)
+
+    def __iter__(self) -> Iterator[PendingRequest]:
+        return (request for own in self._by_principal.values() for request in own.values())
+
+    def has(self, principal: Principal) -> bool:
+        """Return True if requests of this principal wait."""
+        return principal in self._by_principal
+
+    def put(self, request: PendingRequest) -> None:
+        """Append a request, and give it a negative number until it is opened."""
+        request.number = self.next_key
+        self.next_key -= 1
+        self._by_principal.setdefault(request.principal, {})[request.number] = request
+        self._principals[request.number] = request.principal
+
+    def take(self, number: int) -> PendingRequest | None:
+        """Remove and return the request with this number; None if it does not wait here."""
+        principal = self._principals.pop(number, None)
+        if principal is None:
+            return None
+        own = self._by_principal[principal]
+        taken = own.pop(number)
+        if not own:
+            del self._by_principal[principal]
+        return taken
+
+    def principals(self) -> list[Principal]:
+        """Return the principals with waiting requests, in the order of their turns."""
+        return list(self._by_principal)
+
+    def first_of(self, principal: Principal) -> PendingRequest:
+        """Return the first request of a principal."""
+        return next(iter(self._by_principal[principal].values()))
+
+    def take_turn(self, principal: Principal) -> PendingRequest:
+        """Remove and return the first request of a principal, whose next turn comes after the others'."""
+        own = self._by_principal.pop(principal)
+        number = next(iter(own))
+        taken = own.pop(number)
+        del self._principals[number]
+        if own:
+            self._by_principal[principal] = own
+        return taken
 
 
 class CachedReply(NamedTuple):
@@ -162,6 +238,7 @@ class Peer:
         "guesses",
         "handing_over",
         "heard_ns",
+        "lasting",
         "lost",
         "met",
         "name",
@@ -178,6 +255,8 @@ class Peer:
         "remote_tasks",
         "requests_unnamed",
         "settled",
+        "unsent_brief",
+        "unsent_lasting",
         "unsettled",
         "working_at",
     )
@@ -199,6 +278,9 @@ class Peer:
         self.dead_since: int | None = None
         self.lost: list[TaskId] = []  # tasks on the node that were treated as lost
         self.asked: dict[int, PendingRequest] = {}
+        self.lasting: dict[Principal, int] = {}  # how many of them are lasting, for each principal
+        self.unsent_brief = RequestQueue()
+        self.unsent_lasting = RequestQueue()
         self.next_number = 1
         self.answers: dict[int, CachedReply | None] = {}
         self.granted: dict[int, list[Reference]] = {}  # for each of its unsettled requests
@@ -217,6 +299,43 @@ class Peer:
     def reachable(self) -> bool:
         """Return True if a request would be sent to the node now."""
         return self.connected and self.epoch > 0 and self.dead_since is None and not self.cut_off
+
+    def may_open(self, request: PendingRequest) -> bool:
+        """Return True if there is room for one more open request to the node.
+
+        A principal may have as many lasting requests open as there is room for more. So one principal alone
+        uses half of the room, and there is room left for a newcomer, and for the brief requests that end
+        lasting ones.
+        """
+        room = limits.DCP_REQUESTS_MAX - len(self.asked)
+        return room > (self.lasting.get(request.principal, 0) if request.is_lasting else 0)
+
+    def open(self, request: PendingRequest) -> None:
+        """Number a request, and add it to those without an answer."""
+        request.number = self.next_number
+        self.next_number += 1
+        self.asked[request.number] = request
+        if request.is_lasting:
+            self.lasting[request.principal] = self.lasting.get(request.principal, 0) + 1
+
+    def take(self, number: int) -> PendingRequest | None:
+        """Remove and return a request, open or not sent yet; None if there is none with this number."""
+        if number < 0:
+            return self.unsent_lasting.take(number) or self.unsent_brief.take(number)
+        taken = self.asked.pop(number, None)
+        if taken is not None and taken.is_lasting:
+            self.lasting[taken.principal] -= 1
+            if not self.lasting[taken.principal]:
+                del self.lasting[taken.principal]
+        return taken
+
+    def next_to_open(self) -> PendingRequest | None:
+        """Remove and return an unsent request for which there is room now, or None."""
+        for queue in (self.unsent_brief, self.unsent_lasting):
+            for principal in queue.principals():
+                if self.may_open(queue.first_of(principal)):
+                    return queue.take_turn(principal)
+        return None
 
     def note_granted(self, number: int, reference: Reference) -> None:
         """Note a reference that a task of the node gets from a request of the node.

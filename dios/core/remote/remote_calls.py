@@ -243,7 +243,8 @@ def answer_selected(step: Step, then: SelectAnswer, answer: dcp.Answer) -> None:
 def abandon(step: Step, row: Pending) -> None:
     """Cancel the requests of a call that no longer needs their answers."""
     for request in requests.give_up_all(step, row):
-        if isinstance(request.body, dcp.Forward | dcp.Start):
+        is_opened = request.number > 0
+        if is_opened and isinstance(request.body, dcp.Forward | dcp.Start):
             cancel = messages.Cancel(request.number)
             requests.notify_node(step, request.peer.node, dcp.Forward(request.body.caller, cancel))
 

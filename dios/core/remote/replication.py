@@ -110,5 +110,5 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
 
 def _waits_for_copy_from(peer: Peer, task: Holder) -> bool:
     """Return True if a task of this node waits for a copy from that node."""
-    bodies = (request.body for request in peer.asked.values())
+    bodies = (request.body for request in (*peer.asked.values(), *peer.unsent_brief))
     return any(isinstance(body, dcp.Delegate) and body.caller.task == task.id for body in bodies)

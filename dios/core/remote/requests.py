@@ -12,13 +12,13 @@ from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.effects import WriteSource
 from dios.core.model.io_requests import abort
-from dios.core.model.records import Buffer, Pending, RequestId
+from dios.core.model.records import Buffer, CallId, Pending, RequestId
 from dios.core.model.state import State
-from dios.core.model.work_items import RepeatedNotices
+from dios.core.model.work_items import LostPeer, RepeatedNotices
 from dios.core.remote import validation
 from dios.core.remote.cached_replies import READS
 from dios.core.remote.continuations import AnswerRequest, ConfirmNotice, Continuation, GatherProgress
-from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest
+from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest, RequestQueue
 from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
@@ -26,6 +26,8 @@ from dios.wire import dcp, messages
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
+_OPENED_AT_ONCE: Final = 2
+"""The requests that take the place of one that is over; two, so that more are open after a time with few."""
 _TRY_AGAIN: Final = "Try again later, or look for another replica."
 MAYBE: Final = "The call may have been made. Read the present state before you repeat it."
 _STALE: Final = messages.Failure(
@@ -58,34 +60,54 @@ def ask(
     then: Continuation | None = None,
     *,
     source: WriteSource | None = None,
+    call: CallId | None = None,
 ) -> PendingRequest | None:
-    """Send a request to another node.
+    """Send a request to another node, at once or when there is room for one more open request to it.
 
     ``then`` continues with the answer, or with a Failure EHOSTUNREACH or EAGAIN, after this function has
-    returned. Return None if the request fails at once.
+    returned. ``call`` is the waiting call that it is for. Return None if the request fails at once.
     """
     cluster = step.require_cluster()
     peer = cluster.peers.get(node)
     if peer is None or not peer.epoch or peer.dead_since is not None or peer.cut_off:
         _continue(step, then, unreachable(peer), unsent=True)
         return None
-    if len(peer.asked) >= limits.DCP_REQUESTS_MAX:
-        _continue(
-            step,
-            then,
-            _failure(
-                Code.EAGAIN, f"{len(peer.asked)} requests to node {peer.name} wait, the maximum. Try again."
-            ),
-            unsent=True,
-        )
+    request = PendingRequest(peer, body, then, source, step.now, call)
+    queue = peer.unsent_lasting if request.is_lasting else peer.unsent_brief
+    if peer.may_open(request) and not queue.has(request.principal):
+        _open(step, cluster, request)
+    elif len(queue) < limits.DCP_REQUESTS_UNSENT_MAX:
+        queue.put(request)
+    else:
+        why = f"{len(queue)} requests to node {peer.name} wait to be sent, the maximum. Try again."
+        _continue(step, then, _failure(Code.EAGAIN, why), unsent=True)
         return None
-    number = peer.next_number
-    peer.next_number += 1
-    request = PendingRequest(number, peer, body, then, source, step.now)
-    request.version = _version_of(step.state, source)
-    peer.asked[number] = request
-    _send(step, cluster, request)
     return request
+
+
+def _open(step: Step, cluster: Cluster, request: PendingRequest) -> None:
+    peer = request.peer
+    peer.open(request)
+    request.silent_since = request.confirmed_ns = request.moving_since = step.now
+    request.version = _version_of(step.state, request.source)
+    _send(step, cluster, request)
+
+
+def _close(step: Step, peer: Peer, number: int) -> PendingRequest | None:
+    """Remove a request that is over, and send the ones that have waited for its place."""
+    closed = peer.take(number)
+    cluster = step.require_cluster()
+    for _ in range(_OPENED_AT_ONCE):
+        unsent = peer.next_to_open() if peer.unsent_brief or peer.unsent_lasting else None
+        if unsent is None:
+            break
+        step.spend(1)
+        row = None if unsent.call is None else step.state.pending.find(unsent.call)
+        held_as = (peer.node, unsent.number)
+        _open(step, cluster, unsent)
+        if row is not None:
+            row.requests = [(peer.node, unsent.number) if one == held_as else one for one in row.requests]
+    return closed
 
 
 def _continue(step: Step, then: Continuation | None, answer: dcp.Answer, *, unsent: bool = False) -> None:
@@ -103,7 +125,7 @@ def ask_for_call(
     source: WriteSource | None = None,
 ) -> None:
     """Send a request for a waiting call. The request is abandoned when the call is over."""
-    request = ask(step, node, body, then, source=source)
+    request = ask(step, node, body, then, source=source, call=row.id)
     if request is not None:
         row.requests.append((node, request.number))
 
@@ -207,7 +229,7 @@ def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
 def _abandon(step: Step, request_id: RequestId) -> PendingRequest | None:
     node, number = request_id
     peer = step.require_cluster().peers.get(node)
-    return None if peer is None else peer.asked.pop(number, None)
+    return None if peer is None else _close(step, peer, number)
 
 
 def repeat_due(step: Step) -> None:
@@ -222,6 +244,7 @@ def repeat_due(step: Step) -> None:
         if silent_ms >= limits.DCP_PATIENCE_MS:
             # The path to the node must be broken. Other nodes may still reach it.
             request.peer.cut_off = True
+            _fail_unsent(step, request.peer)
         if request.peer.cut_off or silent_ms >= _patience_ms(request):
             fail(step, request)
         elif _unconfirmed_ms(step, cluster, request) >= _unconfirmed_ms_max(request):
@@ -229,6 +252,14 @@ def repeat_due(step: Step) -> None:
         else:
             request.repeats += 1
             _repeat(step, cluster, request)
+
+
+def _fail_unsent(step: Step, peer: Peer) -> None:
+    """Fail the requests that were not sent, because their node is out of reach."""
+    unsent = [*peer.unsent_brief, *peer.unsent_lasting]
+    if unsent:
+        peer.unsent_brief, peer.unsent_lasting = RequestQueue(), RequestQueue()
+        step.start(LostPeer(peer.node, "does not answer", unsent[::-1], [], [], (0, 0)))
 
 
 def _silent_ms(step: Step, cluster: Cluster, request: PendingRequest) -> int:
@@ -299,20 +330,22 @@ def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
 
 
 def _finish(step: Step, request: PendingRequest, answer: dcp.Answer) -> None:
-    request.peer.asked.pop(request.number, None)
+    _close(step, request.peer, request.number)
     _continue(step, request.then, answer)
 
 
 def take_all(peer: Peer) -> list[PendingRequest]:
     """Remove and return all requests to a node, which the caller fails, the first one last."""
-    taken, peer.asked = list(reversed(peer.asked.values())), {}
-    return taken
+    taken = [*peer.asked.values(), *peer.unsent_brief, *peer.unsent_lasting]
+    peer.asked, peer.lasting = {}, {}
+    peer.unsent_brief, peer.unsent_lasting = RequestQueue(), RequestQueue()
+    return taken[::-1]
 
 
 def fail(step: Step, request: PendingRequest, event: str = "does not answer") -> None:
     """Fail a request without an answer. Only a request that was never sent has certainly changed nothing."""
     peer = request.peer
-    peer.asked.pop(request.number, None)
+    _close(step, peer, request.number)
     if not request.sent:
         _continue(step, request.then, unreachable(peer), unsent=True)
     elif changes_nothing(request.body):

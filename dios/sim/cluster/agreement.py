@@ -187,7 +187,7 @@ def _check_pending_requests(world: SimulatedCluster, host: ClusterHost) -> None:
     """Check that few requests are pending, and that cached replies belong to pending requests."""
     cluster = _cluster(host)
     for peer in cluster.peers.values():
-        waiting = [one.body for one in peer.asked.values()]
+        waiting = [one.body for one in (*peer.asked.values(), *peer.unsent_brief, *peer.unsent_lasting)]
         _require(len(waiting) <= 8, f"{len(waiting)} requests are still pending: {waiting[:3]}")
         _require(len(peer.answers) <= ANSWERS_MAX, f"{len(peer.answers)} replies are still cached")
         asker = world.machines[peer.node].host

@@ -10,8 +10,9 @@ from dios import limits
 from dios.core.remote.peers import Peer, PendingRequest
 from dios.core.remote.watermark import Watermark
 from dios.errors import Code
-from dios.ids import NodeId
+from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp, messages
+from dios.wire.types import Brand
 from tests.support.core.cluster import Parcel, record_of
 from tests.support.core.two_nodes import Two
 
@@ -33,7 +34,9 @@ def asks(parcels: list[Parcel]) -> list[dcp.Ask]:
 
 def question(peer: Peer, number: int) -> PendingRequest:
     """A request that waits."""
-    return PendingRequest(number, peer, BODY, None, None, 0)
+    found = PendingRequest(peer, BODY, None, None, 0)
+    found.number = number
+    return found
 
 
 def waits(two: Two) -> int:
@@ -44,7 +47,7 @@ def waits(two: Two) -> int:
     return job
 
 
-@pytest.mark.parametrize("waiting", [1, 5, 40])
+@pytest.mark.parametrize("waiting", [1, 5, FEW // 2])
 def test_what_waits_for_long_pins_no_answers(two: Two, waiting: int) -> None:
     """While calls wait, many others are served: remembered is what waits, and the last few answers."""
     _, job = two.job()
@@ -204,3 +207,32 @@ def test_what_is_said_in_any_order_is_never_wrong(data: st.DataObject) -> None:
     for _ in range(len(asker.asked) // limits.DCP_OPEN_NUMBERS_PER_REQUEST + 1):
         known.learn(dcp.Ask(last, next(iter(asker.asked)), BODY, asker.numbers_to_name()))
     assert [number for number in range(1, asker.next_number) if not known.has(number)] == list(asker.asked)
+
+
+def selecting(peer: Peer, principal: str) -> PendingRequest:
+    """A request of a principal that may wait for long."""
+    caller = dcp.Caller(TaskId(1), Principal(principal), "", Brand.LEGACY, "")
+    return PendingRequest(peer, dcp.Forward(caller, messages.Select((1,))), None, None, 0)
+
+
+def test_principals_take_turns_for_open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A principal with many waiting calls leaves room for others, whose turns come between its own."""
+    monkeypatch.setattr(limits, "DCP_REQUESTS_MAX", 8)
+    peer = Peer(NodeId(1))
+    for principal in "aaaaaaaaaabbbc":
+        request = selecting(peer, principal)
+        if peer.may_open(request) and not peer.unsent_lasting.has(request.principal):
+            peer.open(request)
+        else:
+            peer.unsent_lasting.put(request)
+    assert peer.lasting == {"a": 4, "b": 2, "c": 1}
+    order = []
+    while peer.asked:
+        peer.take(next(iter(peer.asked)))
+        while (unsent := peer.next_to_open()) is not None:
+            order.append(unsent.principal)
+            peer.open(unsent)
+    assert order.index("b") < len(order) - order[::-1].index("a") - 1
+    assert sorted(order) == ["a"] * 6 + ["b"]
+    assert not peer.unsent_lasting
+    assert not peer.lasting

@@ -206,18 +206,35 @@ def test_answers_are_forgotten_once_they_arrived(two: Two) -> None:
     assert len(theirs.answers) <= 2
 
 
-def test_too_many_open_requests_are_refused(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than DCP_REQUESTS_MAX calls that wait for one node are EAGAIN, and cost it nothing."""
-    monkeypatch.setattr(limits, "DCP_REQUESTS_MAX", 5)
+def test_more_requests_than_may_be_open_wait(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls beyond DCP_REQUESTS_MAX wait here, and are made when others are over."""
+    monkeypatch.setattr(limits, "DCP_REQUESTS_MAX", 6)
     (job,) = two.me.lookup(two.keeper.run().welcome.name)
-    waiting = [two.me.send(messages.Select((job.ref,))) for _ in range(5)]
+    mine, _ = two.books()
+    waiting = [two.me.send(messages.Select((job.ref,))) for _ in range(10)]
     two.cluster.settle()
-    failure = two.me.ask(messages.Failure, messages.ReadOnce(two.ref))
-    assert failure.code == Code.EAGAIN
+    assert (len(mine.asked), len(mine.unsent_lasting)) == (3, 7)
+    assert two.me.read(two.ref) == b"content"  # brief calls have room
+    for seq in waiting[5:]:
+        assert two.me.ask(messages.Done, messages.Cancel(seq)).value == 1
+    assert len(mine.unsent_lasting) == 2
+    for seq in waiting[:5]:
+        assert two.me.ask(messages.Done, messages.Cancel(seq)).value == 1
+    assert (len(mine.asked), len(mine.unsent_lasting), mine.lasting) == (0, 0, {})
+
+
+def test_unsent_requests_end_with_their_node(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait to be sent fail with the others when their node does not answer any more."""
+    monkeypatch.setattr(limits, "DCP_REQUESTS_MAX", 4)
+    mine, _ = two.books()
+    two.cluster.drop = lambda parcel: isinstance(parcel.message, dcp.Ask)
+    waiting = [two.me.send(messages.ReadOnce(two.ref)) for _ in range(9)]
+    assert len(mine.unsent_brief) == 5
     for seq in waiting:
-        two.me.ask(messages.Done, messages.Cancel(seq))
-    monkeypatch.undo()
-    assert two.me.read(two.ref) == b"content"
+        answer = two.cluster.wait(two.me, seq, limits.DCP_UNCONFIRMED_MS + 2_500)
+        assert isinstance(answer, messages.Failure)
+        assert answer.code == Code.EHOSTUNREACH
+    assert not mine.unsent_brief
 
 
 def test_who_asks_without_end_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
