@@ -26,7 +26,7 @@ Errors, of which DiosError is the base:
     BadReferenceError, Busy, ClosedError, Conflict, DamagedError, EndOfStreamError, ExistsError,
     InvalidError, LimitError, NoSpaceError, NoSuchTaskError, NotExecutableError, NotPermittedError,
     NotSupportedError, OutOfMemoryError, ProtocolError, StaleError, TimeLimitError, TooLargeError,
-    UnreachableError, WouldBlockError
+    TooManyCallsError, UnreachableError, WouldBlockError
 Alternatives (enumerations and flags):
     Brand, Buffering, Cause, Deletion, Mode, NameKind, NodeStatus, NodeWish, ObjectType, Permission,
     Persistence, Proximity, Resource, Scope, Semantics, TaskState
@@ -134,6 +134,7 @@ if TYPE_CHECKING:
         StaleError,
         TimeLimitError,
         TooLargeError,
+        TooManyCallsError,
         UnreachableError,
         WouldBlockError,
     )
@@ -270,6 +271,7 @@ if TYPE_CHECKING:
         "TcpConnection",
         "TimeLimitError",
         "TooLargeError",
+        "TooManyCallsError",
         "UnreachableError",
         "Usage",
         "ValueReference",
@@ -315,7 +317,7 @@ _HOMES = {
         "BadReferenceError Busy ClosedError Conflict DamagedError DiosError EndOfStreamError ExistsError"
         " InvalidError LimitError NoSpaceError NoSuchTaskError NotExecutableError NotPermittedError"
         " NotSupportedError OutOfMemoryError ProtocolError StaleError TimeLimitError TooLargeError"
-        " UnreachableError WouldBlockError"
+        " TooManyCallsError UnreachableError WouldBlockError"
     ),
     "dios.lib.executor.actors": "Actor",
     "dios.lib.executor.executor": "Executor",

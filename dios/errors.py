@@ -32,6 +32,7 @@ class Code(enum.IntEnum):
     ENOSYS = 38
     EOF = 61
     EPROTO = 71
+    ENOBUFS = 105
     ETIMEDOUT = 110
     EHOSTUNREACH = 113
     ESTALE = 116
@@ -176,6 +177,16 @@ class LimitError(DiosError):
     code = Code.EDQUOT
 
 
+class TooManyCallsError(LimitError):
+    """The call would have to wait, and as many calls of the task wait as may wait at once.
+
+    Nothing was changed. The Python clients wait until another call of theirs is answered, and then make the
+    call again, so that programs rarely see this error.
+    """
+
+    code = Code.ENOBUFS
+
+
 class ClosedError(DiosError):
     """The other end of the stream or the connection is closed.
 
@@ -276,7 +287,14 @@ class InvariantError(BaseException):
 
 
 def _classes() -> dict[Code, type[DiosError]]:
-    return {kind.code: kind for kind in DiosError.__subclasses__()}
+    found: dict[Code, type[DiosError]] = {}
+    kinds = DiosError.__subclasses__()
+    while kinds:
+        kind = kinds.pop()
+        if "code" in vars(kind):
+            found[kind.code] = kind
+        kinds += kind.__subclasses__()
+    return found
 
 
 BY_CODE: Final = _classes()

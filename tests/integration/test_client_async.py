@@ -74,6 +74,32 @@ async def test_many_readers_share_one_connection(running: RunningNode) -> None:
 
 
 @on_both_loops
+async def test_more_calls_than_may_wait_at_once(running: RunningNode) -> None:
+    """Calls beyond those that may wait at the node wait in the client; some are cancelled."""
+    async with dios.open_node(running.place, groups=[]) as node:
+        stream = await node.create_stream()
+        program = b"import dios; dios.connect().inputs[0].reader.receive()"
+        task = await node.run(program, inputs=[stream.restrict("read")])
+        ended: list[bool] = []
+
+        async def wait(scope: anyio.CancelScope) -> None:
+            with scope:
+                ended.append((await task.wait()).ok)
+
+        scopes = [anyio.CancelScope() for _ in range(limits.PENDING_PER_TASK_MAX + 40)]
+        async with anyio.create_task_group() as waiting:
+            for scope in scopes:
+                waiting.start_soon(wait, scope)
+            blob = await node.create(dios.SHMEM_BLOB, data=b"0")
+            assert await blob.read_bytes() == b"0"
+            for scope in scopes[::20]:
+                scope.cancel()
+            assert not ended
+            await stream.send(b"end")
+        assert ended == [True] * (len(scopes) - len(scopes[::20]))
+
+
+@on_both_loops
 async def test_cancelled_wait_leaves_the_connection_usable(running: RunningNode) -> None:
     """A waiting call that is cancelled waits at the node no longer, and others go on."""
     async with dios.open_node(running.place, groups=[]) as node:

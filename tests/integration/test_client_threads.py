@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 import dios
+from dios import limits
 from dios.wire.types import ObjectType
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -50,6 +51,21 @@ def test_a_waiting_thread_holds_up_nobody(node: dios.Node) -> None:
         for stream in streams:
             stream.send(b"end")
         assert [future.result().exit_code for future in ended] == [0, 1, 2, 3]
+
+
+def test_more_calls_than_may_wait_at_once(node: dios.Node) -> None:
+    """Calls beyond those that may wait at the node wait in the client, and all are answered."""
+    stream = node.create_stream()
+    program = b"import dios; dios.connect().inputs[0].reader.receive()"
+    task = node.run(program, inputs=[stream.restrict("read")])
+    count = limits.PENDING_PER_TASK_MAX + 20
+    with ThreadPoolExecutor(count) as threads:
+        ended = [threads.submit(task.wait) for _ in range(count)]
+        blob = node.create(ObjectType.SHMEM_BLOB, data=b"0")
+        assert blob.read_bytes() == b"0"
+        assert not any(future.done() for future in ended)
+        stream.send(b"end")
+        assert all(future.result(SECONDS_MAX).ok for future in ended)
 
 
 def test_each_thread_gets_its_own_answers(node: dios.Node) -> None:

@@ -173,7 +173,7 @@ def test_run_refusals_leave_no_task(node: Node, client: Client) -> None:
     client.given()  # nothing is left to read on the self-reference, so that selects on it wait
     for _ in range(limits.PENDING_PER_TASK_MAX):
         client.send(messages.Select((client.self_ref,)))
-    assert client.refused(messages.Run(ref)) == Code.EDQUOT
+    assert client.refused(messages.Run(ref)) == Code.ENOBUFS
     assert len(node.core.state.tasks) == 1
 
 

@@ -8,6 +8,7 @@ sent to its end, and then the node forgets the call.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.aio.channel import AsyncChannel
@@ -15,7 +16,7 @@ from dios.client.aio.event_loop import EventLoop, Stop, Waiter
 from dios.client.aio.running_loop import running_loop
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.welcome import expect_welcome
-from dios.errors import ClosedError, DiosError
+from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
 from dios.ids import Name
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
@@ -59,13 +60,48 @@ class AsyncConnection:
         self._over: DiosError | None = None
         self._stop_reading: Final[Stop] = self.loop.watch_readable(channel.sock, self._on_readable)
         self._stop_writing: Stop | None = None
+        self._held: Final[deque[Waiter]] = deque()
+        """The calls that are made again when another one is answered, because too many wait at the node."""
         self.page: Page | None = None
 
     async def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 
         If it is cancelled, the call is abandoned at the node too, and references that it granted are dropped.
+        If as many calls wait at the node as may wait, it is made again when another one is answered.
         """
+        refused = 0
+        while True:
+            try:
+                return await self._make(call)
+            except TooManyCallsError:
+                if not self._slots:
+                    await self.loop.checkpoint()
+                else:
+                    await self._wait_for_answer(refused)
+                refused += 1
+
+    async def _wait_for_answer(self, refused: int) -> None:
+        """Wait until another call is answered. A call that was refused before comes first."""
+        waiter = self.loop.waiter()
+        if refused:
+            self._held.appendleft(waiter)
+        else:
+            self._held.append(waiter)
+        try:
+            await waiter.wait()
+        except BaseException:
+            if waiter in self._held:
+                self._held.remove(waiter)
+            else:
+                self._wake_held()
+            raise
+
+    def _wake_held(self) -> None:
+        if self._held:
+            self._held.popleft().wake()
+
+    async def _make(self, call: AnyCall) -> Answer:
         if self._over is not None:
             raise self._over
         seq, frame = self._session.request(call)
@@ -162,6 +198,8 @@ class AsyncConnection:
                 body, fds = received.popleft()
                 seq, result = self._session.reply(body, fds)
                 slot = self._slots.pop(seq, None)
+                if self._held and not (type(result) is Failure and result.code == Code.ENOBUFS):
+                    self._wake_held()
                 if slot is None:
                     self._undo(seq, (result, fds))
                 else:
@@ -183,6 +221,8 @@ class AsyncConnection:
             slot.answer = error
             slot.waiter.wake()
         self._slots.clear()
+        while self._held:
+            self._wake_held()
 
     # -- begin and end ----------------------------------------------------------------------------
     async def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:

@@ -9,16 +9,18 @@ A connection belongs to the process that opened it: a forked child gets an error
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.welcome import expect_welcome
-from dios.errors import ClosedError, DiosError, ProtocolError
+from dios.errors import ClosedError, Code, DiosError, ProtocolError, TooManyCallsError
 from dios.ids import Name
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.unix.client import ClientChannel, Received, close_all
@@ -85,6 +87,10 @@ class Connection:
         """True once a thread had to wait for another one, or polls the socket."""
         self._taking = False
         """True while the reader has received a message that it has not handed over yet."""
+        self._answers = 0
+        """The number of answers so far, without the refusals of calls that are made again."""
+        self._held: Final[deque[threading.Lock]] = deque()
+        """The locks of the calls that are made again when another one is answered."""
         self._spin: Final = AdaptiveSpin().spin
         self._poll: Final = select.poll()
         if channel.fileno() >= 0:
@@ -109,8 +115,53 @@ class Connection:
     def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 
-        Raises ClosedError in a forked child.
+        If as many calls wait at the node as may wait, it is made again when another one is answered. Raises
+        ClosedError in a forked child.
         """
+        refused = 0
+        while True:
+            answers = self._answers
+            try:
+                return self._make(call)
+            except TooManyCallsError:
+                self._wait_for_answer(answers, refused)
+                refused += 1
+
+    def _wait_for_answer(self, answers: int, refused: int) -> None:
+        """Wait until another call is answered, but not if one was since there were ``answers``.
+
+        A call that was refused before comes first. Another thread receives: it waits for one of these calls.
+        """
+        held = threading.Lock()
+        held.acquire()
+        # First it is listed, then the count is compared. A thread that receives does it the other way round.
+        if refused:
+            self._held.appendleft(held)
+        else:
+            self._held.append(held)
+        try:
+            if self._answers == answers and self._waiting:
+                held.acquire()
+        except BaseException:
+            if held not in self._held:
+                self._wake_held()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._held.remove(held)
+
+    def _wake_held(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._held.popleft().release()
+
+    def _count(self, result: AnyResult) -> None:
+        """Count an answer, and let a call be made again that was refused because too many wait."""
+        if type(result) is not Failure or result.code != Code.ENOBUFS:
+            self._answers += 1
+            if self._held:
+                self._wake_held()
+
+    def _make(self, call: AnyCall) -> Answer:
         seq = 0
         channel = self._channel
         try:
@@ -130,6 +181,7 @@ class Connection:
                 answered, result = self._session.reply(body, fds)
                 if answered == seq:
                     del self._waiting[seq]
+                    self._count(result)
                     self._taking = False
                     self._reader = 0
                     if self._shared:
@@ -219,6 +271,7 @@ class Connection:
         seq, result = self._session.reply(body, fds)
         if seq == wanted:
             self._waiting.pop(seq, None)
+            self._count(result)
             return result, fds
         self._hand_over(seq, result, fds)
         return None
@@ -230,6 +283,7 @@ class Connection:
             if known:
                 self._arrived[seq] = result, fds
                 _wake(self._waiting.pop(seq))
+        self._count(result)
         if not known:
             for undo in self._session.late(seq, result, fds):
                 self._post(undo)
@@ -259,6 +313,8 @@ class Connection:
             del self._waiting[other]
             self._arrived[other] = type(error)(error.message)
             _wake(sleeper)
+        while self._held:
+            self._wake_held()
 
     def _give_up(self, seq: int, call: AnyCall, error: BaseException | None = None) -> None:
         """Abandon a call that was interrupted or refused, and let another thread receive."""
@@ -379,6 +435,7 @@ class Connection:
         self._reader = 0
         self._taking = False
         self._waiting.clear()
+        self._held.clear()
 
 
 def _wake(sleeper: threading.Lock | int | None) -> None:

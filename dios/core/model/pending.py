@@ -13,7 +13,7 @@ from dios import limits
 from dios.core.model.records import CallId, Holder, Pending
 from dios.core.model.start_queue import StartQueue
 from dios.core.model.submission_queue import SubmissionQueue
-from dios.errors import InvalidError, LimitError
+from dios.errors import InvalidError, TooManyCallsError
 from dios.wire import messages
 from dios.wire.types import Resource
 
@@ -77,13 +77,13 @@ class PendingTable:
             heapq.heapify(self._deadlines)
 
     def require_room(self, task: Holder) -> None:
-        """Raise LimitError if the task may not wait in one more call.
+        """Raise LimitError, or its TooManyCallsError, if the task may not wait in one more call.
 
         Calls that change something before they wait must check this first.
         """
         task.account.require(Resource.REQUESTS, 1)
         if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
-            raise LimitError(
+            raise TooManyCallsError(
                 f"the call would have to wait, and {limits.PENDING_PER_TASK_MAX} calls of this task wait"
                 " already, which is the maximum. Wait for one of them, or cancel one."
             )

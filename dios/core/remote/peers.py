@@ -24,7 +24,7 @@ from dios.wire.gossip import MemberRow
 from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
 
 _LASTING: Final = (messages.Run, messages.Select, messages.ReadQueue)
-"""The calls that may wait for something else than the work of their node."""
+"""The calls that may wait for something else than the work of their node, such as the end of a task."""
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
