@@ -58,6 +58,7 @@ def test_programs_get_the_same_as_json(found: dict[str, Mechanism], tmp_path: Pa
         name for name, mechanism in found.items() if mechanism.available
     }
     assert {"python", "kernel", "store", "shared memory", "memory limits", "open files"} <= set(levels)
+    assert {"process limits", "time limits", "processor share"} <= set(levels)
     assert all(isinstance(each["holds"], bool) for each in told["guarantees"])
 
 
@@ -129,6 +130,16 @@ def test_memory_is_told_by_what_counts_it(all_there: dict[str, Mechanism], tmp_p
     assert LOST_WITHOUT["cgroup_memory"] in alone.detail
     assert alone.advice
     assert f"{limits.TASK_MEMORY_BYTES_DEFAULT // limits.GIB} GiB" in alone.detail
+
+
+def test_processes_are_told_by_what_counts_them(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """The finding says what enforces the limit, and without a control group what is left."""
+    with_group = finding(examine(tmp_path, mechanisms=all_there), "process limits")
+    alone = finding(examine(tmp_path, mechanisms=without(all_there, "cgroup_pids")), "process limits")
+    assert with_group.level is DoctorLevel.OK
+    assert "control group" in with_group.detail
+    assert alone.level is DoctorLevel.WEAK
+    assert LOST_WITHOUT["cgroup_pids"] in alone.detail
 
 
 def test_the_command_teaches(tmp_path: Path) -> None:

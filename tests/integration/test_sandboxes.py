@@ -396,17 +396,46 @@ def test_the_end_of_a_session_has_a_reason(node: RunningNode, source: str, reaso
         assert run(box, "'x' in globals()").value_repr == "False"
 
 
-def test_memory_and_processor_time_are_limited(node: RunningNode) -> None:
-    """Memory over the limit is refused or ends the session, and so does processor time; each says so."""
-    with dios.Sandbox(node=node.place, memory="128 MiB", cpu_seconds=1, timeout=PATIENCE_S) as box:
-        error = box.run("kept = []\nwhile True: kept.append(bytearray(1 << 20))").error
+REACHED = {
+    "memory": ("kept = []\nwhile True: kept.append(bytearray(1 << 20))", "memory="),
+    "mapped memory": (
+        "import mmap\npages = mmap.mmap(-1, 300 << 20)\nfor at in range(0, 300 << 20, 4096): pages[at] = 1",
+        "memory=",
+    ),
+    "files": ("with open('large', 'wb') as file:\n    while True: file.write(bytes(1 << 20))", "memory="),
+    "processor time": ("while True: pass", "cpu_seconds="),
+    "processor time of threads": (
+        (
+            "import hashlib, threading\ndef burn():\n"
+            "    while True: hashlib.sha256(bytes(1 << 20)).digest()\n"
+            "for _ in range(8): threading.Thread(target=burn, daemon=True).start()\nthreading.Event().wait()"
+        ),
+        "cpu_seconds=",
+    ),
+    "threads": (
+        (
+            "import threading\nend = threading.Event()\n"
+            "while True: threading.Thread(target=end.wait, daemon=True).start()"
+        ),
+        "at most 256 threads",
+    ),
+    "open files": ("import os\nkept = []\nwhile True: kept.append(os.dup(0))", "limit of open files"),
+    "wall time": ("import time; time.sleep(3600)", "timeout="),
+}
+"""For each limit, code that reaches it, and what its error says about it."""
+
+
+@pytest.mark.parametrize("limit", REACHED)
+def test_each_limit_is_enforced_and_named(node: RunningNode, limit: str) -> None:
+    """Code that goes on for ever is stopped; the error says which limit it was, and how to raise it."""
+    source, told = REACHED[limit]
+    timeout = 2.0 if limit == "wall time" else PATIENCE_S
+    with dios.Sandbox(node=node.place, memory="128 MiB", cpu_seconds=3, timeout=timeout) as box:
+        error = box.run(source).error
         assert error is not None
-        assert error.type == "MemoryError" or "memory" in error.message
+        assert told in str(error), str(error)
         box.reset()
-        error = box.run("while True: pass").error
-        assert error is not None
-        assert error.ended
-        assert "cpu_seconds" in error.message
+        assert run(box, "1").value_repr == "1"
 
 
 def test_output_is_cut_at_its_bound(node: RunningNode) -> None:
@@ -417,7 +446,7 @@ def test_output_is_cut_at_its_bound(node: RunningNode) -> None:
             result = run(
                 box, "import sys\nfor _ in range(3000): print('x' * 99)\nprint('e', file=sys.stderr)"
             )
-            assert result.stdout.endswith("[output over 1,000 bytes is cut]\n")
+            assert result.stdout.endswith("[output over 1,000 bytes, the bound output_bytes, is cut]\n")
             assert len(result.stdout) < 1100
             assert result.stderr == "e\n"
         shown = run(box, "'y' * 5000").value_repr

@@ -191,7 +191,11 @@ numpy.random.seed(1)
 
 def test_a_module_of_the_template_that_one_session_spoilt_is_whole_in_another(second: Pair) -> None:
     """Patched functions, constants and bytes of numpy are those of one session."""
-    other = second(lambda box: did(box, SPOILT) and None)
+
+    def write(box: dios.Sandbox) -> None:
+        did(box, SPOILT)
+
+    other = second(write)
     assert did(other, NUMBERS) == "(10, 3.141592653589793, 2.0)"
     assert did(other, "numpy.e") == "2.718281828459045"
 

@@ -21,6 +21,8 @@ REFUSED: Final = "DIOS-Refused"
 
 _CHAIN_MAX: Final = 10
 _REFUSED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS})
+_LIMITS: Final = {errno.EMFILE: "descriptors", errno.ENOSPC: "folder", errno.ENOMEM: "memory"}
+_NO_THREAD: Final = "can't start new thread"
 _HERE: Final = ("/dios/lib/sandbox/", "/dios/transport/")
 _PROCESS_FILES: Final = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiprocessing/util.py")
 _NETWORK_FILE: Final = "/socket.py"
@@ -111,8 +113,12 @@ def _refusal_of(error: BaseException) -> str:
         return "memory"
     if isinstance(error, ModuleNotFoundError):
         return "module"
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        return "threads"
     if not isinstance(error, OSError):
         return ""
+    if error.errno in _LIMITS:
+        return _LIMITS[error.errno]
     if isinstance(error, NotGrantedError) or _answered_refusal(error):
         return "origin"
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -334,7 +334,7 @@ class SandboxOps:
 
 
 def _cut(bytes_max: int) -> str:
-    return f"\n[output over {bytes_max:,} bytes is cut]\n"
+    return f"\n[output over {bytes_max:,} bytes, the bound output_bytes, is cut]\n"
 
 
 def _text_parts(on_output: Callable[[str, str], None] | None, bytes_max: int) -> Show | None:

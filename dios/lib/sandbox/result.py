@@ -37,6 +37,18 @@ REFUSALS: Final = {
         "memory",
         "The session is at its memory limit. Raise it (memory=, --memory), or drop variables.",
     ),
+    "threads": (
+        "more threads",
+        "A session has at most 256 threads, together with its forks, and no option permits more. End some.",
+    ),
+    "descriptors": (
+        "more open files",
+        "A session is at its limit of open files, and no option permits more. Close some.",
+    ),
+    "folder": (
+        "more files",
+        "Files in /tmp count as memory. Raise the limit (memory=, --memory), or delete files.",
+    ),
     "call": (
         "a system call",
         "A pure task may not make this system call, and no option permits it: docs/system-calls.md.",

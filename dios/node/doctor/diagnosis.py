@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib.metadata
 import importlib.util
@@ -138,7 +139,8 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     store = _of_store(data)
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
-    sandbox = (*_sandbox(found), _shared_memory(found), _memory(found))
+    enforced = (_memory(found), _processes(found), _processor_time(), _processor_share())
+    sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
     return Diagnosis(
@@ -223,6 +225,55 @@ def _memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
         detail += f"; {LOST_WITHOUT['cgroup_memory']}"
         return DoctorFinding("memory limits", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
     return DoctorFinding("memory limits", DoctorLevel.OK, detail, purpose)
+
+
+def _processes(found: Mapping[str, Mechanism]) -> DoctorFinding:
+    purpose = "a task that starts threads or processes without end is refused more"
+    detail = f"{limits.TASK_PROCESSES_DEFAULT} for a task that requests no limit, enforced by "
+    if found["cgroup_pids"].available:
+        return DoctorFinding("process limits", DoctorLevel.OK, detail + "its control group", purpose)
+    detail += f"RLIMIT_NPROC; {LOST_WITHOUT['cgroup_pids']}"
+    return DoctorFinding("process limits", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
+
+
+def _processor_time() -> DoctorFinding:
+    purpose = (
+        "a task that exceeds its processor time, and a sandbox's run over its time or output, is stopped"
+    )
+    detail = "processor time by RLIMIT_CPU; time and output of a run by the program that has the sandbox"
+    return DoctorFinding("time limits", DoctorLevel.OK, detail, purpose)
+
+
+def _processor_share(proc: Path = Path("/proc")) -> DoctorFinding:
+    purpose = "tasks that compute get equal parts of the processors, whatever their numbers of threads"
+    name, advice = "processor share", "optional: sysctl kernel.sched_autogroup_enabled=1"
+    try:
+        enabled = (proc / "sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+        groups = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        enabled, groups = False, []
+    if not enabled:
+        detail = "the kernel's groups of sessions (autogroup) are off, so each thread counts"
+        return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
+    if _has_processor_group(groups):
+        detail = "the control group of the node divides processors, where each thread counts"
+        advice = "optional: run the node where no control group has the controller cpu"
+        return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
+    return DoctorFinding(name, DoctorLevel.OK, "the kernel's groups of sessions (autogroup)", purpose)
+
+
+def _has_processor_group(groups: list[str], mounted: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Return True if a control group below the first one divides the processors for these processes."""
+    for line in groups:
+        number, names, path = line.split(":", 2)
+        if path == "/":
+            continue
+        if "cpu" in names.split(","):
+            return True
+        if number == "0" and not names:
+            with contextlib.suppress(OSError):
+                return "cpu" in (mounted / path[1:] / "cgroup.controllers").read_text().split()
+    return False
 
 
 def _sees_processes() -> bool:

@@ -59,13 +59,19 @@ async def pure_task(
 
 @asynccontextmanager
 async def pool_with_templates(
-    mechanisms: dict[str, Mechanism], *templates: TemplateSetting, entry: str = "hostile_entry:main"
+    mechanisms: dict[str, Mechanism],
+    *templates: TemplateSetting,
+    entry: str = "hostile_entry:main",
+    folder: Path | None = None,
 ) -> AsyncIterator[ZygotePool]:
-    """A pool of no children for tasks that make attempts, whose templates find the programs of the tests."""
+    """A pool of no children for tasks that make attempts, whose templates find the programs of the tests.
+
+    They find the modules in ``folder``, too.
+    """
     with trio.fail_after(TEMPLATES_S_MAX):
         async with open_zygote(
             entry=entry,
-            paths=(PROGRAMS,),
+            paths=(PROGRAMS,) if folder is None else (PROGRAMS, str(folder)),
             pool_size=0,
             mechanisms=mechanisms,
             templates=templates,

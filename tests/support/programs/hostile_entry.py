@@ -576,9 +576,9 @@ def _sleep(seconds: str) -> None:
 
 
 # -- tasks of the template ``hostile_template`` --------------------------------------------------------
-def _found_at_import(_: str) -> object:
-    """What came of the attempts that the module of the template made."""
-    return json.dumps(sys.modules["hostile_template"].FOUND)
+def _found_at_import(module: str) -> object:
+    """What came of the attempts that a module of the template made."""
+    return json.dumps(sys.modules[module or "hostile_template"].FOUND)
 
 
 def _mark_the_template(text: str) -> object:
