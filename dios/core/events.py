@@ -39,11 +39,19 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
     limits: Annotated[tuple[Bound, ...], Meta(max_length=len(Resource))] = ()
 
 
+class DormantUse(Struct, frozen=True):
+    """The numbers and bytes of the objects that stay in the store: by principal, and by name of a group."""
+
+    owners: tuple[tuple[Principal, int, int], ...] = ()
+    groups: tuple[tuple[Name, int, int], ...] = ()
+
+
 class Recovered(Struct, frozen=True, tag=1):
-    """The first event of a core: the records in the store."""
+    """The first event of a core: the records in the store, without those that it reads when it needs them."""
 
     now: int
     records: tuple[ObjectRecord, ...]
+    dormant: DormantUse = DormantUse()
 
 
 class SessionOpened(Struct, frozen=True, tag=2):

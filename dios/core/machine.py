@@ -22,6 +22,7 @@ from dios.core.membership.swim import Membership
 from dios.core.model.accounts import Defaults
 from dios.core.model.placement import LeastLoaded
 from dios.core.model.records import PhysicalObject
+from dios.core.model.rows import NoRows, RowSource
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.model.work_items import NodeEnd, RetriedCalls
@@ -40,7 +41,8 @@ class Core:
     """One node's names, groups, objects, references, requests and tasks.
 
     ``entropy(n)`` returns n unpredictable bytes; ``node_owner`` may stop the node; ``restricted`` is the
-    mode of Table 4.7; ``defaults`` are the limits of accounts without limits of their own.
+    mode of Table 4.7; ``defaults`` are the limits of accounts without limits of their own. ``rows`` are the
+    rows that the core reads when it needs them.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Core:
         defaults: Defaults = Defaults(),  # noqa: B008 - it is frozen
         here: Here = Here(),  # noqa: B008 - likewise
         forgotten: tuple[NodeId, ...] = (),
+        rows: RowSource = NoRows(),  # noqa: B008 - likewise
     ) -> None:
         cluster = None
         if here.node:
@@ -65,6 +68,7 @@ class Core:
             defaults=defaults,
             cluster=cluster,
             secret=here.secret,
+            rows=rows,
         )
 
     @classmethod
@@ -108,6 +112,8 @@ class Core:
             containment.end_parties(step, event)
             _follow_up(step)
             containment.require_sound(step, first)
+        if self.state.idle:
+            self.state.unload_idle()
         return step.outcome()
 
     def has_request(self, node: NodeId, number: int) -> bool:
@@ -208,6 +214,7 @@ class Core:
             self._reinstate(record)
             if counted and self.state.cluster is not None:
                 cluster_events.expect_references(step, self.state.cluster, record.object)
+        self.state.expect_dormant(event.dormant)
 
     def _reinstate(self, record: ObjectRecord, former: PhysicalObject | None = None) -> None:
         """Enter a stored object; one that was just dropped (``former``) keeps its former accounts."""
@@ -223,6 +230,8 @@ class Core:
             self.state.enter_group(target)
         elif logs.is_log(self.state, target):
             logs.remember(self.state, target)
+        else:
+            self.state.note_idle(target)
 
     def _persisted(self, event: events.Persisted) -> None:
         self.state.settle(event.last)
@@ -251,6 +260,7 @@ class Core:
             if event.first <= ticket <= event.last and before is not None:
                 self._reinstate(before, target)
         self.state.dropped = deque(entry for entry in self.state.dropped if entry[0] < event.first)
+        self.state.dropping = {target.id: ticket for ticket, target in self.state.dropped}
 
     def _effect_failed(self, step: Step, event: events.EffectFailed) -> None:
         """Close the buffer that the host could not provide; the host has answered the task."""

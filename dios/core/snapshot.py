@@ -36,6 +36,7 @@ from dios.core.model import (
     pending,
     placement,
     records,
+    rows,
     start_queue,
     state,
     submission_queue,
@@ -81,7 +82,12 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
 )
 """The modules whose classes may occur in the state."""
 
-_INJECTED: Final = {(state.State, "entropy"), (probes.Probes, "_entropy"), (peers.Cluster, "placement")}
+_INJECTED: Final = {
+    (state.State, "entropy"),
+    (state.State, "rows"),
+    (probes.Probes, "_entropy"),
+    (peers.Cluster, "placement"),
+}
 
 _MAGIC: Final = b"DIOSTATE"
 _DIGEST_BYTES: Final = 32
@@ -356,8 +362,9 @@ def decode(
     data: bytes,
     entropy: Callable[[int], bytes],
     policy: placement.Placement = placement.LeastLoaded(),  # noqa: B008 - it has no state
+    source: rows.RowSource = rows.NoRows(),  # noqa: B008 - likewise
 ) -> state.State:
-    """Return the state of a snapshot, to continue with this entropy function and placement policy.
+    """Return the state of a snapshot, to continue with this entropy function, placement policy and rows.
 
     Raises:
         SnapshotError: the bytes are damaged, or were written by code with other classes or fields.
@@ -370,6 +377,7 @@ def decode(
         raise SnapshotError("cannot read the snapshot: another version of DIOS wrote it. Use that version.")
     injected: dict[tuple[type, str], object] = {
         (state.State, "entropy"): entropy,
+        (state.State, "rows"): source,
         (probes.Probes, "_entropy"): entropy,
         (peers.Cluster, "placement"): policy,
     }

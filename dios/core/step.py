@@ -252,6 +252,7 @@ class Step:
             return
         ticket = self._take_ticket(target)
         self.state.dropped.append((ticket, target))
+        self.state.dropping[target.id] = ticket
         self.persist.append(effects.DropObject(target.id))
 
     # -- answers of other nodes -----------------------------------------------------------------

@@ -17,6 +17,7 @@ from dios.core.effects import Audit
 from dios.core.events import Event, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
+from dios.core.model.rows import NoRows, RowSource
 from dios.core.remote.peers import Here
 from dios.host.audit.charges import AuditCharges
 from dios.host.audit.journal import AuditJournal
@@ -100,6 +101,7 @@ class NodeHost:
         core: Stepper | None = None,
         logs: LogStore | None = None,
         membership: ClusterMembership | None = None,
+        rows: RowSource = NoRows(),  # noqa: B008 - it has no state
     ) -> None:
         self._nursery: Final = nursery
         self.stopping: Final = trio.Event()
@@ -108,7 +110,7 @@ class NodeHost:
         self.charges: Final = AuditCharges(settings.audit_rate, self._trusted, self.clock.now)
         self.journal: Final = AuditJournal(audit, self.charges)
         self.alarm: Final = TimerAlarm(self.clock)
-        self._core: Final = _core_for(settings, membership) if core is None else core
+        self._core: Final = _core_for(settings, membership, rows) if core is None else core
         self.owners: Final = TaskPrincipals()
         self._turns: Final = FairQueue(self.owners)
         self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
@@ -207,8 +209,7 @@ class NodeHost:
         )
 
     def recover(self, event: Recovered) -> None:
-        """Give the contents of the store to the core and the host, before anything else."""
-        self.contents.recovered((record.object, record.size) for record in event.records)
+        """Give the records of the store to the core, before anything else."""
         self.driver.feed(event)
 
     def denied_connection(self, principal: Principal, why: str) -> None:
@@ -282,7 +283,7 @@ class NodeHost:
             self._core.close()
 
 
-def _core_for(settings: Settings, membership: ClusterMembership | None) -> Stepper:
+def _core_for(settings: Settings, membership: ClusterMembership | None, rows: RowSource) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
     descriptors = object_descriptors()
@@ -310,4 +311,12 @@ def _core_for(settings: Settings, membership: ClusterMembership | None) -> Stepp
             here=here,
             forgotten=forgotten,
         )
-    return Core(Entropy(), owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten)
+    return Core(
+        Entropy(),
+        owner,
+        restricted=restricted,
+        defaults=defaults,
+        here=here,
+        forgotten=forgotten,
+        rows=rows,
+    )

@@ -42,6 +42,9 @@ LOG_NAME: Final = "node.log"
 
 _DELETING_THREADS: Final = 32
 
+_RECOVERING: Final = b"recovering "
+"""The beginning of a line about the progress of a start; the objects that are done, and all, follow."""
+
 
 class StartError(DiosError):
     """The node's process ended at its start or was not ready in time; the message has reason and log."""
@@ -80,10 +83,12 @@ def start_detached(
     config: Path | None = None,
     flags: Mapping[str, str] | None = None,
     waiting: Callable[[float], None] = lambda _: None,
+    recovering: Callable[[int, int], None] = lambda _, __: None,
 ) -> DaemonProcess:
     """Start a node that outlives this process, and return once it answers.
 
-    ``flags`` are settings as text. ``waiting`` is called about ten times per second with the elapsed seconds.
+    ``flags`` are settings as text. ``waiting`` is called about ten times per second with the elapsed seconds,
+    and ``recovering`` during a long start with the number of stored objects that are done, and of all.
     Raise ExistsError if a node runs in ``data`` already, SettingsError for an invalid setting, StartError
     with the node's own message if it does not start.
     """
@@ -110,7 +115,7 @@ def start_detached(
             )
         os.close(ready_far)
         ready_far = -1
-        _wait_ready(ready, process, log, waiting)
+        _wait_ready(ready, process, log, waiting, recovering)
     finally:
         os.close(ready)
         if ready_far >= 0:
@@ -160,16 +165,26 @@ def command(
 
 
 def _wait_ready(
-    ready: int, process: subprocess.Popen[bytes], log: Path, waiting: Callable[[float], None]
+    ready: int,
+    process: subprocess.Popen[bytes],
+    log: Path,
+    waiting: Callable[[float], None],
+    recovering: Callable[[int, int], None],
 ) -> None:
-    began = time.monotonic()
+    began = reported = time.monotonic()
     said = b""
-    while (passed := time.monotonic() - began) * 1000 < limits.NODE_START_MS_MAX:
+    while (passed := time.monotonic() - reported) * 1000 < limits.NODE_START_MS_MAX:
         if not select.select([ready], [], [], 0.1)[0]:
-            waiting(passed)
+            waiting(passed + reported - began)
             continue
         data = os.read(ready, 4096)
         said += data
+        while said.startswith(_RECOVERING) and b"\n" in said:
+            # A node that reports its progress may take as long as it needs.
+            line, _, said = said.partition(b"\n")
+            reported = time.monotonic()
+            done, every = line.removeprefix(_RECOVERING).split()
+            recovering(int(done), int(every))
         if said == b"ready\n":
             return
         if not data:
@@ -289,8 +304,15 @@ def early(work: Callable[[], T]) -> Callable[[], T]:
     return result
 
 
-def run(settings: Settings, started: Callable[[], None]) -> None:
-    """Run the node until it is stopped; ``started`` is called once it answers."""
+def run(
+    settings: Settings,
+    started: Callable[[], None],
+    recovering: Callable[[int, int], None] = lambda _, __: None,
+) -> None:
+    """Run the node until it is stopped; ``started`` is called once it answers.
+
+    ``recovering`` is called during a long start with the number of objects that are done, and of all.
+    """
     with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_trusted_places(settings)
@@ -305,12 +327,13 @@ def run(settings: Settings, started: Callable[[], None]) -> None:
             from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
             prepared = early(lambda: prepare_new(settings.data))
-            _run_loop(settings, started, probed, prepared, zygote_process)
+            _run_loop(settings, started, recovering, probed, prepared, zygote_process)
 
 
 def _run_loop(
     settings: Settings,
     started: Callable[[], None],
+    recovering: Callable[[int, int], None],
     probed: Callable[[], Mapping[str, Mechanism]],
     prepared: Callable[[], None],
     zygote_process: StartedZygote | None,
@@ -332,7 +355,9 @@ def _run_loop(
         started()
 
     async def main() -> None:
-        await serve(settings, started=announce, probed=probed, zygote_process=zygote_process)
+        await serve(
+            settings, started=announce, recovering=recovering, probed=probed, zygote_process=zygote_process
+        )
 
     try:
         with shaped(settings.data, settings.shape, settings.link_rate):
@@ -398,8 +423,13 @@ def main(arguments: Sequence[str]) -> int:
         elif word != "ready":
             sys.stderr.write(f"dios-node: {word}\n")
 
+    def recovering(done: int, every: int) -> None:
+        if ready >= 0:
+            with contextlib.suppress(OSError):
+                os.write(ready, b"%s%d %d\n" % (_RECOVERING, done, every))
+
     try:
-        run(load(data, config=config, flags=flags), lambda: tell("ready"))
+        run(load(data, config=config, flags=flags), lambda: tell("ready"), recovering)
     except KeyboardInterrupt:
         return 130
     except (Exception, BaseExceptionGroup) as caught:

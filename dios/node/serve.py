@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios import limits
-from dios.core.events import Recovered, ShutdownBegan
+from dios.core.events import DormantUse, ObjectRecord, Recovered, ShutdownBegan
 from dios.errors import DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.loop.node_log import close_log, open_log
@@ -33,7 +33,7 @@ from dios.node.assembly import NodeHost
 from dios.node.settings import LogFormat, Settings
 from dios.node.task_zygote import BASE_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
-from dios.transport.memory.reclaim import RECLAIMER
+from dios.transport.memory.reclaimer import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
 from dios.wire.messages import Info, Limits, TemplateRow
 
@@ -49,13 +49,16 @@ async def serve(
     settings: Settings,
     *,
     started: Callable[[], None] = lambda: None,
+    recovering: Callable[[int, int], None] = lambda _, __: None,
     probed: Callable[[], Mapping[str, Mechanism]] = probe,
     zygote_process: StartedZygote | None = None,
 ) -> None:
     """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
-    ``started`` is called once programs can connect. ``probed`` returns the machine's mechanisms and may
-    block. ``zygote_process`` is a zygote that was started early. Raise DiosError if the node cannot start.
+    ``started`` is called once programs can connect, and ``recovering`` before that, in another thread, with
+    the number of objects in the store that are done, and of all. ``probed`` returns the machine's mechanisms
+    and may block. ``zygote_process`` is a zygote that was started early. Raise DiosError if the node cannot
+    start.
     """
     handler = open_log(
         settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
@@ -79,7 +82,8 @@ async def serve(
                 base_of_templates=BASE_OF_TEMPLATES,
                 programs=settings.programs,
             ) as zygote:
-                await _serve(settings, store, audit, zygote, mechanisms, started)
+                recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
+                await _serve(settings, store, recovered, audit, zygote, mechanisms, started)
     finally:
         close_log(handler)
 
@@ -87,12 +91,12 @@ async def serve(
 async def _serve(
     settings: Settings,
     store: LmdbStore,
+    recovered: tuple[tuple[ObjectRecord, ...], DormantUse],
     audit: AuditLog,
     zygote: ZygotePool,
     mechanisms: Mapping[str, Mechanism],
     started: Callable[[], None],
 ) -> None:
-    records = tuple(await trio.to_thread.run_sync(lambda: list(store.recover())))
     for damage in store.damaged:
         _log.error("a stored object is damaged", extra={"what": damage})
     host: NodeHost | None = None
@@ -107,16 +111,20 @@ async def _serve(
                 nursery,
                 complete=lambda info: _completed(info, settings, mechanisms, zygote.templates.rows(), host),
                 logs=store.logs,
+                rows=store,
                 membership=None if port is None else port.membership,
             )
-            host.recover(Recovered(host.clock.now(), records))
+            host.recover(Recovered(host.clock.now(), *recovered))
             nursery.start_soon(host.driver.watch)
             nursery.start_soon(host.alarm.run, host.driver.feed)
             nursery.start_soon(_keep_audit, audit, host)
             await nursery.start(_obey_signals, host)
             _join_others(host, port, settings, nursery)
             async with _listening(settings, host, nursery):
-                _log.info("the node serves", extra={"objects": len(records), "socket": str(settings.socket)})
+                _log.info(
+                    "the node serves",
+                    extra={"objects": store.usage()["objects"], "socket": str(settings.socket)},
+                )
                 _calm_collector()
                 started()
                 if port is not None and port.membership.coordinator:
@@ -132,6 +140,17 @@ async def _serve(
     finally:
         if host is not None:
             await host.aclose()
+
+
+def _recover(
+    settings: Settings, store: LmdbStore, recovering: Callable[[int, int], None]
+) -> tuple[tuple[ObjectRecord, ...], DormantUse]:
+    """Read the records that the core needs from the start on; all records if the node is recorded."""
+    if settings.record is not None:
+        # A replay has no store.
+        return tuple(store.recover()), DormantUse()
+    records, dormant = store.recover_resident(recovering)
+    return tuple(records), dormant
 
 
 async def _open_port(

@@ -145,7 +145,7 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
         return
     with env.begin(meta) as txn:
         try:
-            found.schema_lost = not environment.has_schema(env, txn, meta, found.path)
+            found.schema_lost = not environment.read_schema(env, txn, meta, found.path)
         except DamagedError as error:
             found.schema_lost = True
             found.add(FindingKind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)

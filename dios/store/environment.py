@@ -25,6 +25,7 @@ from dios.store.extents import make_folders, sync_folder
 
 OBJECTS: Final = b"objects"
 META: Final = b"meta"
+INDEX: Final = b"index"
 SCHEMA_KEY: Final = b"schema"
 
 EXTENTS: Final = "extents"
@@ -68,7 +69,7 @@ def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:
     # LMDB would create the folder with the mode of the files, and only root can enter a folder without x.
     folder.mkdir(mode=0o700, exist_ok=True)
     # Memory is initialised (the default), so that no secret of this process gets into free pages.
-    env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=2, mode=0o600, max_spare_txns=2, readahead=False)
+    env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=3, mode=0o600, max_spare_txns=2, readahead=False)
     try:
         refuse_truncated(env, path)
         _allocate_lock_file(folder)
@@ -84,7 +85,7 @@ def open_environment(path: Path, *, map_bytes: int) -> lmdb.Environment:
 def open_for_reading(path: Path) -> lmdb.Environment:
     """Open the database of the store in ``path`` read-only; the caller holds its directory."""
     env = lmdb.open(
-        str(folder_of(path)), create=False, readonly=True, lock=False, max_dbs=2, max_spare_txns=1
+        str(folder_of(path)), create=False, readonly=True, lock=False, max_dbs=3, max_spare_txns=1
     )
     try:
         refuse_truncated(env, path)
@@ -127,20 +128,19 @@ def structure_problems(path: Path) -> list[str]:
         return [str(error)]
 
 
-def has_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._Database, path: Path) -> bool:
-    """Return True if the schema version exists and is known; ``txn`` is of the table ``meta``.
+def read_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._Database, path: Path) -> int:
+    """Return the schema version, which is known; ``txn`` is of the table ``meta``.
 
-    False for a new store. Raises NotSupportedError for a newer version, DamagedError for a lost one.
+    Return 0 for a new store. Raises NotSupportedError for a newer version, DamagedError for a lost one.
     """
     stored = txn.get(SCHEMA_KEY)
     if stored is not None:
-        schema.decode_schema(stored)
-        return True
+        return schema.decode_schema(stored)
     if txn.stat(meta)["entries"] or env.stat()["entries"] > 1:
         raise DamagedError(
             f"the store in {path} has lost its schema version. Run `dios-node check --repair` to restore it."
         )
-    return False
+    return 0
 
 
 @contextmanager

@@ -11,23 +11,25 @@ removes both.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import lmdb
 
 from dios import limits
-from dios.core.events import ObjectRecord
+from dios.core.events import DormantUse, ObjectRecord
+from dios.core.model.rows import IDLE_OBJECTS_MAX, is_dormant
 from dios.errors import (
     BadReferenceError,
     DamagedError,
     InvalidError,
 )
-from dios.ids import ObjectId
-from dios.store import environment, schema
+from dios.ids import InternalName, Name, ObjectId
+from dios.store import environment, row_index, schema
 from dios.store.directory import lock_directory, make_directory
 from dios.store.environment import translate_errors
 from dios.store.extents import Extents, Release, WrittenExtent, digest_of_file, read_exactly
@@ -35,6 +37,7 @@ from dios.store.log_files import LogFiles
 from dios.store.protocol import (
     Change,
     Content,
+    ContentState,
     Drop,
     ExtentContent,
     FilePayload,
@@ -48,6 +51,8 @@ from dios.store.schema import ContentKind, ObjectRow
 from dios.wire.types import ObjectType
 
 _NEW: Final = -1
+
+_log: Final = logging.getLogger(__name__)
 
 _Prepared: TypeAlias = tuple[schema.Payload, bytes | memoryview] | None
 """The prepared payload of a change: its description, and its bytes if they are stored in the row."""
@@ -85,6 +90,9 @@ class LmdbStore:
     that keeps the store open.
     """
 
+    idle_max: int | None = IDLE_OBJECTS_MAX
+    """The number of objects without references that the core keeps in memory."""
+
     def __init__(
         self,
         path: Path,
@@ -101,6 +109,7 @@ class LmdbStore:
         # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
+        self._log_groups: set[Name] = set()
         self._extents: Final = Extents(path / environment.EXTENTS, release)
         self.logs: Final = LogFiles(path / "logs")
         """The logs of the store; the rows of the database have their lengths."""
@@ -117,8 +126,9 @@ class LmdbStore:
         try:
             with translate_errors(self._path):
                 self._meta: Final = self._env.open_db(environment.META)
-                self._check_schema()
+                self._has_index = self._check_schema()
                 self._objects: Final = self._env.open_db(environment.OBJECTS)
+                self._index: Final = self._env.open_db(environment.INDEX)
         except BaseException:
             self.close()
             raise
@@ -129,6 +139,7 @@ class LmdbStore:
         A damaged row is reported in ``damaged`` and left out.
         """
         with translate_errors(self._path), self._map_lock:
+            self._make_index()
             with self._env.begin(self._objects, None, False, True) as txn, txn.cursor() as cursor:
                 found = read_rows(cursor.iternext())
                 objects = txn.stat(self._objects)["entries"]
@@ -138,10 +149,102 @@ class LmdbStore:
         counts.bytes = found.content_bytes
         counts.extents = len(found.named)
         self._counts = counts
+        self._log_groups = row_index.log_groups_of(found.records)
         with translate_errors(self._path):
             found.damaged += self.logs.settle(found.records, complete=not found.rows_lost)
         self.damaged = found.damaged
         return iter(found.records)
+
+    def recover_resident(
+        self, progress: Callable[[int, int], None] = lambda _, __: None
+    ) -> tuple[list[ObjectRecord], DormantUse]:
+        """Do as ``recover``, but return only the resident records, and the use of all others.
+
+        ``named`` and ``read`` return the others. The costs follow from the number of resident objects and of
+        large contents. Damaged rows of other objects are reported when they are read. A store without an
+        index gets one; ``progress`` is called with the number of rows in it and of all rows.
+        """
+        with translate_errors(self._path), self._map_lock:
+            self._make_index(progress)
+            with self._env.begin() as txn:
+                keys = row_index.resident_keys(txn, self._index)
+                rows = [(key, txn.get(key, db=self._objects)) for key in keys]
+                found = read_rows((key, stored) for key, stored in rows if stored is not None)
+                use = row_index.dormant_use(txn, self._index)
+                extents = list(row_index.named_extents(txn, self._index))
+                lost = self._lost_extents(txn, extents)
+                objects = txn.stat(self._objects)["entries"]
+                content_bytes, extent_count = row_index.read_total(txn, self._index)
+            known = {each.extent for each in extents}
+            self._extents.remove([extent for extent in self._extents.stored() if extent not in known])
+        counts = _Tally()
+        counts.objects, counts.bytes, counts.extents = objects, content_bytes, extent_count
+        self._counts = counts
+        self._log_groups = row_index.log_groups_of(found.records)
+        with translate_errors(self._path):
+            logs = self.logs.settle(found.records, complete=not found.rows_lost)
+        self.damaged = found.damaged + lost + logs
+        return found.records, use
+
+    def _lost_extents(
+        self, txn: lmdb.Transaction[bytes], extents: Iterable[row_index.NamedExtent]
+    ) -> list[str]:
+        """Return a sentence for each extent whose file is missing or has another size."""
+        lost: list[str] = []
+        for each in extents:
+            size = self._extents.size(each.extent)
+            if size != each.size:
+                reason = "has lost its extent file" if size is None else f"has an extent file of {size} bytes"
+                row = _readable(schema.object_of(each.key), txn.get(each.key, db=self._objects) or b"")
+                if row is not None:
+                    lost.append(schema.damaged(row.record, reason).message)
+        return lost
+
+    def _make_index(self, progress: Callable[[int, int], None] = lambda _, __: None) -> None:
+        """Build the index from the rows, if an earlier program or a repair has left the store without one."""
+        if self._has_index:
+            return
+        row_index.rebuild(self._env, self._objects, self._index, progress)
+        with self._env.begin(db=self._meta, write=True) as txn:
+            txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
+        self._has_index = True
+
+    # -- rows that are read when they are needed ---------------------------------------------------------
+    def named(self, names: Sequence[InternalName]) -> list[ObjectId]:
+        """Return the objects with dormant rows under these names."""
+        with translate_errors(self._path, in_service=True), self._map_lock, self._env.begin() as txn:
+            return [target for name in names for target in row_index.named(txn, self._index, name)]
+
+    def read(self, target: ObjectId) -> ObjectRecord | None:
+        """Return the record of a dormant row, or None; damage is reported in the log."""
+        with translate_errors(self._path, in_service=True), self._map_lock, self._env.begin() as txn:
+            stored = txn.get(schema.key_of(target), db=self._objects)
+        if stored is None:
+            return None
+        try:
+            record = schema.decode_row(target, stored).record
+        except DamagedError as error:
+            _log.error("a stored object is damaged", extra={"what": error.message})
+            return None
+        return record if is_dormant(record, self._log_groups) else None
+
+    def state_of(self, object_id: ObjectId) -> ContentState:
+        """Return whether the store has a content of an object, and whether it must be checked first."""
+        with (
+            translate_errors(self._path, in_service=True),
+            self._map_lock,
+            self._env.begin(self._objects, None, False, True) as txn,
+        ):
+            found = txn.get(schema.key_of(object_id))
+            if found is None:
+                return ContentState.ABSENT
+            if len(schema.inline_part(found)):
+                return ContentState.READY
+            stored = bytes(found)
+        row = _readable(object_id, stored)
+        if row is None or row.payload.kind is not ContentKind.EXTENT:
+            return ContentState.READY
+        return ContentState.READY if row.payload.extent in self._verified else ContentState.UNCHECKED
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Make all changes durable in one transaction, or none."""
@@ -212,10 +315,13 @@ class LmdbStore:
             raise InvalidError("the store is closed, or recover() was not called yet")
         return self._counts
 
-    def _check_schema(self) -> None:
+    def _check_schema(self) -> bool:
+        """Check the schema version; return True if the store has an index."""
         with self._env.begin(db=self._meta, write=True) as txn:
-            if not environment.has_schema(self._env, txn, self._meta, self._path):
+            version = environment.read_schema(self._env, txn, self._meta, self._path)
+            if not version:
                 txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
+        return version in {0, schema.SCHEMA_VERSION}
 
     def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[WrittenExtent]]:
         prepared: list[_Prepared] = []
@@ -256,13 +362,19 @@ class LmdbStore:
 
     def _transact(self, changes: Sequence[Change], prepared: list[_Prepared]) -> _Tally:
         tally = _Tally()
+        index = row_index.IndexChanges(self._log_groups)
         txn = self._env.begin(db=self._objects, write=True)
         try:
             for change, content in zip(changes, prepared, strict=True):
                 if isinstance(change, Drop):
-                    _drop(txn, change.object, tally)
+                    _drop(txn, change.object, tally, index)
                 else:
-                    _put(txn, change.record, content, tally)
+                    _put(txn, change.record, content, tally, index)
+            index.write(txn, self._index)
+            if index.is_incomplete:
+                # The next start builds the index again.
+                without_index = schema.encode_schema(schema.SCHEMA_WITHOUT_INDEX)
+                txn.put(environment.SCHEMA_KEY, without_index, db=self._meta)
             txn.commit()
         except BaseException:
             txn.abort()
@@ -300,7 +412,9 @@ def _size(payload: Payload) -> int:
     return len(payload.data) if isinstance(payload, InlinePayload) else payload.size
 
 
-def _drop(txn: lmdb.Transaction[bytes], object_id: ObjectId, tally: _Tally) -> None:
+def _drop(
+    txn: lmdb.Transaction[bytes], object_id: ObjectId, tally: _Tally, index: row_index.IndexChanges
+) -> None:
     key = schema.key_of(object_id)
     stored = txn.get(key)
     if stored is None:
@@ -310,14 +424,24 @@ def _drop(txn: lmdb.Transaction[bytes], object_id: ObjectId, tally: _Tally) -> N
         tally.went(old.payload)
         if old.record.type is ObjectType.DURABLE_STREAM:
             tally.logs.append(object_id)
+        index.replace(old, None)
+    else:
+        index.is_incomplete = True
     txn.delete(key)
     tally.objects -= 1
 
 
-def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared, tally: _Tally) -> None:
+def _put(
+    txn: lmdb.Transaction[bytes],
+    record: ObjectRecord,
+    content: _Prepared,
+    tally: _Tally,
+    index: row_index.IndexChanges,
+) -> None:
     key = schema.key_of(record.object)
     stored = txn.get(key)
     inline: bytes | memoryview
+    old: ObjectRow | None = None
     if content is not None:
         payload, inline = content
         old = None if stored is None else _readable(record.object, stored)
@@ -326,12 +450,15 @@ def _put(txn: lmdb.Transaction[bytes], record: ObjectRecord, content: _Prepared,
         tally.came(payload)
     elif stored is not None:
         # Only the record is new. For a damaged row this fails, because its content would be lost silently.
-        payload = schema.decode_row(record.object, stored).payload
-        inline = schema.inline_part(stored)
+        old = schema.decode_row(record.object, stored)
+        payload, inline = old.payload, schema.inline_part(stored)
     else:
         payload, inline = schema.NO_PAYLOAD, b""
     tally.objects += stored is None
-    row = schema.encode_row(ObjectRow(record, payload), inline)
+    index.is_incomplete = index.is_incomplete or (stored is not None and old is None)
+    new = ObjectRow(record, payload)
+    index.replace(old, new)
+    row = schema.encode_row(new, inline)
     if stored is not None:
         # A row that this transaction wrote would keep its pages, more than a smaller one needs. The check
         # of the database's pages takes those for damage.

@@ -18,6 +18,7 @@ from dios.store.extents import read_exactly, write_exactly
 from dios.store.protocol import (
     Change,
     Content,
+    ContentState,
     Drop,
     ExtentContent,
     FilePayload,
@@ -37,12 +38,16 @@ class MemoryStore:
         self._objects: dict[ObjectId, _Entry] = {}
         self._bytes = 0
         self._ready = False
+        self._unchecked: set[ObjectId] = set()
         self.damaged: list[str] = []
         """Always empty: memory is assumed to be sound."""
 
     def recover(self) -> Iterator[ObjectRecord]:
         """Yield every record, in the order of object ids."""
         self._ready = True
+        self._unchecked = {
+            target for target, (_, data) in self._objects.items() if len(data) > limits.INLINE_VALUE_BYTES_MAX
+        }
         return iter([self._objects[object_id][0] for object_id in sorted(self._objects)])
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -68,6 +73,7 @@ class MemoryStore:
             raise NoSpaceError(f"the store is full ({self._capacity_bytes} bytes). Remove objects.")
         self._bytes = after
         for object_id, new in staged.items():
+            self._unchecked.discard(object_id)
             if new is None:
                 self._objects.pop(object_id, None)
             else:
@@ -80,9 +86,16 @@ class MemoryStore:
             data = self._objects[object_id][1]
         except KeyError:
             raise BadReferenceError(f"the store has no object {object_id:016x}") from None
+        self._unchecked.discard(object_id)
         if len(data) <= limits.INLINE_VALUE_BYTES_MAX:
             return InlineContent(data)
         return sealed_content(data)
+
+    def state_of(self, object_id: ObjectId) -> ContentState:
+        """Return the state of an object in the store."""
+        if object_id not in self._objects:
+            return ContentState.ABSENT
+        return ContentState.UNCHECKED if object_id in self._unchecked else ContentState.READY
 
     def usage(self) -> dict[str, int]:
         """Return the number of objects, bytes of content, and large contents."""

@@ -6,6 +6,7 @@ may block on a disk; the host calls ``apply`` from one writer thread.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
@@ -66,6 +67,14 @@ class ExtentContent(Struct, frozen=True):
 Content: TypeAlias = InlineContent | ExtentContent
 
 
+class ContentState(enum.Enum):
+    """The state of an object in the store: no row, a content to read at once, or one to be checked first."""
+
+    ABSENT = 0
+    READY = 1
+    UNCHECKED = 2
+
+
 class Store(Protocol):
     """A flat, durable object store (thesis §3.6)."""
 
@@ -87,6 +96,10 @@ class Store(Protocol):
         Raises BadReferenceError for an unknown object, and DamagedError with a fingerprint if the bytes
         do not match their BLAKE3 digest: a damaged value is never returned.
         """
+        ...
+
+    def state_of(self, object_id: ObjectId) -> ContentState:
+        """Return the state of an object in the store; this takes microseconds."""
         ...
 
     def usage(self) -> dict[str, int]:

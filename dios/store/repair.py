@@ -68,9 +68,11 @@ def _repair_index(env: lmdb.Environment, found: Inventory, done: list[str]) -> N
             row = found.rows[key]
             _rewrite(txn, key, ObjectRow(row.record, msgspec.structs.replace(row.payload, extent=extent)))
             done.append(f"gave {schema.describe(row.record)} its own file")
+        # The next start builds the index from the rows.
+        without_index = schema.encode_schema(schema.SCHEMA_WITHOUT_INDEX)
+        txn.put(environment.SCHEMA_KEY, without_index, db=meta)
         if found.schema_lost:
-            txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION), db=meta)
-            done.append(f"wrote the schema version {schema.SCHEMA_VERSION}, which every row has")
+            done.append(f"wrote the schema version {schema.SCHEMA_WITHOUT_INDEX}, which every row has")
 
 
 def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: ObjectRow) -> None:

@@ -20,7 +20,10 @@ from dios.ids import ObjectId
 from dios.wire.fields import ByteCount
 from dios.wire.nametext import fingerprint
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+SCHEMA_WITHOUT_INDEX: Final = 1
+"""The version of a store whose index must be built from its rows."""
+
 ROW_VERSION: Final = 1
 
 _HEAD: Final = struct.Struct(">BI16s")

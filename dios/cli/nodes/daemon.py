@@ -21,6 +21,7 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     facts,
+    progress,
     reporting,
     say,
     waiting,
@@ -100,8 +101,13 @@ def start(
         if not detach:
             command = daemon.command(data, config=config, flags=flags)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
-        with waiting("starting the node"):
-            running = daemon.start_detached(data, config=config, flags=flags)
+        with progress("starting the node") as show:
+            running = daemon.start_detached(
+                data,
+                config=config,
+                flags=flags,
+                recovering=lambda done, every: show(f"index of {done:,} of {every:,} stored objects"),
+            )
         if as_json:
             write_json({"pid": running.pid, "data": str(settings.data), "socket": str(running.socket)})
             return

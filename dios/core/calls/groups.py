@@ -8,7 +8,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
-from dios.core.model.names import home_name, is_signed
+from dios.core.model.names import home_name, is_signed, logs_group
 from dios.core.model.records import Holder, PhysicalObject, Session
 from dios.core.model.state import State
 from dios.core.remote import requests
@@ -95,6 +95,8 @@ def adopt_home(state: State, home: PhysicalObject) -> None:
     state.add_object(home)
     home.pinned += 1
     state.homes[home.owner] = home
+    if home.name is not None:
+        state.log_groups.add(logs_group(home.name))
     state.enter_group(home)
 
 

@@ -52,8 +52,8 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
     state = step.state
     step.spend(len(state.tasks) // 16)
     counts = {
-        "objects": len(state.objects),
-        "names": len(state.names),
+        "objects": len(state.objects) + state.dormant_count,
+        "names": len(state.names) + state.dormant_count,
         "tasks": sum(1 for _ in state.living_tasks()),
         "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),

@@ -59,7 +59,7 @@ def _reachable(
 ) -> tuple[PhysicalObject, ...]:
     """Return at most ``limit`` objects that the task may find: private memory only if it has a reference."""
     every: dict[int, PhysicalObject] = {}
-    for looked, target in enumerate(step.state.names.find_all(names)):
+    for looked, target in enumerate(step.state.find_named(names)):
         if not looked % 16:
             step.spend(1)
         if target.type is not ObjectType.PRIVMEM_BLOB or any(target.held_by(task)):

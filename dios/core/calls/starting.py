@@ -58,6 +58,7 @@ def begin(
     lifecycle.enter_task(step, child)
     parent.children[child.id] = child
     child.recipe = recipe
+    recipe.keep()
     # The pin lasts until the task's end is known, even if the task drops its reference: see ``lifecycle``.
     recipe.executable.pinned += 1
     child.member_accounts = step.state.accounts_of_groups(recipe.groups)

@@ -73,6 +73,8 @@ def _node(state: State, start: int) -> Iterator[Row]:
         ("next_ticket", state.next_ticket),
         ("durable_ticket", state.settled),
         ("names", len(state.names)),
+        ("idle_objects", len(state.idle)),
+        ("objects_in_store_only", state.dormant_count),
         ("dropped", len(state.dropped)),
         ("shutting_down", int(state.shutting_down)),
         ("queue_version", state.queue.version),

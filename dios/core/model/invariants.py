@@ -189,6 +189,12 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
                 above = above.parent
 
     versions: dict[int, Version] = {}
+    for owner, (objects, size) in state.dormant_owners.items():
+        count([state.account_of(owner)], Resource.OBJECTS, objects)
+        count([state.account_of(owner)], Resource.BYTES, size)
+    for name, (objects, size) in state.dormant_groups.items():
+        count(state.accounts_of_groups((name,)), Resource.OBJECTS, objects)
+        count(state.accounts_of_groups((name,)), Resource.BYTES, size)
     for target in state.objects.values():
         count(target.accounts, Resource.OBJECTS, 1)
         count(target.accounts, Resource.DESCRIPTORS, target.descriptors)

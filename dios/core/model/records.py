@@ -140,6 +140,7 @@ class PhysicalObject:
     are empty for objects that the node makes itself. ``account`` and ``limits`` are those of a group.
     ``raw_memory`` is set once writers change the object's own memory, and ``retirements`` is the number of
     times that references to it were taken back. ``shown`` is a fingerprint that another node gave it.
+    ``handed`` is set once the recipe of a task refers to the object.
     """
 
     __slots__ = (
@@ -155,6 +156,7 @@ class PhysicalObject:
         "dirty",
         "fingerprint",
         "groups",
+        "handed",
         "home",
         "id",
         "limits",
@@ -235,6 +237,7 @@ class PhysicalObject:
         self.account: Account | None = None
         self.creator = TaskId(0)  # of a group: the task that created it
         self.limits: tuple[Bound, ...] = ()
+        self.handed = False
 
     @property
     def persistence(self) -> Persistence:
@@ -297,6 +300,23 @@ class PhysicalObject:
         self.v_r = max(record.v_r, self.v_r)
         self.v_w = record.v_w
         self.recorded = record
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing in this node refers to the object, and its stored record says everything about it.
+
+        Only v_r may differ: it counts from the stored number again, as after a restart.
+        """
+        return (
+            self.recorded is not None
+            and not (self.references or self.waiters or self.watchers or self.pinned or self.handed)
+            and not (self.zombie or self.home or self.a_r or self.a_w or self.version.holders)
+            and self.waking is Waking.NO
+            and self.state is None
+            and not self.dirty
+            and self.v_w == self.recorded.v_w
+            and self.size == self.recorded.size
+        )
 
     def growth(self, size: int) -> int:
         """Return the number of bytes by which the use grows once the next version has ``size``."""
@@ -759,6 +779,11 @@ class Recipe(Struct, frozen=True):
     work: Work = Work()
     template: str = ""
     forkable: bool = False
+
+    def keep(self) -> None:
+        """Keep the objects in memory, because the recipe is needed after its references are gone."""
+        for given in (self.program, *self.inputs, *self.outputs):
+            given.object.handed = True
 
     @property
     def executable(self) -> PhysicalObject:

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
+from dios.core.events import DormantUse, ObjectRecord
 from dios.core.model import names
-from dios.core.model.accounts import Account, Defaults, charge_all
+from dios.core.model.accounts import UNLIMITED, Account, Defaults, charge_all, charge_bytes
 from dios.core.model.defects import DefectAccounts
 from dios.core.model.expiries import ExpiryTable
 from dios.core.model.history import History
 from dios.core.model.name_table import NameTable
-from dios.core.model.names import HOLDER_KEY_BYTES, logs_group
+from dios.core.model.names import HOLDER_KEY_BYTES, internal_name, logs_group
 from dios.core.model.pending import PendingTable
 from dios.core.model.records import (
     Holder,
@@ -28,16 +29,23 @@ from dios.core.model.records import (
     Task,
     earlier,
 )
+from dios.core.model.rows import NoRows, RowSource, is_dormant
 from dios.core.model.start_queue import StartQueue
 from dios.core.model.submission_queue import SubmissionQueue
 from dios.core.model.type_states import StreamState
 from dios.core.model.work_items import WorkQueue
 from dios.core.remote.peers import Cluster
-from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
-from dios.limits import NAME_BYTES
+from dios.ids import BufferId, InternalName, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
+from dios.limits import LOOKUP_REFERENCES_MAX, NAME_BYTES
 from dios.wire.types import ObjectType, Permission, Resource, Scope
 
 _POSITIVE_63_BITS: Final = 2**63 - 1
+
+UNLOADED_AT_ONCE: Final = 16
+"""Objects that a step forgets at most because they are in the store; a step reads fewer rows than that."""
+
+
+Key = TypeVar("Key", Principal, Name)
 
 
 class State:
@@ -48,7 +56,10 @@ class State:
         "cluster",
         "defaults",
         "defects",
+        "dormant_groups",
+        "dormant_owners",
         "dropped",
+        "dropping",
         "ended",
         "entropy",
         "expiries",
@@ -56,6 +67,8 @@ class State:
         "groups",
         "holder_key",
         "homes",
+        "idle",
+        "log_groups",
         "logs",
         "members",
         "names",
@@ -70,6 +83,7 @@ class State:
         "recipes",
         "remote_tasks",
         "restricted",
+        "rows",
         "secret",
         "settled",
         "shutting_down",
@@ -88,7 +102,9 @@ class State:
         defaults: Defaults,
         cluster: Cluster | None = None,
         secret: bytes = b"",
+        rows: RowSource = NoRows(),  # noqa: B008 - it has no state
     ) -> None:
+        self.rows: Final = rows
         self.entropy: Final = entropy
         self.node_owner: Final = node_owner
         self.restricted: Final = restricted
@@ -117,7 +133,12 @@ class State:
         self.next_ticket = 1
         self.settled = Ticket(0)
         self.dropped: deque[tuple[Ticket, PhysicalObject]] = deque()  # drops not known to be durable
+        self.dropping: dict[ObjectId, Ticket] = {}  # objects in ``dropped``, with the last of their drops
         self.unsettled: deque[tuple[Ticket, PhysicalObject]] = deque()  # changes not known to be durable
+        self.idle: dict[ObjectId, PhysicalObject] = {}  # durable, without references; longest first
+        self.dormant_owners: dict[Principal, tuple[int, int]] = {}  # objects and bytes that are only in rows
+        self.dormant_groups: dict[Name, tuple[int, int]] = {}
+        self.log_groups: set[Name] = set()
         self.work: Final = WorkQueue()
         self.shutting_down = False
         self.defects: Final = DefectAccounts()
@@ -145,7 +166,7 @@ class State:
 
         A node that starts a task here chooses the id of the task, which may be that of another node's object.
         """
-        target = self.objects.get(ObjectId(number))
+        target = self.find_object(ObjectId(number))
         if target is None or target.type is not ObjectType.TASK:
             return target is not None
         task = self.tasks.get(TaskId(number))
@@ -190,6 +211,7 @@ class State:
             self.groups[group.name] = group
             if group.account is None:
                 group.account = Account(Scope.GROUP, group.fingerprint)
+                self._count_dormant((group.account,), *self.dormant_groups.get(group.name, (0, 0)))
             self.apply_limits(group)
 
     def apply_limits(self, group: PhysicalObject) -> None:
@@ -208,9 +230,116 @@ class State:
     def settle(self, last: Ticket) -> None:
         """Note that all changes up to a ticket are durable."""
         self.settled = last
-        for changes in (self.dropped, self.unsettled):
-            while changes and changes[0][0] <= last:
-                changes.popleft()
+        unsettled, dropped = self.unsettled, self.dropped
+        while unsettled and unsettled[0][0] <= last:
+            unsettled.popleft()
+        while dropped and dropped[0][0] <= last:
+            ticket, target = dropped.popleft()
+            if self.dropping.get(target.id) == ticket:
+                del self.dropping[target.id]
+
+    # -- objects that are only in the store ---------------------------------------------------------
+    def find_object(self, target: ObjectId) -> PhysicalObject | None:
+        """Return the object with this id; read its row if it is only in the store."""
+        found = self.objects.get(target)
+        if found is not None or self.rows.idle_max is None or target in self.dropping:
+            return found
+        record = self.rows.read(target)
+        return None if record is None else self._awaken(record)
+
+    def find_named(self, names: Sequence[InternalName]) -> Iterator[PhysicalObject]:
+        """Yield the objects under any of these names, at most a bound."""
+        if self.rows.idle_max is None:
+            yield from self.names.find_all(names)
+            return
+        stored = [target for target in self.rows.named(names) if target not in self.objects]
+        found = list(self.names.find_all(names))
+        yield from found
+        wanted = set(names)
+        for target in stored[: LOOKUP_REFERENCES_MAX**2 - len(found)]:
+            # The caller may have changed the tables since.
+            if target in self.objects or target in self.dropping:
+                continue
+            record = self.rows.read(target)
+            if record is not None and record.name is not None:
+                name = record.name
+                if any(internal_name(name, group) in wanted for group in record.groups):
+                    yield self._awaken(record)
+
+    def expect_dormant(self, use: DormantUse) -> None:
+        """Count the objects that are only in the store, at the start of the node."""
+        for owner, count, size in use.owners:
+            self._count_dormant((self.account_of(owner),), count, size)
+            self.dormant_owners[owner] = (count, size)
+        for name, count, size in use.groups:
+            self.dormant_groups[name] = (count, size)
+            group = self.groups.get(name)
+            if group is not None and group.account is not None:
+                self._count_dormant((group.account,), count, size)
+
+    @property
+    def dormant_count(self) -> int:
+        """The number of objects that are only in the store."""
+        return sum(count for count, _ in self.dormant_owners.values())
+
+    def unload_idle(self) -> None:
+        """Forget some objects without references that the store has, if there are more than a bound."""
+        most = self.rows.idle_max
+        for _ in range(min(len(self.idle) - most, UNLOADED_AT_ONCE) if most is not None else 0):
+            number = next(iter(self.idle))
+            target = self.idle.pop(number)
+            if self.objects.get(number) is not target or not self._may_sleep(target):
+                if self.objects.get(number) is target and not target.references:
+                    self.idle[number] = target  # later, perhaps
+                continue
+            self._change_dormant(target.owner, target.groups, 1, target.size)
+            del self.objects[number]
+            self._count(target, -1)
+            target.version.supersede()
+            target.zombie = True  # this record of the object is of no use any more
+            self.names.remove(target)
+
+    def note_idle(self, target: PhysicalObject) -> None:
+        """Note that the last reference to an object is gone."""
+        if self.rows.idle_max is None or target.type is not ObjectType.DURABLE_BLOB:
+            return
+        if self.objects.get(target.id) is target:
+            self.idle[target.id] = target
+
+    def _may_sleep(self, target: PhysicalObject) -> bool:
+        if not target.is_idle or target.ticket > self.settled or target.recorded is None:
+            return False
+        if not is_dormant(target.recorded, self.log_groups):
+            return False
+        # A task with limits is charged for its objects as long as they exist.
+        account = target.accounts[0] if target.accounts else None
+        while account is not None and account.scope is Scope.TASK:
+            if any(account.bounds[resource] != UNLIMITED for resource in (Resource.OBJECTS, Resource.BYTES)):
+                return False
+            account = account.parent
+        return account is self.account_of(target.owner)
+
+    def _awaken(self, record: ObjectRecord) -> PhysicalObject:
+        """Enter the object of a dormant row into the tables."""
+        self._change_dormant(record.owner, record.groups, -1, -record.size)
+        accounts = (self.account_of(record.owner), *self.accounts_of_groups(record.groups))
+        target = PhysicalObject.from_record(record, accounts)
+        self.add_object(target)
+        self.note_idle(target)
+        return target
+
+    def _change_dormant(self, owner: Principal, groups: tuple[Name, ...], count: int, size: int) -> None:
+        self._count_dormant((self.account_of(owner), *self.accounts_of_groups(groups)), count, size)
+        former = self.dormant_owners.get(owner, (0, 0))
+        _set_use(self.dormant_owners, owner, former[0] + count, former[1] + size)
+        for name in groups:
+            former = self.dormant_groups.get(name, (0, 0))
+            _set_use(self.dormant_groups, name, former[0] + count, former[1] + size)
+
+    @staticmethod
+    def _count_dormant(accounts: tuple[Account, ...], count: int, size: int) -> None:
+        charge_all(accounts, Resource.OBJECTS, count)
+        charge_bytes(accounts, size, volatile=False)
 
     # -- objects and references -----------------------------------------------------------------
     def add_object(self, target: PhysicalObject) -> None:
@@ -238,6 +367,7 @@ class State:
             self._count(target, -1)
             target.version.supersede()
         self.names.remove(target)
+        self.idle.pop(target.id, None)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
             # Its name space is gone with it: lookups find nothing there, and no task stays a member.
@@ -299,6 +429,8 @@ class State:
         )
         task.table.insert(reference)
         target.references[reference.id] = reference
+        if self.idle:
+            self.idle.pop(target.id, None)
         if isinstance(target.state, StreamState):
             target.state.count(permissions, 1)
         if task.home:
@@ -313,6 +445,8 @@ class State:
         reference.task.table.remove(reference.id)
         target = reference.object
         target.references.pop(reference.id, None)
+        if not target.references:
+            self.note_idle(target)
         if isinstance(target.state, StreamState):
             target.state.count(reference.permissions, -1)
         if reference.task.home:
@@ -321,3 +455,10 @@ class State:
         reference.disown()
         if reference.expires_ns:
             self.expiries.forget(reference)
+
+
+def _set_use(table: dict[Key, tuple[int, int]], key: Key, count: int, size: int) -> None:
+    if count > 0:
+        table[key] = (count, size)
+    else:
+        table.pop(key, None)

@@ -24,7 +24,7 @@ def remember(state: State, answer: Reply | effects.AnswerVector | effects.Answer
     peer = state.cluster.peers.get(remote_task.home)
     if peer is not None and answer.seq in peer.answers:
         parts = answer.parts if isinstance(answer, effects.AnswerVector) else (answer,)
-        read = [state.objects.get(part.object) for part in parts if isinstance(part, READS)]
+        read = [state.find_object(part.object) for part in parts if isinstance(part, READS)]
         versions = tuple((target.id, target.v_w) for target in read if target is not None)
         peer.answers[answer.seq] = CachedReply(answer, versions, Ticket(state.next_ticket))
 

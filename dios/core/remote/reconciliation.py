@@ -293,7 +293,7 @@ def _compare_claim(
     ref, object_id, permissions, own = entry
     if ref in remote_task.table:
         return
-    target = step.state.objects.get(object_id)
+    target = step.state.find_object(object_id)
     if target is None:
         item.objects[object_id] = None
         item.refs.append(ref)

@@ -112,7 +112,7 @@ def _grant_results(
     step: Step, task: Holder, call: messages.Lookup, progress: SearchProgress
 ) -> tuple[messages.Reference, ...]:
     limit = call.limit
-    known = (step.state.objects.get(one) for one in progress.here)
+    known = (step.state.find_object(one) for one in progress.here)
     here = [target for target in known if target is not None][:limit]
     total = min(progress.count, limit)
     task.table.require_room(total)

@@ -102,6 +102,7 @@ def run_offered(
     )
     row = Pending(task, seq, call, {})
     row.progress = start
+    recipe.keep()
     step.wait(row)
     step.state.starts.note_starting(row, child.task)
     try:
@@ -438,7 +439,7 @@ def start_for_node(
     cluster = step.require_cluster()
     if step.state.chose_id(body.child):
         raise ProtocolError("cannot start the task: its id is already in use")
-    if ObjectId(body.child) in step.state.objects:
+    if step.state.find_object(ObjectId(body.child)) is not None:
         # Another node has chosen it, which may have learned it from an offer: the sender is not to blame.
         raise NotPermittedError("cannot start the task: another node uses its id here. Start it again.")
     parent = remote_tasks.remote_task_for(step, peer, body.caller)

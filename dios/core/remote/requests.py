@@ -175,7 +175,7 @@ def confirm(step: Step, then: ConfirmNotice, answer: dcp.Answer) -> None:
 def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
     peer = request.peer
     if peer.connected:
-        source = None if request.source is None else step.state.objects.get(request.source.content_of)
+        source = None if request.source is None else step.state.find_object(request.source.content_of)
         if source is not None:
             step.depend_on(source)  # its content may not be on disk yet
         message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
@@ -192,7 +192,7 @@ def _version_of(state: State, source: WriteSource | None) -> int:
     """Return the version of the object whose content goes with a request: 0 for none, -1 if it is gone."""
     if source is None or not source.content_of:
         return 0
-    target = state.objects.get(source.content_of)
+    target = state.find_object(source.content_of)
     return -1 if target is None else target.v_w
 
 
@@ -451,14 +451,14 @@ def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> N
     step.depend_on_everything()
     effect = cached.effect
     for part in effect.parts if isinstance(effect, effects.AnswerVector) else (effect,):
-        target = step.state.objects.get(part.object) if isinstance(part, READS) else None
+        target = step.state.find_object(part.object) if isinstance(part, READS) else None
         if target is not None:
             # A close of the reply's buffer must complete after this reply has opened it again.
             target.ticket = max(target.ticket, Ticket(step.state.next_ticket - 1))
     changed = {
         target
         for target, version in cached.versions
-        if (read := step.state.objects.get(target)) is None or read.v_w != version
+        if (read := step.state.find_object(target)) is None or read.v_w != version
     }
     if isinstance(effect, effects.AnswerVector):
         # Only the stale parts are replaced: the other calls of the vector were made.

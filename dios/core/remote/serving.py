@@ -88,7 +88,7 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     most = min(body.limit, limits.LOOKUP_REFERENCES_MAX)
     candidates: dict[ObjectId, PhysicalObject] = {}
-    for target in step.state.names.find_all(body.names):
+    for target in step.state.find_named(body.names):
         if target.type is not ObjectType.PRIVMEM_BLOB:
             candidates[target.id] = target
             if len(candidates) >= most:

@@ -29,7 +29,7 @@ from dios.host.content.contents import (
 )
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, TaskId
-from dios.transport.memory.reclaim import RECLAIM_BYTES_MIN, RECLAIMER
+from dios.transport.memory.reclaimer import RECLAIM_BYTES_MIN, RECLAIMER
 from dios.wire.messages import Buffer, Mapping, PlainResult
 
 

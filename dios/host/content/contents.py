@@ -10,17 +10,20 @@ may be dropped from memory again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
-from dios.errors import BadReferenceError
+from dios.errors import BadReferenceError, DiosError
 from dios.host.content.memories import ContentMemory
 from dios.ids import ObjectId, PayloadId
-from dios.store.protocol import InlineContent, Store
+from dios.store.protocol import ContentState, InlineContent, Store
 from dios.transport.memory.pool import MemoryPool
 
 Content: TypeAlias = bytes | ContentMemory
+_ENTRY_BYTES: Final = 250
+"""The memory for an entry of the cache, in addition to its bytes."""
+
 Payloads: TypeAlias = Mapping[PayloadId, Content]
 """The bytes that came with an event, by their ids."""
 
@@ -80,8 +83,6 @@ class Contents:
         self._store: Final = store
         self.pool: Final = pool
         self._current: Final[dict[ObjectId, Content]] = {}
-        self._stored: Final[set[ObjectId]] = set()
-        self._unchecked: Final[set[ObjectId]] = set()
         # Durable contents that may be forgotten, oldest first, with the bytes that each costs.
         self._cached: Final[dict[ObjectId, int]] = {}
         self._cached_bytes = 0
@@ -90,7 +91,7 @@ class Contents:
         """Return True if a durable content must stay in memory because the store may hold a newer one."""
 
     def __len__(self) -> int:
-        return len(self._current) + len(self._stored)
+        return len(self._current)
 
     # -- looking ------------------------------------------------------------------------------------
     def peek(self, target: ObjectId) -> Content | None:
@@ -99,22 +100,28 @@ class Contents:
 
     def is_stored(self, target: ObjectId) -> bool:
         """Return True if the content is only in the store."""
-        return target in self._stored
+        return target not in self._current and self._state(target) is not ContentState.ABSENT
 
     def is_durable(self, target: ObjectId) -> bool:
         """Return True if the store has a content of the object."""
-        return target in self._stored or target in self._cached
+        return target in self._cached or self._state(target) is not ContentState.ABSENT
 
     def is_slow(self, target: ObjectId) -> bool:
         """Return True if reading the content must first read all of a large stored value, to check it."""
-        return target in self._unchecked and target in self._stored
+        return target not in self._current and self._state(target) is ContentState.UNCHECKED
+
+    def _state(self, target: ObjectId) -> ContentState:
+        try:
+            return self._store.state_of(target)
+        except DiosError:
+            return ContentState.READY  # opening it reports the error
 
     def current(self, target: ObjectId) -> Content:
         """Return the current content without adding a user. Raise DamagedError if it is damaged."""
         content = self._current.get(target)
         if content is not None:
             return content
-        if target not in self._stored:
+        if self._state(target) is ContentState.ABSENT:
             return b""
         return self.adopt_stored(target, self.fetch(target))
 
@@ -136,24 +143,14 @@ class Contents:
 
     def adopt_stored(self, target: ObjectId, content: Content) -> Content:
         """Make a content that ``fetch`` returned the current one; it may be dropped from memory again."""
-        self._unchecked.discard(target)
-        self._stored.discard(target)
         self._put(target, content)
         self._cache(target, content)
         return content
 
     # -- changing -----------------------------------------------------------------------------------
-    def recovered(self, targets: Iterable[tuple[ObjectId, int]]) -> None:
-        """Register objects that the store holds, with their sizes."""
-        for target, size in targets:
-            self._stored.add(target)
-            if size > limits.INLINE_BYTES_MAX:
-                self._unchecked.add(target)
-
     def set(self, target: ObjectId, content: Content) -> None:
         """Set the object's current content; takes over the caller's use of it."""
         self._uncache(target)
-        self._stored.discard(target)
         self._put(target, content)
 
     def set_durable(self, target: ObjectId, content: bytes | None) -> None:
@@ -161,8 +158,6 @@ class Contents:
         if content is None:
             self._uncache(target)
             self._remove(target)
-            self._stored.add(target)
-            self._unchecked.discard(target)
         else:
             self.set(target, content)
             self._cache(target, content)
@@ -188,8 +183,6 @@ class Contents:
     def discard(self, target: ObjectId) -> None:
         """Drop the content of a deleted object."""
         self._uncache(target)
-        self._stored.discard(target)
-        self._unchecked.discard(target)
         self._remove(target)
 
     def close(self) -> None:
@@ -210,7 +203,7 @@ class Contents:
             release_content(before)
 
     def _cache(self, target: ObjectId, content: Content) -> None:
-        cost = len(content) if isinstance(content, bytes) else 0
+        cost = _ENTRY_BYTES + (len(content) if isinstance(content, bytes) else 0)
         self._cached[target] = cost
         self._cached_bytes += cost
         self._cached_files += not isinstance(content, bytes)
@@ -223,7 +216,6 @@ class Contents:
                 return
             self._uncache(oldest)
             self._remove(oldest)
-            self._stored.add(oldest)
 
     def _uncache(self, target: ObjectId) -> None:
         cost = self._cached.pop(target, None)

@@ -15,7 +15,7 @@ from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, OutOfMemoryError
 from dios.transport.memory import memfd
 from dios.transport.memory.pool import MemoryPool, PooledMemory
-from dios.transport.memory.reclaim import RECLAIMER
+from dios.transport.memory.reclaimer import RECLAIMER
 
 
 class ContentMemory:

@@ -35,7 +35,7 @@ from dios.sim.disk.device import Device, File
 from dios.sim.disk.model_extents import ModelExtents
 from dios.store import schema
 from dios.store.memory_store import sealed_content, whole_payload
-from dios.store.protocol import Change, Content, Drop, InlineContent, Put
+from dios.store.protocol import Change, Content, ContentState, Drop, InlineContent, Put
 from dios.store.recovery import read_rows
 from dios.store.schema import ContentKind, ObjectRow
 
@@ -141,6 +141,10 @@ class ModelStore:
             if row.payload.kind is not ContentKind.EXTENT:
                 return self._checked(row, bytes(schema.inline_part(stored)))
             return self._checked(row, self._large(row))
+
+    def state_of(self, object_id: ObjectId) -> ContentState:
+        """Return the state of an object in the store; every read checks its content."""
+        return ContentState.READY if object_id in self._now.rows else ContentState.ABSENT
 
     def usage(self) -> dict[str, int]:
         """Return the number of objects, bytes of content and extents."""

@@ -57,14 +57,17 @@ class Checker:
     def _found(self, host: SimHost, store: ModelStore) -> dict[Name, bytes | None]:
         """Return the value of every named durable blob; None for a blob that is refused as damaged."""
         found: dict[Name, bytes | None] = {}
-        for target in host.core.state.objects.values():
+        state = host.core.state
+        every = [target.record() for target in state.objects.values()]
+        every += [record for key, record in host.rows.records().items() if key not in state.objects]
+        for target in every:
             if target.name is None or target.type is not ObjectType.DURABLE_BLOB:
                 continue
             try:
-                value = stored_content(store.content, target.id)
+                value = stored_content(store.content, target.object)
             except DamagedError:
                 found[target.name] = None
-                self._spoil(self._key(target.id))
+                self._spoil(self._key(target.object))
                 continue
             found[target.name] = value
             if target.size != len(value):
@@ -121,7 +124,14 @@ class Checker:
                 for target in host.core.state.objects.values()
                 if target.recorded is not None
             }
+            dormant = host.rows.records().keys() - recorded.keys()
+            expected = host.core.state.dormant_count
+            damaged = sum(record is None for record in stored.values())
+            if not 0 <= expected - len(dormant) <= damaged:
+                raise self.broken(f"{len(dormant)} objects are in the store only, not {expected}")
             for target in stored.keys() | recorded.keys():
+                if target in dormant:
+                    continue
                 if stored.get(target, ...) is None:
                     self._spoil(self._key(target))
                 elif stored.get(target) != recorded.get(target):

@@ -16,6 +16,7 @@ from dios.core import snapshot
 from dios.core.effects import LogDefect, Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
+from dios.core.model.rows import RowSource
 from dios.core.model.state import State
 from dios.core.remote.peers import Here
 from dios.errors import InvariantError
@@ -28,12 +29,13 @@ ONE_STEP_IN: Final = 100
 class ContinuedCore:
     """A core in a simulation; ``rng`` is its entropy, and also chooses, by its state, the steps to check."""
 
-    def __init__(self, rng: Random, owner: Principal, here: Here) -> None:
+    def __init__(self, rng: Random, owner: Principal, here: Here, rows: RowSource) -> None:
         self._rng: Final = rng
+        self._rows: Final = rows
         self._drawn = bytearray()
         # Its own dice: the core draws the same entropy whether it is continued or not.
         self._dice: Final = Random(blake3(repr(rng.getstate()).encode()).digest())  # noqa: S311 - a simulation repeats itself
-        self._core = Core(self._draw, owner, here=here)
+        self._core = Core(self._draw, owner, here=here, rows=rows)
         self.continued = 0
 
     @property
@@ -51,7 +53,7 @@ class ContinuedCore:
         if self._dice.randrange(ONE_STEP_IN):
             return _without_defects(bounded(self._core, event))
         before = snapshot.encode(self._core.state)
-        copy = Core.continued(snapshot.decode(before, self._replay))
+        copy = Core.continued(snapshot.decode(before, self._replay, source=self._rows))
         if snapshot.encode(copy.state) != before:
             raise InvariantError("a state that was encoded and decoded is another one")
         outcome = _without_defects(bounded(self._core, event))
@@ -61,7 +63,7 @@ class ContinuedCore:
         after = snapshot.encode(self._core.state)
         if snapshot.encode(copy.state) != after:
             raise InvariantError(f"a core that continues from its snapshot comes to another state: {event}")
-        self._core = Core.continued(snapshot.decode(after, self._draw))
+        self._core = Core.continued(snapshot.decode(after, self._draw, source=self._rows))
         self.continued += 1
         return outcome
 

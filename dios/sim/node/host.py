@@ -26,6 +26,7 @@ from dios.host.loop.commit_results import commit_batch
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.sim.node.contents import SimContents, read_whole
 from dios.sim.node.continued_core import ContinuedCore
+from dios.sim.node.dormant_rows import NoSimRows, SimRows
 from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
 from dios.wire import messages
 from dios.wire.types import Cause
@@ -58,11 +59,13 @@ class SimHost:
         now: int,
         read: Callable[[ObjectId], bytes] | None = None,
         here: Here = Here(),  # noqa: B008 - it is frozen
+        rows: SimRows = NoSimRows(),  # noqa: B008 - it has no state
     ) -> None:
+        self.rows: Final = rows
         self._store: Final = store
         self._reply: Final = reply
         self._trace: Final = trace
-        self.core: Final = ContinuedCore(rng, NODE_OWNER, here)
+        self.core: Final = ContinuedCore(rng, NODE_OWNER, here, rows)
         self.buffers: dict[BufferId, bytes] = {}
         self.contents: Final = SimContents(read or partial(read_whole, store), self.buffers)
         self.spawned: list[TaskId] = []

@@ -21,6 +21,7 @@ from dios.sim.disk.device import Device, PowerCutError
 from dios.sim.disk.faults import FaultPlan, NoFaults, RandomFaults
 from dios.sim.disk.model_store import ModelStore
 from dios.sim.node.checker import Checker
+from dios.sim.node.dormant_rows import DormantRows
 from dios.sim.node.host import NODE_OWNER, SimHost
 from dios.sim.node.workload import KnownPromises, WorkloadClient
 from dios.wire import messages
@@ -202,7 +203,10 @@ class NodeWorld:
             try:
                 self._store = self._opener(self.device, self._disk_rng)
                 read = self._store.content
-                return SimHost(self._rng, self._store, self._reply, self._trace, now=now, read=read)
+                rows = DormantRows(self._store, self.device)
+                return SimHost(
+                    self._rng, self._store, self._reply, self._trace, now=now, read=read, rows=rows
+                )
             except PowerCutError:
                 self.device.restart()
             except DiosError:

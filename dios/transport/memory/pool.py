@@ -20,7 +20,7 @@ from typing import Final
 
 from dios import limits
 from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
-from dios.transport.memory.reclaim import RECLAIMER
+from dios.transport.memory.reclaimer import RECLAIMER
 
 _PAGE: Final = mmap.PAGESIZE
 

@@ -24,7 +24,7 @@ from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticke
 from dios.node.assembly import NodeHost
 from dios.node.settings import load
 from dios.store.memory_store import MemoryStore
-from dios.store.protocol import Change, Content
+from dios.store.protocol import Change, Content, ContentState
 from dios.wire.codec import decode_reply
 from dios.wire.messages import AnyResult, Limits, Stat, WriteOnce
 from dios.wire.types import Brand, Buffering, Deletion, ObjectType
@@ -87,6 +87,10 @@ class GatedStore:
     def open_content(self, object_id: ObjectId) -> Content:
         """As the memory store."""
         return self.inner.open_content(object_id)
+
+    def state_of(self, object_id: ObjectId) -> ContentState:
+        """As the memory store."""
+        return self.inner.state_of(object_id)
 
     def usage(self) -> dict[str, int]:
         """As the memory store."""

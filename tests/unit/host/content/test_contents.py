@@ -62,7 +62,7 @@ def test_unknown_object_is_empty(contents: Contents) -> None:
 def test_stored_content_is_opened_when_asked_for(store: MemoryStore, contents: Contents, size: int) -> None:
     """What the store holds is the content, small or large; only large ones are slow, and only once."""
     target = stored(store, 1, b"x" * size)
-    contents.recovered([(target, size)])
+    store.recover()
     assert contents.is_stored(target)
     assert contents.is_slow(target) is (size > limits.INLINE_BYTES_MAX)
     assert whole(contents, target) == b"x" * size
@@ -73,9 +73,8 @@ def test_cached_contents_are_bounded(
     store: MemoryStore, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Durable contents are forgotten when they take too much, and opened again when asked for."""
-    monkeypatch.setattr(limits, "CONTENT_CACHE_BYTES", 25)
+    monkeypatch.setattr(limits, "CONTENT_CACHE_BYTES", 600)
     targets = [stored(store, number, b"%010d" % number) for number in range(1, 6)]
-    contents.recovered((target, 10) for target in targets)
     for target in targets:
         contents.current(target)
     assert [contents.is_stored(target) for target in targets] == [True, True, True, False, False]
@@ -86,9 +85,8 @@ def test_staged_contents_stay(
     store: MemoryStore, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A content with a newer version on its way to the disk is not forgotten: the store may be ahead."""
-    monkeypatch.setattr(limits, "CONTENT_CACHE_BYTES", 15)
+    monkeypatch.setattr(limits, "CONTENT_CACHE_BYTES", 300)
     first, second = stored(store, 1, b"x" * 10), stored(store, 2, b"y" * 10)
-    contents.recovered([(first, 10), (second, 10)])
     contents.in_use = lambda target: target == first
     contents.current(first)
     contents.current(second)

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from dios.transport.memory import memfd, reclaim
+from dios.transport.memory import memfd, reclaimer
 from dios.transport.memory.pool import MemoryPool
-from dios.transport.memory.reclaim import RECLAIM_BYTES_MIN, RECLAIMER, Reclaimer
+from dios.transport.memory.reclaimer import RECLAIM_BYTES_MIN, RECLAIMER, Reclaimer
 
 
 def is_open(fd: int) -> bool:
@@ -46,7 +46,7 @@ def test_large_memory_is_freed_with_its_mapping() -> None:
 
 def test_who_wants_more_memory_waits_for_what_is_not_freed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more bytes waiting than the bound, the thread that wants memory waits until they are freed."""
-    monkeypatch.setattr(reclaim, "RECLAIM_BACKLOG_BYTES_MAX", RECLAIM_BYTES_MIN - 1)
+    monkeypatch.setattr(reclaimer, "RECLAIM_BACKLOG_BYTES_MAX", RECLAIM_BYTES_MIN - 1)
     one = Reclaimer()
     fd = memfd.create_memory(RECLAIM_BYTES_MIN)
     one.close(fd, RECLAIM_BYTES_MIN)
