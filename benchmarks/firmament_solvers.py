@@ -1,9 +1,10 @@
 """The flow solver beside OR-Tools: from scratch, and after one per cent of the tasks changed.
 
 Processor time of one thread, both in one run, costs equal and certificates checked. Networks are those of
-``benchmarks.networks``; OR-Tools' time is for its graph and its solution, ours for everything.
+``benchmarks.networks``, and those of ``benchmarks.flow_families`` for the choice among the algorithms.
+OR-Tools' time is for its graph and its solution, ours for everything.
 
-Not for: whole rounds of the scheduler, or for the other algorithms of the library.
+Not for: whole rounds of the scheduler.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
+from benchmarks import flow_families
 from benchmarks.measure import median
 from benchmarks.networks import SIZES, WarmCluster, Workload, next_round, quincy
 from benchmarks.report import Row, Section, judge, number, times
@@ -43,6 +45,15 @@ WARM: Final = (
     ("M", 110, 4, 15),
     ("L", 110, 4, 15),
 )
+
+
+FAMILY_SIZES: Final = (1_000, 5_000, 20_000)
+"""The numbers of vertices of each family's networks; assignments with many arcs have at most 2,500."""
+
+GENERAL: Final = ("network_simplex", "cost_scaling")
+
+CHOICE_MAX: Final = 1.3
+"""The time of the choice, as a multiple of that of the best algorithm."""
 
 
 class _Solver(Protocol):
@@ -114,6 +125,63 @@ def run(section: Section) -> None:
         _scratch(section, size, load, variant, least, wanted)
     for size, load, least, wanted in WARM:
         _warm(section, size, load, least, wanted)
+    _families(section)
+
+
+def _families(section: Section) -> None:
+    """Networks of each family, three sizes: the choice among all algorithms, each of them, and OR-Tools."""
+    for family in flow_families.FAMILIES:
+        for algorithm in ("auto", *GENERAL):
+            solve(flow_families.drawn(family, 60, SEED), algorithm)
+    ratios: list[float] = []
+    for family in flow_families.FAMILIES:
+        for size in FAMILY_SIZES:
+            vertices = min(size, 2_500) if family.endswith("dense") else size
+            problem = flow_families.drawn(family, vertices, SEED)
+            ratios.append(_family(section, f"{family}, {problem.vertices:,} vertices", problem))
+    mean = float(np.exp(np.mean(np.log(ratios))))
+    section.figure("families, geometric mean of OR-Tools' time by ours", mean, "times")
+    section.rows.append(
+        Row(
+            f"geometric mean of the {len(ratios)} networks of all families",
+            "",
+            "",
+            times(mean),
+            judge("1.5 x", mean, 1.5, below=False),
+            judge("1.5 x", mean, 1.5, below=False),
+        )
+    )
+
+
+def _family(section: Section, name: str, problem: FlowProblem) -> float:
+    """Measure one network in turns; return OR-Tools' time by that of the choice."""
+    taken: dict[str, list[float]] = {}
+    for _ in range(TURNS):
+        peer, cost = reference(problem)
+        taken.setdefault("OR-Tools", []).append(peer)
+        for algorithm in ("auto", *GENERAL):
+            before = time.process_time()
+            solution = solve(problem, algorithm)
+            taken.setdefault(algorithm, []).append((time.process_time() - before) * 1e3)
+            assert solution.cost == cost, algorithm
+            certificate(problem, solution)
+    found = {algorithm: median(each) for algorithm, each in taken.items()}
+    for algorithm, each in found.items():
+        section.figure(f"{name}, {algorithm}", each, "ms")
+    best = min(found[algorithm] for algorithm in ("auto", *GENERAL))
+    ratio = found["OR-Tools"] / found["auto"]
+    section.rows.append(
+        Row(
+            name,
+            f"{number(found['auto'])} ms",
+            f"OR-Tools {number(found['OR-Tools'])} ms",
+            times(ratio),
+            judge(f"{CHOICE_MAX} x of the best algorithm", found["auto"] / best, CHOICE_MAX),
+            judge("1.5 x", ratio, 1.5, below=False),
+            ", ".join(f"{algorithm} {number(found[algorithm])} ms" for algorithm in GENERAL),
+        )
+    )
+    return ratio
 
 
 def _compile() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
 import numba
+from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
 
 from dios.trusted_files import weakness
@@ -81,6 +82,16 @@ def _locked(folder: Path) -> Iterator[None]:
         return
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def measured_loading(report: Callable[[float], None]) -> Iterator[None]:
+    """Measure how long kernels are compiled or loaded inside the block; ``report`` is given the seconds.
+
+    It is not called if no kernel is. Kernels of all threads count.
+    """
+    with event.install_timer("numba:compiler_lock", report):
         yield
 
 

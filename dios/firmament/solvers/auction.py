@@ -27,6 +27,9 @@ from dios.firmament.solvers.contraction import Contracted, contract, expand
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.repair import (
     FAR,
+    GAVE_UP,
+    INFEASIBLE,
+    NO_LIMIT,
     SINK,
     SOLVED,
     Net,
@@ -697,21 +700,31 @@ ALGORITHM: Final = "auction"
 BIDS_PER_TASK_MAX: Final = 40
 """The number of bids for each task after which the rest is left to the repair: it is a bidding war."""
 
+LEFT_SHARE: Final = 16
+"""A network does not suit an auction if bids leave more than one of this many tasks without an option."""
+
+REPAIR_SHARE: Final = 16
+"""The work of a repair after which another algorithm is likely to be faster; see :func:`solve_contracted`."""
+
 ROUNDING_STEPS: Final = 2
 """The largest difference in steps between prices that may belong together."""
 
 
-def start_by_auction(net: Net, order: Ints, dead: int) -> None:
+def start_by_auction(net: Net, order: Ints, dead: int) -> int:
     """Find good prices and options by an auction, if one fits; no task may have an option, no arc flow.
+
+    Return the number of tasks that the bids left without an option; more than a few show that the network
+    does not suit an auction.
 
     ``order`` is topological; ``dead`` is the price of vertices without a path to the sink. Slackness holds
     for the tasks that have an option afterwards; the other tasks and the arcs have to be settled.
     """
     auction = new_auction(net, order)
     if auction is None:
-        return
+        return 0
     tasks = len(net.choice)
     run_bids(net, auction, tasks, BIDS_PER_TASK_MAX * tasks)
+    left = int(np.count_nonzero(auction.chosen < 0))
     reduce_prices(net, auction, order)
     option_count = auction.option_count * (auction.kind == AGGREGATE)
     part = int(auction.value[int(np.argmax(option_count))] % auction.scale) if option_count.any() else 0
@@ -720,17 +733,26 @@ def start_by_auction(net: Net, order: Ints, dead: int) -> None:
     adopt_prices(net, auction, order, offset, dead)
     adopt_choices(net, auction)
     fill_pieces(net, auction)
+    return left
 
 
-def solve_contracted(small: Contracted) -> bool:
-    """Solve the contracted network in place; return False if it is infeasible."""
+def solve_contracted(small: Contracted, work_share: int = 0) -> int:
+    """Solve the contracted network in place; return SOLVED, INFEASIBLE or GAVE_UP.
+
+    It gives up only with a ``work_share`` above 0: where bids leave many tasks without an option, and where
+    the repair would read more than this many times the number of options and arcs.
+    """
     net = small.net
-    start_by_auction(net, small.order, small.dead)
+    left = start_by_auction(net, small.order, small.dead)
+    if work_share and left * LEFT_SHARE > len(net.choice):
+        return GAVE_UP
     if choose_best(net, np.flatnonzero(net.choice < 0)):
-        return False
+        return INFEASIBLE
     settle_arcs(net)
     count_excess(net, small.supply)
-    return repair(net, new_search(len(net.price)), np.zeros(3, np.int64), options_listed=False) == SOLVED
+    work_max = work_share * (len(net.target) + len(net.tail)) if work_share else NO_LIMIT
+    counters = np.zeros(3, np.int64)
+    return repair(net, new_search(len(net.price)), counters, options_listed=False, work_max=work_max)
 
 
 def run(problem: FlowProblem) -> FlowSolution:
@@ -746,18 +768,19 @@ def run(problem: FlowProblem) -> FlowSolution:
 
 
 def solve_or_none(problem: FlowProblem) -> FlowSolution | None:
-    """Return the solution if the problem has scheduling shape and is feasible, else None."""
-    found = _solved(problem)
+    """Return the solution if the problem suits an auction and is feasible, else None after little work."""
+    found = _solved(problem, REPAIR_SHARE)
     return None if isinstance(found, str) else found
 
 
-def _solved(problem: FlowProblem) -> FlowSolution | str:
+def _solved(problem: FlowProblem, work_share: int = 0) -> FlowSolution | str:
     began = time.perf_counter()
     small = contract(problem)
     if isinstance(small, str):
         return small
-    if not solve_contracted(small):
-        return "it is infeasible"
+    ended = solve_contracted(small, work_share)
+    if ended != SOLVED:
+        return "it is infeasible" if ended == INFEASIBLE else "bids do not settle it"
     flow, prices = expand(problem, small)
     net = small.net
     # The contracted network has the same cost and far fewer arcs to add up.

@@ -251,7 +251,7 @@ class ChangingNetwork:
             ("cost", cost, columns.cost),
         ):
             fields.append(old[ids] if values is None else column(name, values, len(ids)))
-        self._check_fields(fields, self._lower - exact_sum(columns.lower[ids]))
+        self._check_fields(fields, self._lower - exact_sum(np.abs(columns.lower[ids])))
         self._forget(ids)
         self._write(ids, fields)
 
@@ -279,7 +279,7 @@ class ChangingNetwork:
 
     def _check_fields(self, fields: Sequence[Ints], other_lower: int) -> None:
         lower, capacity, cost = fields
-        _refuse("lower", lower, lower < 0, "but must not be negative")
+        _refuse("lower", lower, lower < -FLOW_VOLUME_MAX, f"below {-FLOW_VOLUME_MAX}")
         _refuse("capacity", capacity, capacity < 0, "but must not be negative")
         wrong = lower > capacity
         if wrong.any():
@@ -287,7 +287,7 @@ class ChangingNetwork:
             raise InvalidProblemError(
                 f"lower[{index}] is {lower[index]}, above capacity[{index}], which is {capacity[index]}"
             )
-        total = other_lower + exact_sum(lower)
+        total = other_lower + exact_sum(np.abs(lower))
         if total > FLOW_VOLUME_MAX:
             raise InvalidProblemError(f"lower bounds would add up to {total}, more than {FLOW_VOLUME_MAX}")
         bound = FLOW_PRICE_MAX // (self._vertices + 1)
@@ -341,12 +341,12 @@ class ChangingNetwork:
         columns = self._columns
         columns.lower[ids], columns.capacity[ids], columns.cost[ids] = fields
         self._cost_max = max(self._cost_max, int(np.abs(fields[2]).max(initial=0)))
-        self._lower += exact_sum(fields[0])
+        self._lower += exact_sum(np.abs(fields[0]))
         self._note_endless(ids)
 
     def _forget(self, ids: Ints) -> None:
         """Subtract arcs that are about to be changed or removed from the totals."""
-        self._lower -= exact_sum(self._columns.lower[ids])
+        self._lower -= exact_sum(np.abs(self._columns.lower[ids]))
         self._note_endless(ids)
 
     def _note_endless(self, ids: Ints) -> None:

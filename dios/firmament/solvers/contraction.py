@@ -400,6 +400,8 @@ def contract(problem: FlowProblem) -> Contracted | str:
     """Return the contracted problem, or a sentence that says why it has not the shape of scheduling."""
     if exact_sum(problem.supply):
         return "the supplies do not add up to 0"
+    if problem.lower.min(initial=0) < 0:
+        return "an arc has a negative lower bound"
     number, leaves, enters = classify(problem.supply, problem.tail, problem.head, problem.lower)
     tasks = int((number >= 0).sum())
     sink = _sink(problem, leaves)

@@ -1,8 +1,8 @@
 """Cost scaling with push and relabel (thesis §C.1.2, Algorithm C.1), after Goldberg's work of 1997.
 
-It serves networks of every shape, and its time depends little on how contended they are, so it is the
-default. Problems whose scaled costs do not fit 64 bits are handed over to successive shortest paths, and
-the solution's ``reason`` says so.
+It serves networks of every shape, and its time depends little on how contended they are. It is the choice
+where the network simplex takes long. Problems whose scaled costs do not fit 64 bits are handed over to
+successive shortest paths, and the solution's ``reason`` says so.
 
 Costs are multiplied by V + 1, and prices are kept so that no residual arc's reduced cost is below -epsilon.
 Each refinement divides epsilon by ALPHA, and at 1 the flow is optimal. There are three additions to the
@@ -25,7 +25,7 @@ from dios.firmament.solvers.half_arcs import Halves, halves, saturate
 from dios.firmament.solvers.heap import pop, push_or_raise
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NO_STOP, NO_VERTICES, StandardProblem, StandardResult, solve_by
-from dios.kernels import kernel
+from dios.kernels import force_inlined_kernel, no_refcount_kernel
 
 LOWERED_MAX: Final = 6
 """The number of times that prices may be lowered, as a multiple of the vertices; 2 or 3 usually suffice."""
@@ -34,14 +34,14 @@ REFINE_PRICE_LOW: Final = -(2**62)
 """A price below this follows a negative cycle, and would soon leave 64 bits."""
 
 
-@kernel
-def refine_prices(graph: Halves, price: Ints, factor: int) -> bool:
+@no_refcount_kernel
+def refine_prices(graph: Halves, price: Ints, queue: Ints, queued: Ints, factor: int) -> bool:
     """Make ``price`` (V,) right for every residual arc, in multiples of ``factor``; False if that is far.
 
-    Costs are multiples of ``factor`` too. After False, ``price`` is not usable.
+    Costs are multiples of ``factor`` too. ``queue`` (V,) lists the vertices, and ``queued`` (V,) is ones.
+    After False, ``price`` is not usable.
     """
     vertices = len(price)
-    queue, queued = np.arange(vertices), np.ones(vertices, np.bool_)
     for vertex in range(vertices):
         price[vertex] = price[vertex] // factor * factor
     begin, waiting, left = 0, vertices, LOWERED_MAX * vertices
@@ -49,7 +49,7 @@ def refine_prices(graph: Halves, price: Ints, factor: int) -> bool:
         vertex = queue[begin]
         begin = begin + 1 if begin + 1 < vertices else 0
         waiting -= 1
-        queued[vertex] = False
+        queued[vertex] = 0
         own = price[vertex]
         for half in range(graph.first[vertex], graph.first[vertex + 1]):
             other = graph.target[half]
@@ -58,7 +58,7 @@ def refine_prices(graph: Halves, price: Ints, factor: int) -> bool:
             price[other] = own + graph.cost[half]
             left -= 1
             if not queued[other]:
-                queued[other] = True
+                queued[other] = 1
                 end = begin + waiting
                 queue[end if end < vertices else end - vertices] = other
                 waiting += 1
@@ -103,7 +103,7 @@ def new_ranks(vertices: int) -> Ranks:
     return Ranks(*columns)
 
 
-@kernel
+@force_inlined_kernel
 def _into_bucket(ranks: Ranks, vertex: int) -> None:
     rank = ranks.rank[vertex]
     following = ranks.front[rank]
@@ -114,7 +114,7 @@ def _into_bucket(ranks: Ranks, vertex: int) -> None:
     ranks.front[rank] = vertex
 
 
-@kernel
+@force_inlined_kernel
 def _out_of_bucket(ranks: Ranks, vertex: int) -> None:
     following, preceding = ranks.after[vertex], ranks.before[vertex]
     if preceding >= 0:
@@ -125,7 +125,7 @@ def _out_of_bucket(ranks: Ranks, vertex: int) -> None:
         ranks.before[following] = preceding
 
 
-@kernel
+@force_inlined_kernel
 def _start(ranks: Ranks, excess: Ints) -> int:
     """Put every deficit at rank 0; return the number of vertices with excess."""
     wanted = 0
@@ -143,7 +143,7 @@ def _start(ranks: Ranks, excess: Ints) -> int:
     return wanted
 
 
-@kernel
+@force_inlined_kernel
 def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsilon: int) -> int:
     """Shorten the ranks of the vertices with an arc to a settled one; return the heap's new size."""
     own = price[vertex]
@@ -168,7 +168,7 @@ def _scan(graph: Halves, price: Ints, ranks: Ranks, size: int, vertex: int, epsi
     return size
 
 
-@kernel
+@force_inlined_kernel
 def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int, epsilon: int) -> int:
     """Settle vertices until all with excess are settled; return their number, or -1 if that is impossible."""
     bucket, size, settled = 0, 0, 0
@@ -195,7 +195,7 @@ def _settle(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, wanted: int,
     return settled
 
 
-@kernel
+@no_refcount_kernel
 def lower_by_rank(graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int) -> int:
     """Lower each price by its rank in epsilons, up to a common shift; return DONE, STUCK or OVERFLOWED.
 
@@ -238,7 +238,7 @@ STOPPED = 3
 BEGIN, WAITING, RELABELS, OVERFLOWS = 0, 1, 2, 3
 
 
-@kernel
+@force_inlined_kernel
 def _enqueue(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     """Append a vertex to the queue, unless it is in the queue."""
     if queued[vertex]:
@@ -249,7 +249,7 @@ def _enqueue(queue: Ints, queued: Ints, counts: Ints, vertex: int) -> None:
     counts[WAITING] += 1
 
 
-@kernel
+@force_inlined_kernel
 def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: int, epsilon: int) -> bool:
     """Lower the price until the best residual arc is admissible; return False if there is none."""
     best, at = 0, -1
@@ -267,7 +267,7 @@ def _relabel(graph: Halves, price: Ints, current: Ints, counts: Ints, vertex: in
     return True
 
 
-@kernel
+@force_inlined_kernel
 def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
     """Return the next admissible half arc of a vertex, which becomes its current one; or -1."""
     own = price[vertex]
@@ -279,7 +279,7 @@ def _admissible(graph: Halves, price: Ints, current: Ints, vertex: int) -> int:
     return -1
 
 
-@kernel
+@force_inlined_kernel
 def _discharge(
     graph: Halves,
     price: Ints,
@@ -317,14 +317,25 @@ def _discharge(
     return True
 
 
-@kernel
+@no_refcount_kernel
 def _refine(
-    graph: Halves, price: Ints, excess: Ints, ranks: Ranks, current: Ints, epsilon: int, stop: Ints
+    graph: Halves,
+    price: Ints,
+    excess: Ints,
+    ranks: Ranks,
+    current: Ints,
+    queue: Ints,
+    queued: Ints,
+    counts: Ints,
+    epsilon: int,
+    stop: Ints,
 ) -> int:
-    """Make the flow and prices right up to ``epsilon``; return how it ended."""
+    """Make the flow and prices right up to ``epsilon``; return how it ended.
+
+    ``queue`` and ``queued`` (V,) and ``counts`` (4,) are scratch space; the last two are zeros.
+    """
     vertices = len(price)
     saturate(graph, price, excess)
-    queue, queued, counts = np.empty(vertices, np.int64), np.zeros(vertices, np.int64), np.zeros(4, np.int64)
     for vertex in range(vertices):
         current[vertex] = graph.first[vertex]
         if excess[vertex] > 0:
@@ -366,7 +377,10 @@ def _proof(graph: Halves, price: Ints, factor: int, epsilon: int) -> Ints | None
         return _rounded(price, factor)
     # From half a unit of cost on, a flow is often optimal, and more refinements would only move it.
     near = price.copy()
-    if 2 * epsilon > factor or not refine_prices(graph, near, factor):
+    if 2 * epsilon > factor:
+        return None
+    queue, queued = np.arange(len(price)), np.ones_like(price)
+    if not refine_prices(graph, near, queue, queued, factor):
         return None
     return near // factor
 
@@ -376,20 +390,26 @@ def _handed_over(standard: StandardProblem) -> StandardResult:
     return replace(successive_shortest.core(standard), note=why)
 
 
+def fits(standard: StandardProblem) -> bool:
+    """Return True if the scaled costs fit 64 bits."""
+    return int(np.abs(standard.cost).max(initial=0)) * (len(standard.supply) + 1) < SCALED_MAX
+
+
 def core(standard: StandardProblem) -> StandardResult:
     """Run the algorithm on a standard problem."""
+    if not fits(standard):
+        return _handed_over(standard)
     vertices = len(standard.supply)
     factor = vertices + 1
     dearest = int(np.abs(standard.cost).max(initial=0))
-    if dearest * factor >= SCALED_MAX:
-        return _handed_over(standard)
     graph, place = halves(replace(standard, cost=standard.cost * factor))
     price, excess = np.zeros(vertices, np.int64), standard.supply.copy()
     ranks, current = new_ranks(vertices), np.zeros(vertices, np.int64)
     epsilon = max(dearest * factor, 1)
     while True:
         epsilon = max(epsilon // ALPHA, 1)
-        ended = _refine(graph, price, excess, ranks, current, epsilon, standard.stop)
+        queue, queued, counts = np.empty_like(price), np.zeros_like(price), np.zeros(4, np.int64)
+        ended = _refine(graph, price, excess, ranks, current, queue, queued, counts, epsilon, standard.stop)
         if ended == STOPPED:
             raise StoppedError("cost scaling was stopped")
         if ended == STUCK:

@@ -5,6 +5,11 @@
 which is read and not used. Vertices count from 1 in the file and from 0 in the columns. The numbers are
 checked by ``problem``.
 
+Firmament also writes changes, after a comment ``c EOI`` at the end of the network: ``x tail head lower
+capacity cost type`` and the old cost changes an arc, or removes it if the capacity is 0; ``r vertex`` removes
+a vertex with its arcs; and ``n`` and ``a`` add vertices and arcs. The columns are those after all changes. A
+removed vertex keeps its number, without supply and arcs.
+
 A file is read in blocks. Lines of arcs in the form in which most programs write them are parsed together;
 all others, and all lines of a block with a mistake, one by one.
 """
@@ -24,6 +29,7 @@ from dios.limits import FLOW_ARCS_MAX, FLOW_LINE_CHARS_MAX, FLOW_VERTICES_MAX
 _BLOCK_BYTES: Final = 2**22
 _ARC_BYTES: Final = b"a0123456789- \n"
 _ARC_WORDS: Final = 6
+_CHANGE_WORDS: Final = 8
 _DIGITS_MAX: Final = 18
 """Longer numbers are parsed one by one, because they may have more than 64 bits."""
 
@@ -39,6 +45,48 @@ class DimacsColumns(NamedTuple):
     cost: Ints
 
 
+class _ChangedArcs:
+    """The arcs of a network that changes: rows of tail, head, lower bound, capacity and cost."""
+
+    def __init__(self, rows: Ints) -> None:
+        self._rows: dict[int, list[int]] = {}
+        self._of_vertex: dict[int, set[int]] = {}
+        self._next = 0
+        for row in rows.tolist():
+            self.add(row)
+
+    def add(self, row: list[int]) -> None:
+        """Add an arc."""
+        self._rows[self._next] = row
+        for vertex in row[:2]:
+            self._of_vertex.setdefault(vertex, set()).add(self._next)
+        self._next += 1
+
+    def change(self, row: list[int]) -> int:
+        """Change the arc between the ends of ``row``, or remove it; return the number of such arcs."""
+        tail, head, _, capacity, _ = row
+        both = self._of_vertex.get(tail, set()) & self._of_vertex.get(head, set())
+        found = [number for number in both if self._rows[number][:2] == [tail, head]]
+        if len(found) == 1 and capacity:
+            self._rows[found[0]] = row
+        elif len(found) == 1:
+            self._remove(found[0])
+        return len(found)
+
+    def remove_vertex(self, vertex: int) -> None:
+        """Remove the arcs of a vertex."""
+        for number in list(self._of_vertex.get(vertex, ())):
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        for vertex in set(self._rows.pop(number)[:2]):
+            self._of_vertex[vertex].discard(number)
+
+    def rows(self) -> Ints:
+        """Return the present arcs in the order in which they were added."""
+        return np.array(list(self._rows.values()), np.int64).reshape(-1, _ARC_WORDS - 1)
+
+
 class _DimacsParser:
     """A parser that is given the lines of one file."""
 
@@ -50,7 +98,8 @@ class _DimacsParser:
         self._supply: dict[int, int] = {}
         self._vertices = -1
         self._parts: list[Ints] = []
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._rows: list[list[int]] = []
+        self._changed: _ChangedArcs | None = None
 
     def _bad(self, message: str) -> InvalidProblemError:
         return InvalidProblemError(f"{self._path}:{self._line}: {message}")
@@ -86,6 +135,9 @@ class _DimacsParser:
 
     def take(self, block: bytes) -> None:
         """Parse whole lines."""
+        if self._changed is not None:
+            self._take_lines(block)
+            return
         first = 0 if block.startswith(b"a ") else block.find(b"\na ") + 1
         if self._vertices < 0 or first:
             self._take_lines(block[:first] if first else block)
@@ -99,11 +151,11 @@ class _DimacsParser:
 
     def _take_arcs(self, block: bytes) -> bool:
         """Parse a block of nothing but arcs; return False if it is something else, or has a mistake."""
-        arcs = _parsed_arcs(block)
+        arcs = _parsed_arcs(block) if self._changed is None else None
         if arcs is None or self._arcs + len(arcs) > self._arcs_told:
             return False
         ends, lower, capacity = arcs[:, :2], arcs[:, 2], arcs[:, 3]
-        if ends.min() < 1 or ends.max() > self._vertices or lower.min() < 0 or (lower > capacity).any():
+        if ends.min() < 1 or ends.max() > self._vertices or (lower > capacity).any():
             return False
         ends -= 1
         self._finish_rows()
@@ -120,6 +172,8 @@ class _DimacsParser:
     def _take_line(self, encoded: bytes) -> None:
         self._line += 1
         if encoded[:2].rstrip() == b"c":
+            if self._arcs_told >= 0 and encoded.split() == [b"c", b"EOI"]:
+                self._begin_changes()
             return
         if len(encoded) > FLOW_LINE_CHARS_MAX:
             raise self._bad(f"a line of more than {FLOW_LINE_CHARS_MAX} characters")
@@ -135,34 +189,73 @@ class _DimacsParser:
             raise self._bad(f"'{words[0]}' before the 'p' line")
         elif words[0] == "n":
             number, supply = self._numbers(words, "n VERTEX SUPPLY", typed=True)
+            if self._changed is not None and self._vertices < number <= FLOW_VERTICES_MAX:
+                self._vertices = number
             vertex = self._vertex(number)
-            if vertex in self._supply:
+            if vertex in self._supply and self._changed is None:
                 raise self._bad(f"a second supply for vertex {number}")
             self._supply[vertex] = supply
         elif words[0] == "a":
-            form = "a TAIL HEAD LOWER CAPACITY COST"
-            tail, head, lower, capacity, cost = self._numbers(words, form, typed=True)
+            row = self._arc(words, "a TAIL HEAD LOWER CAPACITY COST")
+            if self._changed is not None:
+                self._changed.add(row)
+                return
             if self._arcs == self._arcs_told:
                 raise self._bad(f"more arcs than the {self._arcs_told} of the 'p' line")
-            if not 0 <= lower <= capacity:
-                raise self._bad(f"lower bound {lower}, capacity {capacity}: 0 <= lower <= capacity must hold")
-            self._rows.append((self._vertex(tail), self._vertex(head), lower, capacity, cost))
+            self._rows.append(row)
             self._arcs += 1
+        elif words[0] in {"x", "r"}:
+            self._take_change(words)
         else:
-            raise self._bad(f"a line that begins with '{words[0][:20]}'; known are c, p, n and a")
+            raise self._bad(f"a line that begins with '{words[0][:20]}'; known are c, p, n, a, x and r")
+
+    def _arc(self, words: list[str], form: str) -> list[int]:
+        tail, head, lower, capacity, cost = self._numbers(words, form, typed=True)
+        if not lower <= capacity:
+            raise self._bad(f"lower bound {lower}, capacity {capacity}: lower <= capacity must hold")
+        return [self._vertex(tail), self._vertex(head), lower, capacity, cost]
+
+    def _begin_changes(self) -> None:
+        if self._changed is None:
+            self._check_count()
+            self._changed = _ChangedArcs(self._all_parts())
+            self._parts.clear()
+
+    def _take_change(self, words: list[str]) -> None:
+        self._begin_changes()
+        assert self._changed is not None  # noqa: S101 - for the type checker
+        if words[0] == "r":
+            (number,) = self._numbers(words, "r VERTEX")
+            vertex = self._vertex(number)
+            self._supply.pop(vertex, None)
+            self._changed.remove_vertex(vertex)
+            return
+        # Firmament appends the type and the old cost, which are not needed.
+        row = self._arc(
+            words if len(words) < _CHANGE_WORDS else words[:-2], "x TAIL HEAD LOWER CAPACITY COST"
+        )
+        found = self._changed.change(row)
+        if found != 1:
+            raise self._bad(f"a change of one arc from {row[0] + 1} to {row[1] + 1}, but there are {found}")
 
     def columns(self) -> DimacsColumns:
         """Return the columns after the last line."""
         if self._vertices < 0:
             raise self._bad("the file ends without a 'p min VERTICES ARCS' line")
-        if self._arcs != self._arcs_told:
-            raise self._bad(f"the file ends after {self._arcs} of {self._arcs_told} arcs")
+        self._check_count()
         supply = np.zeros(self._vertices, np.int64)
         for vertex, amount in self._supply.items():
             supply[vertex] = amount
-        self._finish_rows()
-        arcs = np.concatenate([np.zeros((0, _ARC_WORDS - 1), np.int64), *self._parts])
+        arcs = self._all_parts() if self._changed is None else self._changed.rows()
         return DimacsColumns(supply, *(arcs[:, field].copy() for field in range(_ARC_WORDS - 1)))
+
+    def _check_count(self) -> None:
+        if self._arcs != self._arcs_told:
+            raise self._bad(f"the network ends after {self._arcs} of {self._arcs_told} arcs")
+
+    def _all_parts(self) -> Ints:
+        self._finish_rows()
+        return np.concatenate([np.zeros((0, _ARC_WORDS - 1), np.int64), *self._parts])
 
 
 def _parsed_arcs(block: bytes) -> Ints | None:

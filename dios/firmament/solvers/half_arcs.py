@@ -12,7 +12,7 @@ import numpy as np
 
 from dios.firmament.solvers.columns import Indices, Ints
 from dios.firmament.solvers.standard import StandardProblem
-from dios.kernels import kernel
+from dios.kernels import kernel, no_refcount_kernel
 
 
 class Halves(NamedTuple):
@@ -68,7 +68,7 @@ def halves(standard: StandardProblem) -> tuple[Halves, Ints]:
     return Halves(first, target, mate, room, cost), place
 
 
-@kernel
+@no_refcount_kernel
 def saturate(graph: Halves, price: Ints, excess: Ints) -> None:
     """Fill every half arc of negative reduced cost in place; excess (V,) is updated."""
     for vertex in range(len(price)):

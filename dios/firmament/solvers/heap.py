@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dios.firmament.solvers.columns import Ints
-from dios.kernels import kernel
+from dios.kernels import no_refcount_kernel
 
 
-@kernel
+@no_refcount_kernel
 def push_or_raise(heap: Ints, where: Ints, size: int, distance: Ints, vertex: int) -> int:
     """Insert ``vertex``, or move it up after its distance fell; return the new size.
 
@@ -30,7 +30,7 @@ def push_or_raise(heap: Ints, where: Ints, size: int, distance: Ints, vertex: in
     return size
 
 
-@kernel
+@no_refcount_kernel
 def pop(heap: Ints, where: Ints, size: int, distance: Ints) -> int:
     """Remove ``heap[0]``, the nearest vertex, which the caller has read; return the new size."""
     where[heap[0]] = -1

@@ -198,7 +198,7 @@ class IncrementalSolver(ChangingNetwork):
         columns, arcs = self._columns, slice(self._arcs)
         negative = columns.cost[arcs] < 0
         endless = columns.capacity[arcs] >= FLOW_UNBOUNDED
-        room = columns.capacity[arcs] - columns.lower[arcs]
+        room = np.minimum(columns.capacity[arcs], FLOW_UNBOUNDED) - columns.lower[arcs]
         filled = ~endless if (endless & negative).any() else ~endless & negative
         most = 1 + self._sent + 2 * self._lower + exact_sum(room[filled])
         if most > ENDLESS_MAX and endless.any():

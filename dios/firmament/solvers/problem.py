@@ -25,11 +25,12 @@ class FlowProblem:
     """Send all supplies to the demands over arcs with bounds, as cheaply as possible (thesis §C.1.1).
 
     Args:
-        supply: (V,), units of flow that begin (positive) or end (negative) at each vertex. tail, head:
-        (E,), the vertices of each arc, counted from 0. lower, capacity: (E,), the bounds of each arc's
-        flow, a whole number; 0 <= lower <= capacity. A capacity
-            of ``FLOW_UNBOUNDED`` (2**62) or more is unlimited: a cycle of such arcs with a negative cost,
-            also a loop of one arc, makes the problem unbounded.
+        supply: (V,), units of flow that begin (positive) or end (negative) at each vertex.
+        tail, head: (E,), the vertices of each arc, counted from 0.
+        lower, capacity: (E,), the bounds of each arc's flow, a whole number; lower <= capacity, and capacity
+            >= 0. A negative flow goes from the head to the tail. A capacity of ``FLOW_UNBOUNDED`` (2**62) or
+            more is unlimited: a cycle of such arcs with a negative cost, also a loop of one arc, makes the
+            problem unbounded.
         cost: (E,), the cost of a unit.
 
     Parallel arcs, loops and negative costs are allowed. The columns are copied and frozen.
@@ -75,12 +76,16 @@ class FlowProblem:
                 raise InvalidProblemError(
                     f"{name}[{wrong[0]}] is {column[wrong[0]]}; there are {self.vertices} vertices, from 0"
                 )
-        for name, column in (("lower", self.lower), ("capacity", self.capacity)):
-            wrong = np.flatnonzero(column < 0)
-            if wrong.size:
-                raise InvalidProblemError(
-                    f"{name}[{wrong[0]}] is {column[wrong[0]]}; it must not be negative"
-                )
+        wrong = np.flatnonzero(self.capacity < 0)
+        if wrong.size:
+            raise InvalidProblemError(
+                f"capacity[{wrong[0]}] is {self.capacity[wrong[0]]}; it must not be negative"
+            )
+        wrong = np.flatnonzero(self.lower < -FLOW_VOLUME_MAX)
+        if wrong.size:
+            raise InvalidProblemError(
+                f"lower[{wrong[0]}] is {self.lower[wrong[0]]}; it must be at least {-FLOW_VOLUME_MAX}"
+            )
         wrong = np.flatnonzero(self.lower > self.capacity)
         if wrong.size:
             arc = int(wrong[0])
@@ -99,7 +104,7 @@ class FlowProblem:
         columns = {
             "supply": np.maximum(self.supply, 0),
             "demand (negative supply)": -np.maximum(np.minimum(self.supply, 0), -FLOW_VOLUME_MAX - 1),
-            "lower": self.lower,
+            "lower": np.abs(self.lower),
         }
         for name, column in columns.items():
             total = exact_sum(column)

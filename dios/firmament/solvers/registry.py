@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from dios.firmament.solvers import (
     auction,
     cost_scaling,
+    network_simplex,
     ortools_solver,
     portfolio,
     relaxation,
@@ -15,8 +18,10 @@ from dios.firmament.solvers import (
 )
 from dios.firmament.solvers.errors import UnknownAlgorithmError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
+from dios.firmament.solvers.standard import StandardProblem, StandardResult, solve_by
 
 ALGORITHMS: Final[dict[str, Callable[[FlowProblem], FlowSolution]]] = {
+    "network_simplex": network_simplex.run,
     "cost_scaling": cost_scaling.run,
     "relaxation": relaxation.run,
     "successive_shortest": successive_shortest.run,
@@ -32,7 +37,25 @@ def algorithms() -> list[str]:
 
 
 def _auto(problem: FlowProblem) -> FlowSolution:
-    return auction.solve_or_none(problem) or cost_scaling.run(problem)
+    """Return the solution by the algorithm that suits the network; each gives up early where it does not."""
+    began = time.perf_counter()
+    found = auction.solve_or_none(problem)
+    if found is not None:
+        return found
+    used = "network_simplex"
+
+    def core(standard: StandardProblem) -> StandardResult:
+        nonlocal used
+        if not cost_scaling.fits(standard):
+            return network_simplex.core(standard)
+        result = network_simplex.core_or_none(standard)
+        if result is None:
+            used = "cost_scaling"
+            result = cost_scaling.core(standard)
+        return result
+
+    solution = solve_by(core, problem, used)
+    return replace(solution, algorithm=used, seconds=time.perf_counter() - began)
 
 
 def solve(problem: FlowProblem, algorithm: str = "auto") -> FlowSolution:

@@ -77,13 +77,13 @@ def _endless_cycle(problem: FlowProblem) -> Ints:
     return endless[cycle]
 
 
-def _standard(problem: FlowProblem, cost: Ints) -> StandardProblem:
+def standard_form(problem: FlowProblem, cost: Ints) -> StandardProblem:
     """Return the problem without lower bounds, loops and unlimited capacities; ``cost`` is (E,)."""
     high, low = balances(problem.vertices, problem.tail, problem.head, problem.lower)
     supply = problem.supply - (high << 31) - low
     kept = np.flatnonzero(problem.tail != problem.head)
     tail, head, cost = problem.tail[kept], problem.head[kept], cost[kept]
-    room = problem.capacity[kept] - problem.lower[kept]
+    room = np.minimum(problem.capacity[kept], FLOW_UNBOUNDED) - problem.lower[kept]
     # An optimal flow consists of paths from supplies, and of negative cycles, each of which fills an arc
     # with a capacity. An arc is cut to one unit more, so that it has room left wherever it has room in the
     # problem.
@@ -161,7 +161,7 @@ def solve_by(core: Core, problem: FlowProblem, algorithm: str, stop: Ints = NO_S
         return infeasible(problem, NO_VERTICES, algorithm=algorithm, seconds=time.perf_counter() - began)
     cycle = _endless_cycle(problem)
     # A problem is unbounded only if a flow exists at all: costs of 0 show whether one does.
-    standard = _standard(problem, np.zeros_like(problem.cost) if cycle.size else problem.cost)
+    standard = standard_form(problem, np.zeros_like(problem.cost) if cycle.size else problem.cost)
     outcome = core(replace(standard, stop=stop))
     if outcome.stuck.size:
         return infeasible(problem, outcome.stuck, algorithm=algorithm, seconds=time.perf_counter() - began)

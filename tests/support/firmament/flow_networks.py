@@ -181,7 +181,10 @@ def network(seed: int) -> FlowProblem:
         return tiny(rng)
     if shape == "lower":
         plain = _plain(rng, 9, (-9, 30))
-        return problem_of(plain.supply.tolist(), _with_lower(rng, arcs_of(plain), 0.2))
+        arcs = _with_lower(rng, arcs_of(plain), 0.2)
+        if rng.random() < 0.4:
+            arcs = [(v, w, low - rng.randint(0, 5), most, cost) for v, w, low, most, cost in arcs]
+        return problem_of(plain.supply.tolist(), arcs)
     if shape == "parallel":
         vertices = rng.randint(2, 4)
         return problem_of(_supplies(rng, vertices, 6), _any(rng, vertices, 30, 3, (-4, 9)))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from dios.firmament.solvers import FlowProblem, InvalidProblemError, dimacs
+from dios.firmament.solvers import FlowProblem, InvalidProblemError, dimacs, solve
 from dios.limits import FLOW_ARCS_MAX, FLOW_LINE_CHARS_MAX, FLOW_UNBOUNDED, FLOW_VERTICES_MAX, FLOW_VOLUME_MAX
-from tests.support.firmament.flow_networks import SHAPES, network, problem_of
+from tests.support.firmament.flow_networks import SHAPES, arcs_of, network, problem_of
 
 FIELDS = ("supply", "tail", "head", "lower", "capacity", "cost")
 
@@ -41,7 +41,7 @@ def same(one: FlowProblem, other: FlowProblem) -> bool:
         ({"tail": [0, 3]}, r"tail\[1\] is 3; there are 3 vertices"),
         ({"head": [-1, 2]}, r"head\[0\] is -1"),
         ({"lower": [0, 5]}, r"lower\[1\] is 5, above capacity\[1\], which is 4"),
-        ({"lower": [-1, 0]}, r"lower\[0\] is -1; it must not be negative"),
+        ({"lower": [-(1 << 63), 0]}, r"lower\[0\] is -\d+; it must be at least -\d+"),
         ({"capacity": [3, -4]}, r"capacity\[1\] is -4; it must not be negative"),
         ({"cost": [0, 1 << 59]}, r"cost\[1\] is 576460752303423488; with 3 vertices"),
         ({"cost": [0, -(1 << 63)]}, r"cost\[1\] is -9223372036854775808"),
@@ -158,12 +158,21 @@ def test_the_size_of_blocks_makes_no_difference(
         ("p min 3 0\nn 1 1\nn 1 1\n", "network.min:3: a second supply for vertex 1"),
         ("p min 3 0\nn 1 99999999999999999999\n", "network.min:2: a number of more than 64 bits"),
         ("p min 3 0\na 1 2 0 1 1\n", "network.min:2: more arcs than the 0 of the 'p' line"),
-        ("p min 3 2\na 1 2 0 1 1\n", "network.min:2: the file ends after 1 of 2 arcs"),
+        ("p min 3 2\na 1 2 0 1 1\n", "network.min:2: the network ends after 1 of 2 arcs"),
         ("p min 3 1\na 1 2 0 1\n", "network.min:2: a line of 5 words; the form is 'a TAIL HEAD"),
         ("p min 3 1\na 1 2 0 1 1.5\n", "network.min:2: a word that is no whole number"),
         ("p min 3 1\na 1 2 3 1 1\n", "network.min:2: lower bound 3, capacity 1"),
-        ("p min 3 1\na 1 2 -3 1 1\n", "network.min:2: lower bound -3, capacity 1"),
-        ("p min 3 1\nx 1 2\n", "network.min:2: a line that begins with 'x'"),
+        ("p min 3 1\na 1 2 3 -1 1\n", "network.min:2: lower bound 3, capacity -1"),
+        ("p min 3 1\ny 1 2\n", "network.min:2: a line that begins with 'y'"),
+        ("p min 3 1\nx 1 2 0 1 1\n", "network.min:2: the network ends after 0 of 1 arcs"),
+        (
+            "p min 3 1\na 1 2 0 1 1\nx 2 1 0 1 1\n",
+            "network.min:3: a change of one arc from 2 to 1, but there",
+        ),
+        ("p min 2 2\na 1 2 0 1 1\na 1 2 0 1 1\nx 1 2 0 1 1\n", "from 1 to 2, but there are 2"),
+        ("p min 3 0\nx 1 2\n", "network.min:2: a line of 3 words; the form is 'x TAIL HEAD"),
+        ("p min 3 0\nr 4\n", "network.min:2: vertex 4 is not within 1 to 3"),
+        ("p min 3 0\nr 1 2\n", "network.min:2: a line of 3 words; the form is 'r VERTEX'"),
         (f"n {'1' * FLOW_LINE_CHARS_MAX}\n", "network.min:1: a line of more than"),
         (f"n {'1' * 2**23}", "network.min:1: a line of more than"),
         ("p min 3 1\na 1 2 0 1 1_0\n", "network.min:2: a word that is no whole number"),
@@ -186,6 +195,30 @@ def test_a_bad_line_is_named(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidProblemError) as refused:
         FlowProblem.from_dimacs(path)
     assert said in str(refused.value)
+
+
+def test_changes_after_the_network_are_applied(tmp_path: Path) -> None:
+    """Firmament's change lines change, add and remove arcs and vertices; the last state is the problem."""
+    path = tmp_path / "changes.min"
+    path.write_text(
+        "p min 3 3\nn 1 2 1\nn 3 -2 3\na 1 2 0 3 5 0\na 2 3 1 4 -6 0\na 1 3 0 1 1 0\nc EOI\n"
+        "x 1 2 1 2 7 0 5\nx 1 3 0 0 0 0 1\nn 5 1 1\na 5 2 0 1 9 0\nn 3 -3 3\nc EOI\n"
+        "n 4 2 1\na 4 3 0 2 2\nr 4\nc EOI\nx 5 2 -1 1 8\nx 5 2 -1 1 10\n"
+    )
+    problem = FlowProblem.from_dimacs(path)
+    assert problem.supply.tolist() == [2, 0, -3, 0, 1]
+    assert arcs_of(problem) == [(0, 1, 1, 2, 7), (1, 2, 1, 4, -6), (4, 1, -1, 1, 10)]
+
+
+def test_a_negative_lower_bound_is_read_and_written(tmp_path: Path) -> None:
+    """An arc may have a negative lower bound; then flow goes from its head to its tail."""
+    path = tmp_path / "both.min"
+    path.write_text("p min 2 1\nn 1 -3\nn 2 3\na 1 2 -4 5 2\n")
+    problem = FlowProblem.from_dimacs(path)
+    solution = solve(problem)
+    assert (solution.flow.tolist(), solution.cost) == ([-3], -6)
+    problem.to_dimacs(path)
+    assert same(FlowProblem.from_dimacs(path), problem)
 
 
 def test_a_file_of_bytes_is_no_problem(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ REFUSED: Final[dict[str, tuple[Callable[[IncrementalSolver], object], str]]] = {
         lambda live: live.change_arcs([0, 1], lower=[0, 3]),
         r"lower\[1\] is 3, above capacity\[1\]",
     ),
-    "negative bound": (lambda live: live.add_arcs([0, 0], [1, 1], [0, -2], 5), r"lower\[1\] is -2"),
+    "negative bound": (lambda live: live.add_arcs([0, 0], [1, 1], [0, -(1 << 63)], 5), r"lower\[1\] is -"),
     "named twice": (lambda live: live.change_arcs([0, 2, 0], cost=1), r"arcs\[2\] is 0, for the second time"),
     "too few": (lambda live: live.change_arcs([0, 1], cost=[1]), "cost has 1 entries; 2 are needed"),
     "too few heads": (lambda live: live.add_arcs([0, 1], [2]), "head has 1 entries, but tail has 2"),
