@@ -700,11 +700,15 @@ ALGORITHM: Final = "auction"
 BIDS_PER_TASK_MAX: Final = 40
 """The number of bids for each task after which the rest is left to the repair: it is a bidding war."""
 
+LEFT_MIN: Final = 32
 LEFT_SHARE: Final = 16
-"""A network does not suit an auction if bids leave more than one of this many tasks without an option."""
+"""A network does not suit an auction if bids leave more than LEFT_MIN tasks, and one of LEFT_SHARE, without an
+option."""
 
+REPAIR_MIN: Final = 50_000
 REPAIR_SHARE: Final = 16
-"""The work of a repair after which another algorithm is likely to be faster; see :func:`solve_contracted`."""
+"""The work of a repair after which another algorithm is likely to be faster: REPAIR_MIN, and REPAIR_SHARE times
+the number of options and arcs."""
 
 ROUNDING_STEPS: Final = 2
 """The largest difference in steps between prices that may belong together."""
@@ -740,17 +744,17 @@ def solve_contracted(small: Contracted, work_share: int = 0) -> int:
     """Solve the contracted network in place; return SOLVED, INFEASIBLE or GAVE_UP.
 
     It gives up only with a ``work_share`` above 0: where bids leave many tasks without an option, and where
-    the repair would read more than this many times the number of options and arcs.
+    the repair would read more than REPAIR_MIN, and this many times the number of options and arcs.
     """
     net = small.net
     left = start_by_auction(net, small.order, small.dead)
-    if work_share and left * LEFT_SHARE > len(net.choice):
+    if work_share and left > LEFT_MIN + len(net.choice) // LEFT_SHARE:
         return GAVE_UP
     if choose_best(net, np.flatnonzero(net.choice < 0)):
         return INFEASIBLE
     settle_arcs(net)
     count_excess(net, small.supply)
-    work_max = work_share * (len(net.target) + len(net.tail)) if work_share else NO_LIMIT
+    work_max = REPAIR_MIN + work_share * (len(net.target) + len(net.tail)) if work_share else NO_LIMIT
     counters = np.zeros(3, np.int64)
     return repair(net, new_search(len(net.price)), counters, options_listed=False, work_max=work_max)
 

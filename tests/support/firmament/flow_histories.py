@@ -121,7 +121,7 @@ class History:
     def _change_capacity(self) -> None:
         arc = self.random.choice(self._arcs())
         lower = int(self.live.problem().lower[arc])
-        self.live.change_arc(arc, capacity=lower + self.random.choice((0, 0, 1, 3, 20)))
+        self.live.change_arc(arc, capacity=max(lower, 0) + self.random.choice((0, 0, 1, 3, 20)))
 
     def _change_lower(self) -> None:
         arc = self.random.choice(self._arcs())
