@@ -702,13 +702,13 @@ BIDS_PER_TASK_MAX: Final = 40
 
 LEFT_MIN: Final = 32
 LEFT_SHARE: Final = 16
-"""A network does not suit an auction if bids leave more than LEFT_MIN tasks, and one of LEFT_SHARE, without an
-option."""
+"""A network does not suit an auction if bids leave more than LEFT_MIN tasks, and one of LEFT_SHARE, without
+an option."""
 
 REPAIR_MIN: Final = 50_000
 REPAIR_SHARE: Final = 16
-"""The work of a repair after which another algorithm is likely to be faster: REPAIR_MIN, and REPAIR_SHARE times
-the number of options and arcs."""
+"""The work of a repair after which another algorithm is likely to be faster: REPAIR_MIN, and REPAIR_SHARE
+times the number of options and arcs."""
 
 ROUNDING_STEPS: Final = 2
 """The largest difference in steps between prices that may belong together."""
