@@ -324,6 +324,13 @@ def show(told: JsonObject, before: JsonObject | None = None) -> None:
 def _below(told: JsonObject) -> list[tuple[str, str]]:
     dropped, counters = (cast("dict[str, int]", told[key]) for key in ("dropped", "counters"))
     found = [("dropped", ", ".join(f"{cause} {count}" for cause, count in dropped.items()) or "nothing")]
+    if dropped.get("cut"):
+        found.append(
+            (
+                "advice",
+                "frames longer than the MTU came; run `ethtool -K DEV tx off tso off gso off` at the far end",
+            )
+        )
     if counters:
         found.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
     return found

@@ -22,6 +22,7 @@ from dios.fairness.stateful.kernels import (
     deactivate,
     empty_user_table,
     finish_task,
+    new_clock,
     set_first_task,
     start_next,
     update_all_lines,
@@ -281,7 +282,7 @@ def prepare_simulation(
         last=np.zeros(seen, np.int64),
         counts=np.zeros(5, np.int64),
     )
-    clock = np.array([submit[arrival[0]] / MICRO if rows else 0.0, 1.0])
+    clock = new_clock(submit[arrival[0]] / MICRO if rows else 0.0)
     return SimulationArguments(trace, state, empty_user_table(pool, seen), clock, population, tau, mode)
 
 

@@ -23,6 +23,7 @@ from dios.sprayer.network_function import HandlerError, NetworkFunction
 from dios.sprayer.packets.packet import (
     FUNCTION,
     INSIDE,
+    NO_ADDRESS,
     NO_FLOW,
     NO_PORT,
     OUTSIDE,
@@ -42,6 +43,7 @@ from dios.sprayer.runtime.workers import Statistics, Workers, jain
 __all__ = [
     "FUNCTION",
     "INSIDE",
+    "NO_ADDRESS",
     "NO_FLOW",
     "NO_PORT",
     "OUTSIDE",

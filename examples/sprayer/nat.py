@@ -14,6 +14,7 @@ import numpy as np
 
 from dios.sprayer import (
     INSIDE,
+    NO_ADDRESS,
     NO_FLOW,
     Batch,
     Flow,
@@ -37,6 +38,7 @@ class Nat(NetworkFunction):
 
     def __init__(self, address: str = "192.0.2.1") -> None:
         self.high, self.low = halves(address)
+        self.version = 6 if ":" in address else 4
 
     def prepare(self, cores: int) -> None:
         """Create the pool of ports: each core has its own position in it, on its own cache line."""
@@ -46,7 +48,9 @@ class Nat(NetworkFunction):
         """Assign a port at the first SYN, on the designated core of both directions."""
         for packet in batch:
             flow = get_five_tuple(packet)
-            if packet.opens and packet.side == INSIDE and flows.get_flow(flow) is None:
+            if packet.version != self.version:
+                drop(packet, NO_ADDRESS)
+            elif packet.opens and packet.side == INSIDE and flows.get_flow(flow) is None:
                 translated = self.select_port(flow, flows)
                 outward = flows.insert_local_flow(flow)
                 if outward is not None:

@@ -12,36 +12,48 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from dios.fairness.allocation import Floats
-from dios.fairness.stateful.tree_kernels import advance_order, rebuild, reposition
+from dios.fairness.stateful.tree_kernels import advance_order, precedes, rebuild, reposition
 from dios.fairness.stateful.user_table import (
     EVENTS,
     FIRST,
+    NEAR,
     SCAN_MAX,
     UserTable,
+    add_to_slope,
     empty_user_table,
-    priority_and_slope,
+    halve_slopes,
+    set_slope,
+    top_line,
 )
 from dios.kernels import inlined_kernel, no_refcount_kernel
 
 __all__ = [
     "DOMINANT",
+    "LN2",
     "PLAIN",
     "SUM",
     "UserTable",
     "activate",
+    "add_to_slope",
     "advance_clock",
     "deactivate",
     "empty_user_table",
     "finish_task",
     "grown_user_table",
+    "new_clock",
     "next_user",
+    "set_faded_slope",
     "set_first_task",
     "start_next",
     "try_start",
     "update_all_lines",
     "update_line",
 ]
+
+LN2: Final = math.log(2.0)
 
 PLAIN: Final = 0
 """DRF: the dominant share only."""
@@ -50,8 +62,13 @@ DOMINANT: Final = 1
 SUM: Final = 2
 """The largest sum of a share and its commitment (Algorithm 1, equation 13)."""
 
-FAR: Final = 25.0
-"""After this number of tau, ``g`` has lost eleven digits; then the reference time moves."""
+FAR: Final = 36
+"""After this number of halvings, ``g`` has lost eleven digits; then the reference time moves."""
+
+
+def new_clock(t: float) -> Floats:
+    """Return the clock that starts at time ``t``: the start, ``g``, and halvings up to the reference."""
+    return np.array([t, 1.0, 0.0])
 
 
 def grown_user_table(table: UserTable, users: int, g: float) -> UserTable:
@@ -71,13 +88,19 @@ def grown_user_table(table: UserTable, users: int, g: float) -> UserTable:
 def update_line(table: UserTable, user: int, fair: float, g: float, mode: int) -> None:
     """Update a user's line after its allocation or ``fair`` (1/n) changed; the commitment does not jump."""
     top = 0.0
+    if mode != PLAIN and table.changed[user] != table.instant[0]:
+        table.changed[user] = table.instant[0]
+        for r in range(table.capacity.size):
+            table.base[user, r] = table.over[user, r]
     for r in range(table.capacity.size):
-        share = table.held[user, r] / table.capacity[r]
+        share = table.held[user, r] * table.scale[user] / table.capacity[r]
         top = max(top, share)
         if mode != PLAIN:
             over = max(share - fair, 0.0)
             if over != table.over[user, r]:
-                table.slope[user, r] += (table.over[user, r] - over) / g
+                # Two terms: changes at one time then cancel exactly, in any number and order.
+                add_to_slope(table, user, r, table.over[user, r] / g)
+                add_to_slope(table, user, r, -over / g)
                 table.over[user, r] = over
             table.level[user, r] = over if mode == DOMINANT else share + over
     table.lead[user] = 0.0 if mode == SUM else top
@@ -96,17 +119,37 @@ def update_all_lines(table: UserTable, seen: int, fair: float, g: float, mode: i
 
 @no_refcount_kernel
 def advance_clock(table: UserTable, seen: int, clock: Floats, t: float, tau: float) -> None:
-    """Advance ``clock`` (t_ref, g) to time ``t``; move the reference too if it is far in the past."""
-    past = (t - clock[0]) / tau
-    if past > FAR:
-        shrunk = math.exp(-past)
-        for user in range(seen):
-            for r in range(table.capacity.size):
-                table.slope[user, r] *= shrunk
-        clock[0] = t
-        past = 0.0
-        rebuild(table, seen, 1.0)
-    clock[1] = math.exp(-past)
+    """Advance ``clock`` to time ``t``; move the reference too if it is far in the past.
+
+    The reference moves by whole multiples of tau ln 2, so that all slopes are divided by a power of two,
+    which rounds nothing.
+    """
+    half = tau * LN2
+    if half == math.inf:
+        return
+    past = t - clock[0]
+    rest = past % half
+    halvings = round((past - rest) / half)
+    since = int(halvings - clock[2])
+    g = math.ldexp(math.exp(-rest / tau), -since)
+    if g != clock[1]:
+        table.instant[0] += 1
+    if since > FAR:
+        halve_slopes(table, seen, since)
+        clock[2] = halvings
+        g = math.exp(-rest / tau)
+        rebuild(table, seen, g)
+    clock[1] = g
+
+
+@no_refcount_kernel
+def set_faded_slope(
+    table: UserTable, user: int, r: int, amount: float, past: float, tau: float, g: float
+) -> None:
+    """Set a slope such that ``g`` times the slope is what is left of ``amount`` after the time ``past``."""
+    rest = past % (tau * LN2)
+    halvings = round((past - rest) / (tau * LN2))
+    set_slope(table, user, r, amount * math.exp(-rest / tau) / g, int(halvings))
 
 
 @inlined_kernel
@@ -120,20 +163,20 @@ def next_user(table: UserTable, count: int, g: float) -> int:
 
 @inlined_kernel
 def scan_users(table: UserTable, count: int, g: float) -> int:
-    """Return the active user with the lowest (priority, its derivative, index), or -1 if none is active.
+    """Return the active user with the lowest priority, or -1 if none is active.
 
-    The derivative is that from now on: among several largest resources, of the one that falls least.
+    Users with equal priorities have the order that follows shortly afterwards; users whose priorities stay
+    equal have the order of their first submission.
     """
-    best, least, fall = -1, 0.0, 0.0
+    best, least = -1, 0.0
     for i in range(count):
         user = table.active[i]
-        value, slope = priority_and_slope(table, user, g)
-        if (
-            best < 0
-            or value < least
-            or (value == least and (slope > fall or (slope == fall and user < best)))
-        ):
-            best, least, fall = user, value, slope
+        value, _ = top_line(table, user, g)
+        if best >= 0 and abs(value - least) <= NEAR * (abs(value) + abs(least)):
+            if precedes(table, user, best, g):
+                best, least = user, value
+        elif best < 0 or value < least:
+            best, least = user, value
     return best
 
 

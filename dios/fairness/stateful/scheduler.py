@@ -21,6 +21,7 @@ from dios.fairness.stateful.input_checks import (
     checked_rule,
 )
 from dios.fairness.stateful.kernels import (
+    LN2,
     PLAIN,
     activate,
     advance_clock,
@@ -28,6 +29,7 @@ from dios.fairness.stateful.kernels import (
     empty_user_table,
     finish_task,
     grown_user_table,
+    new_clock,
     start_next,
     update_all_lines,
 )
@@ -49,7 +51,9 @@ class SdrfScheduler:
 
     Times ``t`` are in seconds and never run backwards. Each user's tasks start in the order of their
     submission. The user with the lowest priority is next; if its first task does not fit, all users wait.
-    Ties are broken by (priority, its derivative, order of first submission). At the same time, call first
+    Equal priorities have the order that follows shortly afterwards: the priority that falls faster is first.
+    Priorities that stay equal have the order of the users' first submission. Commitments are compared as
+    exact sums, however little is left of them. At the same time, call first
     ``finish``, then ``submit``, then ``schedule``. Raises ``ValueError`` with the argument at fault; the
     scheduler is then unchanged.
     """
@@ -73,7 +77,7 @@ class SdrfScheduler:
         self._running: dict[Hashable, tuple[int, Floats]] = {}
         self._active = 0
         self._now = -math.inf
-        self._clock: Floats = np.array([0.0, 1.0])
+        self._clock: Floats = new_clock(0.0)
 
     def submit(self, user: Hashable, demand: ArrayLike, tag: Hashable, t: float) -> None:
         """Queue a task of ``demand`` (m,) for ``user``; its ``tag`` must differ from all tasks in the system.
@@ -134,8 +138,9 @@ class SdrfScheduler:
     def commitments(self, t: float) -> dict[Hashable, Floats]:
         """Return each user's commitment (m,) at ``t``, as fractions (equation 12), without advancing time."""
         self._check_time(t)
-        past = 0.0 if self._mode == PLAIN else (t - self._clock[0]) / self._tau
-        g = math.exp(-past) if self._index else 1.0
+        g = 1.0
+        if self._index and self._mode != PLAIN:
+            g = math.exp(self._clock[2] * LN2 - (t - self._clock[0]) / self._tau)
         table = self._table
         return {
             user: np.maximum(table.over[index] + g * table.slope[index], 0.0)

@@ -18,13 +18,15 @@ from dios.fairness.stateful.user_table import (
     EVENTS,
     FIRST,
     LEFT,
+    NEAR,
     RIGHT,
     ROOT,
     SIZE,
     OrderTree,
     UserTable,
+    compare_lines,
     crossing,
-    priority_and_slope,
+    top_line,
 )
 from dios.kernels import inlined_kernel, no_refcount_kernel
 
@@ -34,12 +36,13 @@ SCATTER: Final = 2654435761
 
 @inlined_kernel
 def precedes(table: UserTable, a: int, b: int, g: float) -> bool:
-    """Return True if user ``a`` precedes ``b``: by priority, by its derivative, by index."""
-    first, falls = priority_and_slope(table, a, g)
-    second, falling = priority_and_slope(table, b, g)
-    if first != second:
+    """Return True if user ``a`` precedes ``b``: by priority, by priority shortly afterwards, by index."""
+    first, r = top_line(table, a, g)
+    second, q = top_line(table, b, g)
+    if abs(first - second) > NEAR * (abs(first) + abs(second)):
         return bool(first < second)
-    return bool(falls > falling) if falls != falling else a < b
+    order = compare_lines(table, a, r, b, q, g)
+    return order < 0 if order != 0 else a < b
 
 
 @no_refcount_kernel

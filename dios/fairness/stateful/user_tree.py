@@ -20,7 +20,9 @@ from dios.fairness.stateful.kernels import (
     advance_clock,
     deactivate,
     grown_user_table,
+    new_clock,
     next_user,
+    set_faded_slope,
 )
 from dios.fairness.stateful.priority import Commitment
 from dios.fairness.stateful.user_table import AFTER, EVENTS, FIRST, RIGHT, ROOT, empty_user_table
@@ -51,7 +53,7 @@ class SdrfTree(Generic[_Id]):
             raise ValueError(f"now is {now}; it must be finite")
         self.now = now
         self._tau, self._mode = tau, MODES[priority]
-        self._clock = np.array([now, 1.0])
+        self._clock = new_clock(now)
         self._table = empty_user_table(np.ones(resources), INITIAL_ROOM, 0)
         self._ids: dict[int, _Id] = {}
         self._free = list(range(INITIAL_ROOM))[::-1]
@@ -106,11 +108,11 @@ class SdrfTree(Generic[_Id]):
             self._grow()
         row = self._free.pop()
         table, g = self._table, float(self._clock[1])
-        fade = math.exp(-(self.now - attribute.t) / self._tau)
         table.lead[row] = 0.0 if self._mode == SUM else share.max()
         table.over[row] = over
         table.level[row] = share + over if self._mode == SUM else over
-        table.slope[row] = (owed - over) * fade / g
+        for r, distance in enumerate((owed - over).tolist()):
+            set_faded_slope(table, row, r, distance, self.now - attribute.t, self._tau, g)
         self._ids[row], self._rows[id] = id, row
         activate(table, len(self._rows) - 1, row, share, g)
 

@@ -22,9 +22,12 @@ from dios.fairness.stateful.kernels import (
     DOMINANT,
     PLAIN,
     UserTable,
+    add_to_slope,
     advance_clock,
     empty_user_table,
     grown_user_table,
+    new_clock,
+    set_faded_slope,
 )
 from dios.firmament.cluster.columns import Floats
 from dios.firmament.cluster.state import ClusterState
@@ -111,7 +114,7 @@ class PrincipalAccounts:
         self.memory_s: Final = memory_s
         self._wall = wall
         self._terms: list[_PrincipalTerms] = []
-        self._clock: Floats = np.array([-math.inf, 1.0])
+        self._clock: Floats = new_clock(-math.inf)
         self.books: UserTable = empty_user_table(np.full(len(RESOURCES), np.inf), _FIRST)
         self.scale: Floats = np.zeros(0)
         """(P,): the factor by which holdings count: the mean weight divided by the principal's."""
@@ -150,7 +153,7 @@ class PrincipalAccounts:
         """Return a copy of the present accounts for a trial of turns, without waiting tasks."""
         books = self.books
         tried = empty_user_table(books.capacity, len(books.lead))
-        for column in ("held", "lead", "level", "over", "slope"):
+        for column in ("held", "lead", "level", "over", "slope", "parts", "powers"):
             getattr(tried, column)[:] = getattr(books, column)
         return tried
 
@@ -298,11 +301,13 @@ class PrincipalAccounts:
         self.sync(state)
         if not commitments or self.mode == PLAIN:
             return
-        faded = math.exp(-max(0.0, self._wall + state.now - kept.at) / self.memory_s)
+        past = max(0.0, self._wall + state.now - kept.at)
         for row in kept.accounts:
             number = state.principal(row.principal)
-            owed = np.array(row.commitments) * faded * self.scale[number]
-            self.books.slope[number] = (owed - self.books.over[number]) / self.g
+            for r, owed in enumerate(row.commitments):
+                scaled = owed * float(self.scale[number])
+                set_faded_slope(self.books, number, r, scaled, past, self.memory_s, self.g)
+                add_to_slope(self.books, number, r, -float(self.books.over[number, r]) / self.g)
 
     def _grow(self, known: int) -> None:
         while len(self._terms) < known:

@@ -33,6 +33,7 @@ from dios.sprayer.packets.packet import (
     Flow,
     Kept,
     Packet,
+    checked_address,
     halves,
 )
 from dios.sprayer.packets.rewrite import set_source, set_target
@@ -88,9 +89,12 @@ class Balancer(NetworkFunction):
         self.by_server = np.zeros((1, SERVICE_MEMBERS_MAX), np.int64)
         self._before = np.zeros(SERVICE_MEMBERS_MAX, np.int64)
         self._places: dict[Server, int] = {}
-        self._version = _version(inner)
-        if _version(service[0]) != self._version:
-            raise ValueError(f"{inner} and the service {service[0]} must have the same version of IP")
+        self._version = _version(service[0])
+        checked_address(inner, self._version)
+        if checked_address(service[0]) == checked_address(inner):
+            raise ValueError(f"inner and the service have the address {inner}; give inner another one")
+        if not 0 < service[1] < 2**16:
+            raise ValueError(f"the port of the service is {service[1]}; give one from 1 to 65535")
         self._source = servers if callable(servers) else None
         if not callable(servers):
             if not servers:
@@ -122,6 +126,7 @@ class Balancer(NetworkFunction):
         if len(wanted) > SERVICE_MEMBERS_MAX:
             raise ValueError(f"{len(wanted)} servers: at most {SERVICE_MEMBERS_MAX} are possible")
         for address, port in wanted:
+            checked_address(address)
             if _version(address) != self._version or not 0 < port < 2**16:
                 raise ValueError(
                     f"{address} port {port}: the service needs IPv{self._version} and a port from 1 to 65535"

@@ -47,9 +47,10 @@ class Firewall(NetworkFunction):
         self.nets = self.nets.reshape(len(rules), 8)
         """(R, 8) halves of networks and their masks: of the source, of the target."""
         self.ends = np.array(
-            [(rule.allow, rule.side, rule.protocol, *rule.ports) for rule in rules], np.int64
-        ).reshape(len(rules), 5)
-        """(R, 5)"""
+            [(rule.allow, rule.side, rule.protocol, *rule.ports, _rule_version(rule)) for rule in rules],
+            np.int64,
+        ).reshape(len(rules), 6)
+        """(R, 6)"""
 
     def prepare(self, cores: int) -> None:
         """Create counters for each core."""
@@ -91,9 +92,27 @@ class Firewall(NetworkFunction):
             away = ((packet.source_high & net[2]) ^ net[0]) | ((packet.source_low & net[3]) ^ net[1])
             away |= ((packet.target_high & net[6]) ^ net[4]) | ((packet.target_low & net[7]) ^ net[5])
             fits = away == 0 and packet.side == end[1] and end[2] * (end[2] - packet.protocol) == 0
+            fits = fits and end[5] * (end[5] - packet.version) == 0
             if fits and end[3] <= packet.target_port <= end[4]:
                 return bool(end[0] != 0)
         return False
+
+
+def _rule_version(rule: Rule) -> int:
+    """Return the version of IP that a rule is for, 0 for both; raise ``ValueError`` if it matches nothing."""
+    nets = [ipaddress.ip_network(text) for text in (rule.source, rule.target)]
+    versions = {net.version for net in nets if net.version == 4 or net.prefixlen}
+    versions |= {version for protocol, version in ((1, 4), (58, 6)) if rule.protocol == protocol}
+    if len(versions) > 1:
+        raise ValueError(f"{rule} matches no packet: it names IPv4 and IPv6. Make a rule for each of them")
+    mapped = ipaddress.IPv6Network("::ffff:0:0/96")
+    if any(isinstance(net, ipaddress.IPv6Network) and net.subnet_of(mapped) for net in nets):
+        raise ValueError(f"{rule} matches no packet: write addresses of IPv4 in their own form")
+    if rule.side not in {0, 1} or not 0 <= rule.ports[0] <= rule.ports[1] < 2**16:
+        raise ValueError(
+            f"{rule} matches no packet: side is 0 or 1, ports are from 0 to 65535, the lower first"
+        )
+    return versions.pop() if versions else 0
 
 
 def _net(text: str) -> tuple[int, int, int, int]:

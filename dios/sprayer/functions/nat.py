@@ -21,6 +21,7 @@ from dios.sprayer.functions.closing import track_closing
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     INSIDE,
+    NO_ADDRESS,
     NO_FLOW,
     NO_PORT,
     TABLE_FULL,
@@ -28,19 +29,26 @@ from dios.sprayer.packets.packet import (
     Flow,
     Kept,
     Packet,
+    checked_address,
     halves,
 )
 from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
 """The number of ports to try: nearly always enough while at most nine tenths of all ports are in use."""
+PORT, ADDRESS, PORT_6, ADDRESS_6 = range(4)
+"""The search positions of a core: for IPv4 and for IPv6."""
 OPENED, CLOSED, EXPIRED = range(3)
 
 
 class Nat(NetworkFunction):
     """A NAT: flows from inside leave from one of ``addresses``, with a port that is unused with the target.
 
-    Each core stores up to ``flows_max`` flows, two for each connection.
+    Addresses may be of both versions of IP. A flow gets one of its own version; without such an address its
+    packets are dropped and counted as ``no_address``. Each core stores up to ``flows_max`` flows, two for
+    each connection.
+
+    Raises ``ValueError`` for addresses and ports from which no packet can come, or which are given twice.
     """
 
     entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"), ("fins", "u1"))
@@ -49,15 +57,27 @@ class Nat(NetworkFunction):
         self, addresses: Sequence[str], ports: Sequence[int] = range(1024, 65536), flows_max: int = 131_072
     ) -> None:
         self.flows_max = flows_max
-        self.addresses = np.array([halves(address) for address in addresses], np.uint64)
-        self.ports = np.array(ports, np.int64)
-        if not self.addresses.size or not self.ports.size:
+        if isinstance(addresses, str):
+            addresses = [addresses]
+        checked = [checked_address(address) for address in addresses]
+        if not checked or not len(ports):
             raise ValueError("a NAT needs at least one address and one port")
+        if len(set(checked)) < len(checked) or len(set(ports)) < len(ports):
+            raise ValueError("addresses or ports of a NAT are given twice; give each once")
+        if not all(0 < port < 2**16 for port in ports):
+            raise ValueError(
+                f"ports of a NAT are from {min(ports)} to {max(ports)}; give ports from 1 to 65535"
+            )
+        checked.sort(key=lambda address: ":" in address)
+        self.addresses = np.array([halves(address) for address in checked], np.uint64)
+        """(A, 2) those of IPv4 first."""
+        self.of_4 = sum(":" not in address for address in checked)
+        self.ports = np.array(ports, np.int64)
 
     def prepare(self, cores: int) -> None:
         """Create the search position of each core among the ports, and counters."""
         self.next = np.zeros((cores, 16), np.int64)
-        self.next[:, 0] = np.arange(cores) * len(self.ports) // cores
+        self.next[:, PORT] = self.next[:, PORT_6] = np.arange(cores) * len(self.ports) // cores
         self.counts = self.counters(cores, "opened", "closed", "expired")
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
@@ -67,7 +87,12 @@ class Nat(NetworkFunction):
             if not packet.opens or packet.side != INSIDE or flows.get_flow(flow) is not None:
                 self.translate(packet, flow, flows)
                 continue
-            there = self.select_port(flow, flows)
+            first = 0 if packet.version == 4 else self.of_4
+            count = (self.of_4 if packet.version == 4 else self.addresses.shape[0]) - first
+            if count == 0:
+                drop(packet, NO_ADDRESS)
+                continue
+            there = self.select_port(flow, first, count, flows)
             if there == flow:
                 drop(packet, NO_PORT)
                 continue
@@ -107,16 +132,20 @@ class Nat(NetworkFunction):
         else:
             set_source(packet, high, low, port)
 
-    def select_port(self, flow: Flow, flows: Flows) -> Flow:
-        """Return the flow with an unused outside port, or the same flow if no port is free."""
+    def select_port(self, flow: Flow, first: int, count: int, flows: Flows) -> Flow:
+        """Return the flow with an unused outside port, or the same flow if no port is free.
+
+        ``count`` addresses from ``first`` on are of the flow's version.
+        """
         mine = self.next[flows.core]
-        for _ in range(min(TRIES, self.addresses.shape[0] * self.ports.size)):
-            mine[0] += 1
-            if mine[0] >= self.ports.size:
-                mine[0] = 0
-                mine[1] = (mine[1] + 1) % self.addresses.shape[0]
-            address = self.addresses[mine[1]]
-            there = with_source(flow, address[0], address[1], self.ports[mine[0]])
+        port, address = (PORT, ADDRESS) if first == 0 else (PORT_6, ADDRESS_6)
+        for _ in range(min(TRIES, count * self.ports.size)):
+            mine[port] += 1
+            if mine[port] >= self.ports.size:
+                mine[port] = 0
+                mine[address] = (mine[address] + 1) % count
+            outer = self.addresses[first + mine[address]]
+            there = with_source(flow, outer[0], outer[1], self.ports[mine[port]])
             if flows.designated_core(there) == flows.core and not flows.holds(reverse(there)):
                 return there
         return flow

@@ -1,7 +1,7 @@
 """An engine on packet sockets with rings, and the choice between it and AF_XDP.
 
 It runs a network function between interfaces of this machine, as root (thesis section 3.3). Offloads must be
-off (``offloads.py``).
+off (``offloads.py``), and frames within the MTU (``frame_sizes.py``).
 
 Each worker has a socket on every interface; the sockets of one interface form a group, in which the kernel
 runs a program for each frame (``fanout.py``). Frames from the first interface of a pair leave by the second,
@@ -30,6 +30,7 @@ from dios.sprayer.linux.af_xdp import AfXdpEngine
 from dios.sprayer.linux.engine_options import CoreStatistics, check_options, fill_waiting, parse_steering
 from dios.sprayer.linux.fanout import program
 from dios.sprayer.linux.forwarding import check_forwarding
+from dios.sprayer.linux.frame_sizes import within_mtu
 from dios.sprayer.linux.offloads import RECORDS, without_offloads
 from dios.sprayer.linux.packet_socket import Interface, PacketSocket, interface
 from dios.sprayer.packets.packet import INSIDE, OUTSIDE
@@ -186,6 +187,8 @@ def open_engine(
         check_forwarding(names)
     made = AfPacketEngine if how == "af_packet" else AfXdpEngine
     with (
+        # Before offloads: attaching a program may switch one on.
+        within_mtu(names if how == "af_packet" else []),
         without_offloads(names, records, tags=how == "af_xdp"),
         made(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
     ):

@@ -1,7 +1,7 @@
 """Switches the offloads of interfaces off while a network function runs.
 
 With offloads, the kernel joins segments before a socket sees them and leaves checksums to hardware. The other
-end of a virtual cable must be switched off separately (``ethtool -K DEV tx off tso off gso off`` there).
+end of a virtual cable is for ``frame_sizes.py``.
 
 The previous state is written to a file first. If a function is killed, the next function on the same
 interface restores it before it starts. A running function holds a lock on the file, so a second function on

@@ -146,6 +146,8 @@ TABLE_FULL: Final = 19
 REFUSED: Final = 20
 NO_SERVER: Final = 21
 NOT_KNOWN: Final = 22
+MAPPED: Final = 23
+NO_ADDRESS: Final = 24
 
 
 class FrameCause(NamedTuple):
@@ -185,6 +187,9 @@ CAUSES: Final = (
     FrameCause("refused", "not allowed by the function's rules", DROP, DROP),
     FrameCause("no_server", "no server is available", DROP, DROP),
     FrameCause("not_known", "a token for bytes that are not in the cache", DROP, DROP),
+    # Its flow would be that of a packet of IPv4.
+    FrameCause("mapped", "an IPv6 packet with an address of ::ffff:0:0/96", DROP, DROP),
+    FrameCause("no_address", "the function has no address of the packet's version of IP", DROP, DROP),
 )
 
 
@@ -198,6 +203,21 @@ def halves(address: str) -> tuple[int, int]:
     found = ipaddress.ip_address(address)
     number = int(found) if found.version == 6 else 0xFFFF << 32 | int(found)
     return number >> 64, number & (2**64 - 1)
+
+
+def checked_address(address: str, version: int | None = None) -> str:
+    """Return an address from which packets can come; raise ``ValueError`` if it is invalid or not one.
+
+    With ``version`` the address must be of that version of IP.
+    """
+    found = ipaddress.ip_address(address)
+    mapped = found.version == 6 and found.ipv4_mapped is not None
+    if mapped or found.is_unspecified or found.is_multicast or found.is_loopback or int(found) == 2**32 - 1:
+        kind = "an IPv4 address in the form of IPv6" if mapped else "no address of a host"
+        raise ValueError(f"{address} is {kind}: packets cannot come from it. Give another address")
+    if version is not None and found.version != version:
+        raise ValueError(f"{address} is an address of IPv{found.version}; give one of IPv{version}")
+    return str(found)
 
 
 def address_of(high: int, low: int) -> str:

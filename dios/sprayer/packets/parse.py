@@ -19,6 +19,7 @@ from dios.sprayer.packets.packet import (
     FINE,
     FORWARD,
     FRAGMENT,
+    MAPPED,
     NEIGHBOUR,
     NOT_IP,
     PROTOCOL,
@@ -30,7 +31,7 @@ from dios.sprayer.packets.packet import (
     Packet,
 )
 
-_MAPPED = uint64(0xFFFF << 32)
+_IN_MAPPED = uint64(0xFFFF << 32)
 
 
 @no_refcount_kernel
@@ -99,6 +100,8 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
         return TRUNCATED
     packet.end = at + total
     _addresses(packet, here, version)
+    if _mapped(packet):
+        return MAPPED
     where = _follow(packet, at, packet.end)
     if where < 0:
         return -where
@@ -116,13 +119,21 @@ def _internet(packet: Packet, at: int, end: int, version: int) -> int:
 def _addresses(packet: Packet, here: int, version: int) -> None:
     if version == 4:
         packet.source_high = packet.target_high = 0
-        packet.source_low = _MAPPED | uint64(peek32(here + 12))
-        packet.target_low = _MAPPED | uint64(peek32(here + 16))
+        packet.source_low = _IN_MAPPED | uint64(peek32(here + 12))
+        packet.target_low = _IN_MAPPED | uint64(peek32(here + 16))
         return
     packet.source_high = peek64(here + 8)
     packet.source_low = peek64(here + 16)
     packet.target_high = peek64(here + 24)
     packet.target_low = peek64(here + 32)
+
+
+@no_refcount_kernel
+def _mapped(packet: Packet) -> bool:
+    """Return True if an IPv6 packet has an address that stands for an IPv4 address."""
+    found = packet.source_high == 0 and packet.source_low >> uint64(32) == uint64(0xFFFF)
+    found |= packet.target_high == 0 and packet.target_low >> uint64(32) == uint64(0xFFFF)
+    return bool(found and packet.version == 6)
 
 
 @no_refcount_kernel
@@ -238,6 +249,8 @@ def _error(packet: Packet, at: int) -> int:
         return TRUNCATED
     to_high, to_low = packet.target_high, packet.target_low
     _addresses(packet, here, packet.version)
+    if _mapped(packet):
+        return MAPPED
     source_high, source_low = packet.source_high, packet.source_low
     if source_high != to_high or source_low != to_low:
         return BAD_HEADER

@@ -111,7 +111,7 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject
     ``packets`` is the number of packets that a core handled: received and taken over, without those handed
     over. ``jain`` is Jain's index of these numbers over the cores. ``queue`` is the number of packets that
     wait for a core now, at interfaces and from other cores. ``dropped`` is by cause; its ``no_place`` counts
-    frames that found the ring of an interface full.
+    frames that found the ring of an interface full, its ``cut`` frames that were longer than a place there.
     """
     cores: list[JsonObject] = []
     packets: list[int] = []
@@ -121,8 +121,9 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject
         counts = found.counts
         handled = counts["received"] + counts["taken_over"] - counts["handed_over"]
         dropped = _dropped(found, workers.function)
-        if below.no_place:
-            dropped["no_place"] = below.no_place
+        for cause, count in (("no_place", below.no_place), ("cut", below.cut)):
+            if count:
+                dropped[cause] = count
         for cause, count in dropped.items():
             causes[cause] = causes.get(cause, 0) + count
         packets.append(handled)

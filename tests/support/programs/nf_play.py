@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dios.sprayer.linux.af_packet import open_engine, processors
 from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.runtime.running import report
 from dios.sprayer.runtime.workers import Workers
 
 
@@ -48,8 +49,14 @@ def main() -> None:
         # What waits in rings belongs to what arrived.
         while any(workers.turn(core) for core in range(given.cores)):
             pass
+        cores = report(workers, engine)["cores"]
+        assert isinstance(cores, list)
         told = [
-            {**asdict(workers.statistics(core)), "engine": asdict(engine.statistics(core))}
+            {
+                **asdict(workers.statistics(core)),
+                "engine": asdict(engine.statistics(core)),
+                "dropped": cores[core]["dropped"],
+            }
             for core in range(given.cores)
         ]
         sys.stdout.write(json.dumps(told))

@@ -14,10 +14,12 @@ from dios.fairness.stateful.kernels import (
     deactivate,
     empty_user_table,
     finish_task,
+    new_clock,
     next_user,
     start_next,
     update_all_lines,
 )
+from dios.fairness.stateful.user_table import set_slope
 
 
 def played(seed: int, users: int, mode: int, tau: float) -> int:
@@ -25,7 +27,7 @@ def played(seed: int, users: int, mode: int, tau: float) -> int:
     rng = np.random.default_rng(seed)
     capacity = rng.integers(20, 60, int(rng.integers(1, 4))).astype(np.float64)
     both = [empty_user_table(capacity, users, scan_max) for scan_max in (users, 0)]
-    clocks = [np.array([0.0, 1.0]) for _ in both]
+    clocks = [new_clock(0.0) for _ in both]
     active, t, fair, changes, last = 0, 0.0, 1 / users, 0, -1
     running: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
     for step in range(300):
@@ -85,7 +87,8 @@ def test_equal_priorities_go_by_derivative_then_by_index(
     """Of users with one priority the one that falls fastest is next, then the one who came first."""
     table = empty_user_table(np.array([8.0, 8.0]), 3, scan_max)
     for user, slope in enumerate(slopes):
-        table.slope[user] = slope
+        for r, value in enumerate(slope):
+            set_slope(table, user, r, value, 0)
         table.level[user] = 0.75 - table.slope[user]
     for count, user in enumerate((2, 0, 1)):
         activate(table, count, user, np.ones(2), 1.0)

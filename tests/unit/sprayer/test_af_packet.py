@@ -190,9 +190,23 @@ def test_checksums_that_the_sender_left_out_are_made(lab: FunctionLab) -> None:
     assert sum(core["engine"]["finished"] for core in told) > PAGE_BYTES // 1500, told
 
 
-def test_frames_that_a_sender_did_not_cut_are_counted_and_dropped(lab: FunctionLab) -> None:
-    """With the sender's segmentation offload on, frames longer than the MTU come, and are counted as such."""
-    offloads(lab.left, "e0", f"{SEGMENTS} {CHECKSUMS}", on=True)
+def test_a_page_comes_through_from_a_far_end_that_leaves_cutting_to_others(lab: FunctionLab) -> None:
+    """With all offloads of the far ends on, as on a new virtual cable, no frame is longer than a place."""
+    for space in (lab.left, lab.right):
+        offloads(space, "e0", f"{SEGMENTS} {CHECKSUMS}", on=True)
+    with lab.running(steer="rss") as told:
+        assert not features(lab.left, "e0")["tx-tcp-segmentation"]
+        fetch(lab)
+    assert sum(core["engine"]["cut"] for core in told) == 0, told
+    assert features(lab.left, "e0")["tx-tcp-segmentation"]
+
+
+def test_frames_longer_than_a_place_are_counted_and_shown(lab: FunctionLab) -> None:
+    """Where the kernel accepts no program, frames that the sender did not cut are reported as dropped."""
+    for space, far, ours in ((lab.left, "e0", "in0"), (lab.right, "e0", "out0")):
+        space.batch([f"link set {far} mtu 9000"])
+        lab.middle.batch([f"link set {ours} mtu 9000"])
+        offloads(space, far, f"{SEGMENTS} {CHECKSUMS}", on=True)
     text = f"import socket; end = socket.create_connection(('{RIGHT}', {PORT})); "
     text += "end.settimeout(1); end.sendall(bytes(10**6))"
     server = [sys.executable, "-u", "-m", "http.server", PORT, "--directory", str(lab.folder)]
@@ -200,6 +214,8 @@ def test_frames_that_a_sender_did_not_cut_are_counted_and_dropped(lab: FunctionL
         subprocess.run(
             lab.left.inside(sys.executable, "-c", text), stderr=subprocess.DEVNULL, check=False, timeout=30
         )
+    for core in told:
+        assert core["dropped"].get("cut", 0) == core["engine"]["cut"], core
     assert sum(core["engine"]["cut"] for core in told) > 0, told
 
 

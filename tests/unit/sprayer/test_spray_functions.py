@@ -362,3 +362,47 @@ def test_icmp_has_flows_too() -> None:
     assert harness.give([asked.frame()])
     answers = [answer.frame(), replace(answer, source_port=78).frame()]
     assert sorted(harness.give(answers, OUTSIDE)) == [0]
+
+
+def test_a_rule_is_for_the_version_of_its_networks() -> None:
+    """A wide network of IPv6 has no address of IPv4 in it; ``::/0`` has all of both."""
+    wide = [Made("10.0.0.1", "192.0.2.9", flags=SYN), Made("1::2", "2001:db8::1", flags=SYN)]
+    for network, expected in (("::/1", [1]), ("::/0", [0, 1]), ("0.0.0.0/0", [0])):
+        found = Harness(Firewall([Rule(source=network)])).give([made.frame() for made in wide])
+        assert sorted(found) == expected, network
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(source="10.0.0.0/8", target="2001:db8::/32"),
+        Rule(source="10.0.0.0/8", protocol=58),
+        Rule(target="2001:db8::/32", protocol=1),
+        Rule(source="::ffff:10.0.0.0/104"),
+        Rule(ports=(90, 80)),
+        Rule(side=2),
+    ],
+)
+def test_a_rule_that_matches_no_packet_is_refused(rule: Rule) -> None:
+    """A rule that contradicts itself is an error at the start."""
+    with pytest.raises(ValueError, match="matches no packet"):
+        Firewall([rule])
+
+
+@pytest.mark.parametrize(
+    ("service", "server", "inner"),
+    [
+        (("192.0.2.9", 80), ("10.1.0.1", 80), "2001:db8::1"),
+        (("192.0.2.9", 80), ("2001:db8::2", 80), "10.1.0.254"),
+        (("192.0.2.9", 0), ("10.1.0.1", 80), "10.1.0.254"),
+        (("192.0.2.9", 80), ("10.1.0.1", 80), "255.255.255.255"),
+        (("192.0.2.9", 80), ("224.0.0.1", 80), "10.1.0.254"),
+        (("192.0.2.9", 80), ("10.1.0.1", 80), "192.0.2.9"),
+    ],
+)
+def test_a_balancer_that_cannot_serve_is_refused(
+    service: tuple[str, int], server: tuple[str, int], inner: str
+) -> None:
+    """Addresses of two versions of IP, or from which no packet comes, are errors at the start."""
+    with pytest.raises(ValueError, match=r"[Gg]ive|needs IPv4"):
+        Balancer(service, [server], inner)

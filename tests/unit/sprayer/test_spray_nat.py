@@ -253,3 +253,71 @@ def test_an_error_of_a_router_comes_to_the_client() -> None:
     (sent,) = harness.give([error], OUTSIDE).values()
     wanted = Made("203.0.113.7", client.source, protocol=ICMP, error_about=client.packet()[:28])
     assert sent.data == wanted.frame()
+
+
+V6 = ("2001:db8:ffff::1", "2001:db8:ffff::2")
+
+
+@pytest.mark.parametrize("addresses", [(*OUTER, *V6), (V6[0], OUTER[0], V6[1], OUTER[1]), OUTER[:1] + V6[:1]])
+def test_a_flow_gets_an_address_of_its_own_version(addresses: tuple[str, ...]) -> None:
+    """With addresses of both versions each flow leaves from one of its own, and its answers come back."""
+    harness = Harness(Nat(addresses, range(3000, 3100)), 2, 3)
+    clients = [Made(source_port=port, protocol=(TCP, UDP)[port % 2]) for port in range(50, 90)]
+    clients += [
+        Made("2001:db8::5", "2001:db8:1::9", port, protocol=(TCP, UDP)[port % 2]) for port in range(50, 90)
+    ]
+    outside = opened(harness, clients)
+    assert len(outside) == len(clients)
+    for number, client in enumerate(clients):
+        assert ":" in outside[number][0] if client.version == 6 else ":" not in outside[number][0]
+    assert {address for address, _ in outside.values()} <= set(addresses)
+    answers = [
+        replace(client.other_way(), target=outside[number][0], target_port=outside[number][1])
+        for number, client in enumerate(clients)
+    ]
+    sent = harness.give(answers, OUTSIDE)
+    assert [sent[number].data for number in range(len(clients))] == [c.other_way().frame() for c in clients]
+    assert harness.causes() == {}
+
+
+@pytest.mark.parametrize(("addresses", "lost"), [(OUTER, 1), (V6, 0)])
+def test_a_flow_of_the_other_version_is_dropped_and_counted(addresses: tuple[str, ...], lost: int) -> None:
+    """Without an address of its version nothing of a flow goes on, and the cause says why."""
+    harness = Harness(Nat(addresses), 2, 6)
+    clients = [Made(), Made("2001:db8::5", "2001:db8:1::9")]
+    assert list(opened(harness, clients)) == [1 - lost]
+    assert list(harness.give(clients, INSIDE)) == [1 - lost]
+    assert harness.causes() == {"no_address": 1, "no_flow": 1}
+
+
+def test_an_ipv6_packet_cannot_pass_for_an_ipv4_flow() -> None:
+    """A packet of IPv6 whose addresses stand for those of an IPv4 flow is dropped and counted."""
+    harness = Harness(Nat(OUTER), 2, 6)
+    client = Made(protocol=UDP)
+    assert opened(harness, [client])
+    disguised = Made(f"::ffff:{client.source}", f"::ffff:{client.target}", client.source_port, protocol=UDP)
+    assert harness.give([disguised], INSIDE) == {}
+    assert harness.causes() == {"mapped": 1}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "ports"),
+    [
+        ((), (2000,)),
+        (OUTER, ()),
+        (("255.255.255.255",), (2000,)),
+        (("::",), (2000,)),
+        (("224.0.0.1",), (2000,)),
+        (("::1",), (2000,)),
+        (("::ffff:192.0.2.1",), (2000,)),
+        (("192.0.2.0/24",), (2000,)),
+        ((OUTER[0], OUTER[0]), (2000,)),
+        (OUTER, (0, 2000)),
+        (OUTER, (70_000,)),
+        (OUTER, (2000, 2000)),
+    ],
+)
+def test_a_nat_that_cannot_serve_is_refused(addresses: tuple[str, ...], ports: tuple[int, ...]) -> None:
+    """Addresses and ports from which no packet comes, or which are given twice, are errors at the start."""
+    with pytest.raises(ValueError, match=r"[Gg]ive|needs|does not appear to be"):
+        Nat(addresses, ports)

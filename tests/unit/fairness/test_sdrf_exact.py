@@ -1,0 +1,146 @@
+"""SDRF against whole numbers: ties, and what is left of commitments after thousands of time constants."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dios.fairness.simulate import simulate
+from dios.fairness.simulate_by_tree import simulate_by_tree
+from dios.fairness.stateful.exact_slopes import PARTS, add_part, compare_parts, halve_parts
+from dios.fairness.stateful.scheduler import SdrfScheduler
+from tests.support.fairness.exact_sdrf import ExactSdrf
+
+SCHEDULES = 60
+
+
+def compared(seed: int, delta: Fraction, priority: str, gaps: list[float]) -> int:
+    """One random schedule in both; gaps are in time constants. Returns the number of tasks that started."""
+    rng = random.Random(seed)  # noqa: S311 - a schedule, no secret
+    resources = rng.randint(1, 3)
+    capacity = [rng.randint(2, 12) for _ in range(resources)]
+    users = rng.choice([None, 4, 8])
+    scheduler = SdrfScheduler(capacity, users=users, delta=float(delta), priority=priority)
+    exact = ExactSdrf(capacity, users, delta, priority)
+    tau = -1 / math.log(delta)
+    t, tag, total = 0, 0, 0
+    for _ in range(14):
+        t += rng.choice([0, 1, 2, round(rng.choice(gaps) * tau)])
+        for done in rng.sample(sorted(exact.running), rng.randint(0, len(exact.running))):
+            exact.finish(done, t)
+            scheduler.finish(done, t)
+        for _ in range(rng.randint(0, 5)):
+            user, demand = rng.randint(0, 3), [rng.randint(0, 3) for _ in range(resources)]
+            exact.submit(user, demand, tag, t)
+            scheduler.submit(user, demand, tag, t)
+            tag += 1
+        expected = exact.schedule(t)
+        assert scheduler.schedule(t) == expected, (seed, t)
+        total += len(expected)
+    return total
+
+
+@pytest.mark.parametrize("priority", ["dominant", "sum"])
+@pytest.mark.parametrize(
+    ("delta", "gaps"),
+    [
+        (Fraction(3, 5), [30, 40, 300, 800, 5_000]),
+        (Fraction(9, 10), [30, 40, 300, 800, 5_000]),
+        (Fraction(99, 100), [1, 5, 40]),
+    ],
+    ids=["three fifths", "nine tenths", "short"],
+)
+def test_schedules_with_long_gaps_are_those_of_exact_arithmetic(
+    delta: Fraction, gaps: list[float], priority: str
+) -> None:
+    """Every task starts as in whole numbers, with gaps of up to 5,000 time constants."""
+    assert sum(compared(seed, delta, priority, gaps) for seed in range(SCHEDULES)) > 500
+
+
+@pytest.mark.parametrize("past", [1, 37, 60, 745, 800, 5_000, 40_000])
+@pytest.mark.parametrize("priority", ["dominant", "sum"])
+def test_who_owes_less_goes_first_however_long_ago_it_was(priority: str, past: int) -> None:
+    """After any number of time constants without tasks, and with equal tasks since, the smaller debt wins."""
+    scheduler = SdrfScheduler([8], users=2, delta=math.exp(-1), priority=priority)
+    for user, amount in (("deep in debt", 8), ("in debt", 7)):
+        t = 0 if amount == 8 else 1
+        scheduler.submit(user, [amount], user, t)
+        scheduler.schedule(t)
+        scheduler.finish(user, t + 1)
+    scheduler.submit("deep in debt", [8], "first", 2 + past)
+    scheduler.submit("in debt", [8], "second", 2 + past)
+    # The one of the day before yesterday owes e^-1 * 4 / 8, the other one 3 / 8.
+    order = ["first", "second"] if 4 * math.exp(-1) < 3 else ["second", "first"]
+    for at, tag in enumerate(order):
+        t = 2 + past + at
+        assert scheduler.schedule(t) == [tag]
+        scheduler.finish(tag, t + 1)
+
+
+def test_equal_debts_have_the_order_of_the_users() -> None:
+    """The same holdings in other parts and another order leave the same debt: the first user is next."""
+    for past in (1, 50, 2_000):
+        scheduler = SdrfScheduler([27], users=3, delta=0.5)
+        parts = {"a": [3, 5, 4], "b": [12], "c": []}
+        for user, amounts in parts.items():
+            for amount in amounts:
+                scheduler.submit(user, [amount], (user, amount), 0.0)
+        assert len(scheduler.schedule(0.0)) == 4
+        for user, amount in (("b", 12), ("a", 4), ("a", 3), ("a", 5)):
+            scheduler.finish((user, amount), 1.0)
+        for user in "cba":
+            scheduler.submit(user, [20], user, 1.0 + past)
+        started = []
+        for step in range(3):
+            started += scheduler.schedule(1.0 + past)
+            scheduler.finish(started[step], 1.0 + past)
+        assert started == ["c", "a", "b"], past
+
+
+@pytest.mark.parametrize("delta", [0.5, 0.9])
+def test_the_tree_decides_as_the_scan_does_after_long_gaps(delta: float) -> None:
+    """Whole traces with gaps of 5,000 time constants start alike with and without the live tree."""
+    tau = -1 / math.log(delta)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        tasks, resources = 100, int(rng.integers(1, 4))
+        gaps = rng.choice([0.0, 0.0, 1.0, 40.0, 800.0, 5_000.0], tasks) * tau
+        given = (
+            np.cumsum(np.round(gaps)) * 1_000_000,
+            rng.integers(0, 4, tasks) * 1_000_000,
+            rng.integers(0, 6, tasks),
+            rng.integers(0, 4, (tasks, resources)),
+            rng.integers(3, 9, resources),
+        )
+        start, order = simulate(*given, delta=delta)
+        found, turns, _ = simulate_by_tree(*given, delta=delta)
+        assert (found.tolist(), turns.tolist()) == (start.tolist(), order.tolist()), seed
+
+
+def test_slopes_are_exact_sums() -> None:
+    """Random sums over 6,000 halvings compare as fractions do, and what was added can be taken away."""
+    rng = random.Random(5)  # noqa: S311 - amounts, no secret
+    slopes = []
+    for _ in range(60):
+        parts, powers, value = np.zeros(PARTS), np.zeros(PARTS, np.int64), Fraction(0)
+        amounts = []
+        for _ in range(rng.randint(1, 5)):
+            halvings = rng.choice([0, 1, 30, 700, 3_000])
+            halve_parts(parts, powers, halvings)
+            amounts = [
+                Fraction(rng.randint(-4, 4), 3) if rng.random() < 0.2 else Fraction(rng.randint(-4, 4))
+            ]
+            value = value / 2**halvings + sum(Fraction(float(amount)) for amount in amounts)
+            for amount in amounts:
+                add_part(parts, powers, float(amount))
+            add_part(parts, powers, 0.1)
+            add_part(parts, powers, -0.1)
+        slopes.append((parts, powers, value))
+    for a in slopes:
+        for b in slopes:
+            expected = (a[2] > b[2]) - (a[2] < b[2])
+            assert compare_parts(a[0], a[1], b[0], b[1]) == expected, (a, b)
