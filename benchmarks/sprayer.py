@@ -44,6 +44,8 @@ CYCLES: Final = 10_000
 LOAD: Final = 0.7
 FLOWS: Final = 8
 TCP_SECONDS: Final = 3
+DEFAULT_SECONDS: Final = 6
+SETTLE_SECONDS: Final = 4
 TABLE_FLOWS: Final = 1_000_000
 TURNS: Final = 20_000
 _MIDDLE_LINK: Final = bytes.fromhex("02d105010001")
@@ -67,6 +69,7 @@ def run(section: Section) -> None:
                 section.trouble.append(f"Jain's index of {FLOWS} flows: {tcp.missing()}")
             else:
                 _fairness(section, cables)
+                _by_default(section, cables)
     except NotHereError as error:
         section.trouble.append(error.message)
 
@@ -348,6 +351,37 @@ def _fairness(section: Section, cables: VethPairs) -> None:
             f"{median(carried['rss']):.2f} by RSS",
         )
     )
+
+
+def _by_default(section: Section, cables: VethPairs) -> None:
+    """Compare the default steering with each fixed one, over TCP connections of the kernel."""
+    for flows, cycles in ((1, 0), (FLOWS, 0), (1, CYCLES)):
+        found: dict[str, list[float]] = {"auto": [], "rss": [], "flowlet": [], "spray": []}
+        for seed in SEEDS:
+            for steer, each in found.items():
+                setting = MeasurementSetting(
+                    cores=2, steer=steer, flows=flows, seed=seed, seconds=DEFAULT_SECONDS
+                )
+                one = tcp.throughput(cables, Synthetic(cycles), setting, settle_s=SETTLE_SECONDS, first=False)
+                each.append(one.bits_s / 1e9)
+        rates = {steer: median(each) for steer, each in found.items()}
+        name = f"{flows} connections, {cycles:,} cycles"
+        for steer, rate in rates.items():
+            section.figure(f"{name}, steering by {steer}", rate, "Gbit/s")
+        own = rates.pop("auto")
+        best = max(rates, key=lambda steer: rates[steer])
+        section.rows.append(
+            Row(
+                f"{name} a packet, two cores: the default steering",
+                f"{own:.2f} Gbit/s",
+                ", ".join(f"{steer} {rate:.2f}" for steer, rate in rates.items()),
+                times(own / rates[best]),
+                judge("0.95 of the best", own / rates[best], 0.95, below=False),
+                judge("0.95 of the best", own / rates[best], 0.95, below=False),
+                f"iperf3, {DEFAULT_SECONDS} s each after {SETTLE_SECONDS} s, in turns; sender, receiver and "
+                f"workers share the processors",
+            )
+        )
 
 
 # A start ------------------------------------------------------------------------------------------------

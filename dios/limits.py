@@ -533,6 +533,8 @@ SPRAYER_EXTENSIONS_MAX: Final = 8  # IPv6 headers before that of TCP, UDP or ICM
 SPRAYER_FLOWS_MAX: Final = 2**26  # of one core's table
 SPRAYER_ENTRY_BYTES_MAX: Final = 256  # of the state of a flow
 SPRAYER_PROBES_MAX: Final = 64  # table slots searched for a flow
+SPRAYER_STEER_PAUSE_MAX: Final = 256
+"""The most samples of half a second between two trials of another steering."""
 SPRAYER_READ_RETRIES_MAX: Final = 100_000  # of an entry that its owner is changing
 SPRAYER_EXPIRY_STEP: Final = 64  # table slots searched for expired flows, with each batch
 SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed

@@ -281,13 +281,14 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 def _tell(made: WrittenFigure) -> None:
     """Show the claims of one figure."""
+    from dios.papers.figures import claim_columns  # noqa: PLC0415 - needs an extra
+
     figure = made.figure
     sys.stdout.write(f"{figure.title}\n")
-    rows = [
-        [claim.where, claim.what, claim.published, claim.ours, "yes" if claim.holds else "no"]
-        for claim in figure.claims
-    ]
-    table(("where", "what", figure.source, "here", "holds"), rows)
+    rows = [list(claim.cells(quick=figure.quick)) for claim in figure.claims]
+    table(claim_columns(figure.source), rows)
+    if figure.quick:
+        sys.stdout.write(f"a quick run: {figure.smaller or 'smaller and shorter than a full one'}\n")
     sys.stdout.write("\n")
 
 

@@ -82,7 +82,8 @@ SteerOption = Annotated[
     typer.Option(
         "--steer",
         metavar="HOW",
-        help="The core of a TCP packet: spray (any core), direct (any core, but packets that open or close a "
+        help="The core of a TCP packet: auto (rss, or spray or flowlet where they carry more), "
+        "spray (any core), direct (any core, but packets that open or close a "
         "connection go to its designated core), rss (one core per flow), flowlet (one core for some "
         "milliseconds), subset:K (K cores per flow).",
     ),
@@ -125,7 +126,7 @@ def run(
     inside: InOption,
     outside: OutOption,
     cores: CoresOption = None,
-    steer: SteerOption = "spray",
+    steer: SteerOption = "auto",
     places: PlacesOption = None,
     engine: EngineOption = "af_packet",
     realtime: RealtimeOption = False,
@@ -137,8 +138,9 @@ def run(
 
     Frames that arrive at one interface leave at the other, unless the function drops them. A connection's
     opening and closing packets (SYN, FIN, RST) go to its designated core; any core may process the other TCP
-    packets, so that one flow can use all cores. The first run of a function compiles it, which takes some
-    seconds. Offloads of the interfaces are switched off during the run and restored afterwards.
+    packets, so that one flow can use all cores where one is not enough. The first run of a function compiles
+    it, which takes some seconds. Offloads of the interfaces are switched off during the run and restored
+    afterwards.
     """
     doing = "dios nf run"
     with reporting(doing, as_json=as_json):
@@ -314,7 +316,7 @@ def show(told: JsonObject, before: JsonObject | None = None) -> None:
         [
             ("function", f"{told['function']} ({told['name']}), process {told['pid']}, for {span:.0f} s"),
             ("between", ", ".join(f"{inside} and {outside}" for inside, outside in pairs)),
-            ("steering", str(told["steer"])),
+            ("steering", f"{told['steer']} ({told['why']})" if "why" in told else str(told["steer"])),
         ]
     )
     table(columns, rows, right=columns)

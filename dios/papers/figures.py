@@ -9,14 +9,16 @@ times, which are marked, the content does not depend on when or where it was mad
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dios.errors import InvalidError
+from dios.papers.judgements import Comparison, Judgement, interval_text
 from dios.plotting import Numbers, Picture, can_draw, draw
 
 Cell = str | int | float
@@ -42,7 +44,29 @@ class PublishedClaim(NamedTuple):
     what: str
     published: str
     ours: str
-    holds: bool
+    compared: Comparison
+    """The two intervals."""
+
+    def judgement(self, *, quick: bool) -> Judgement:
+        """Return the judgement; a quick run judges nothing that needs more seeds or a full size."""
+        found = self.compared
+        if quick and not found.exact and found.judgement is not Judgement.OURS:
+            return Judgement.NOT_JUDGED
+        return found.judgement
+
+    def cells(self, *, quick: bool) -> tuple[str, ...]:
+        """Return the cells under ``claim_columns``."""
+        found = self.compared
+        interval, own = interval_text(found.low, found.high), interval_text(found.least, found.most)
+        return (
+            *(self.where, self.what, self.published, interval, self.ours, own),
+            str(self.judgement(quick=quick)),
+        )
+
+
+def claim_columns(source: str) -> tuple[str, ...]:
+    """Return the columns of a table of claims about a publication."""
+    return ("section", "claim", source, "as an interval", "here", "as an interval", "judgement")
 
 
 @dataclass(frozen=True)
@@ -66,6 +90,8 @@ class Figure:
     """The word after ``dios repro``."""
     source: str = "the thesis"
     """The publication."""
+    smaller: str = ""
+    """For a quick run: how much smaller it is than a full one."""
     options: str = ""
     """Further options of the command, as `` --large``."""
 
@@ -108,7 +134,12 @@ def select_figures(wanted: Sequence[str], numbers: Collection[str]) -> list[str]
 
 
 def make_figures(
-    numbers: Sequence[str], makers: Mapping[str, Callable[[], Figure]], out: Path, seed: int
+    numbers: Sequence[str],
+    makers: Mapping[str, Callable[[], Figure]],
+    out: Path,
+    seed: int,
+    *,
+    smaller: str = "",
 ) -> Iterator[WrittenFigure]:
     """Make figures, and write each as soon as it is finished.
 
@@ -117,6 +148,7 @@ def make_figures(
         makers: the function that makes each figure.
         out: the directory; it is created.
         seed: the random seed; only checked here.
+        smaller: for quick runs, how much smaller they are than full ones.
 
     Raises:
         InvalidError: the seed is below 0.
@@ -127,7 +159,7 @@ def make_figures(
     # Fail now if the directory cannot be created, not after hours of simulation.
     out.mkdir(parents=True, exist_ok=True)
     for number in numbers:
-        figure = makers[number]()
+        figure = replace(makers[number](), smaller=smaller)
         drawn = []
         if can_draw():
             for picture in figure.pictures:
@@ -135,6 +167,22 @@ def make_figures(
                 draw(picture, out / drawn[-1])
         written = write(figure, out, drawn)
         yield WrittenFigure(figure, [*written, *(out / name for name in drawn)])
+
+
+def smaller_by(quick: NamedTuple, full: NamedTuple) -> str:
+    """Return what a quick run's sizes are instead of those of a full run: ``seeds 2 instead of 5``."""
+    small, large = quick._asdict(), full._asdict()
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_size(small[name])} instead of {_size(large[name])}"
+        for name in small
+        if small[name] != large[name] and not isinstance(small[name], bool)
+    )
+
+
+def _size(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def percentile_cells(values: Numbers) -> tuple[Cell, ...]:
@@ -170,7 +218,8 @@ def as_json(figure: Figure) -> dict[str, object]:
         "quick": figure.quick,
         "measured": figure.measured,
         "setting": dict(figure.setting),
-        "claims": [{**claim._asdict(), "holds": bool(claim.holds)} for claim in figure.claims],
+        "smaller": figure.smaller if figure.quick else "",
+        "claims": [_claim_as_json(claim, quick=figure.quick) for claim in figure.claims],
         "tables": [
             {"title": sheet.title, "columns": list(sheet.columns), "rows": [list(row) for row in sheet.rows]}
             for sheet in figure.sheets
@@ -179,16 +228,41 @@ def as_json(figure: Figure) -> dict[str, object]:
     }
 
 
+def _claim_as_json(claim: PublishedClaim, *, quick: bool) -> dict[str, object]:
+    found = claim.compared
+    return {
+        "where": claim.where,
+        "what": claim.what,
+        "published": claim.published,
+        "ours": claim.ours,
+        "published_interval": [_end(found.low), _end(found.high)],
+        "our_interval": [_end(found.least), _end(found.most)],
+        "judgement": str(claim.judgement(quick=quick)),
+    }
+
+
+def _end(number: float) -> float | None:
+    """Return an end of an interval; None for infinity, which JSON does not have."""
+    return number if math.isfinite(number) else None
+
+
 def as_markdown(figure: Figure, drawn: Sequence[str] = ()) -> str:
     """Return a figure as Markdown; ``drawn`` are the names of its images in the same directory."""
     lines = [f"# {figure.title}", "", f"`{figure.command}`", ""]
     if figure.quick:
-        lines += ["This is a quick run, small and short, to check that everything works.", ""]
+        size = f" ({figure.smaller})" if figure.smaller else ""
+        lines += [
+            (
+                f"This is a quick run{size}, to check that everything works. It judges nothing that needs a "
+                "full size or more seeds."
+            ),
+            "",
+        ]
     lines += [f"- {name}: {value}" for name, value in figure.setting]
     lines += ["", f"## Compared with {figure.source}", ""]
     lines += _table(
-        ("section", "claim", figure.source, "here", "holds"),
-        [(*claim[:4], "yes" if claim.holds else "no") for claim in figure.claims],
+        claim_columns(figure.source),
+        [claim.cells(quick=figure.quick) for claim in figure.claims],
     )
     for sheet in figure.sheets:
         lines += ["", f"## {sheet.title}", "", *_table(sheet.columns, sheet.rows)]

@@ -28,8 +28,8 @@ BELOW: Final = 1 - 2.0**-50
 
 NEAR: Final = 2.0**-44
 """Priorities nearer than this, relative to their sum, are compared by ends and slopes instead."""
-MEETING: Final = 2.0**-48
-"""Lines meet now if their values differ by at most this part of the amounts that cancel."""
+MEETING: Final = 2.0**-51
+"""Lines meet now if their values differ by at most this part of the amounts that are summed: rounding."""
 SAME_END: Final = 2.0**-50
 """Ends that differ by at most this part of their sum are equal: the same fractions, summed in two ways."""
 
@@ -187,11 +187,12 @@ def compare_lines(table: UserTable, a: int, r: int, b: int, q: int, g: float) ->
         return compare_parts(table.parts[a, r], table.powers[a, r], table.parts[b, q], table.powers[b, q])
     first, second = g * table.slope[a, r], g * table.slope[b, q]
     ahead = gap + (first - second)
-    if abs(ahead) > MEETING * (abs(gap) + abs(first) + abs(second)):
+    rounding = MEETING * (abs(first) + abs(second) + abs(table.lead[a] + table.level[a, r]))
+    if abs(ahead) > rounding:
         return 1 if ahead > 0.0 else -1
     # What users hold may have changed just now, and with it the ends; their commitments are as before.
     gap_before = gap + end_before(table, a, r, g, 0) - end_before(table, b, q, g, 1)
-    if abs(gap_before) <= MEETING * (abs(gap) + abs(first) + abs(second)):
+    if abs(gap_before) <= rounding:
         order = compare_parts(table.spare[0], table.spare_powers[0], table.spare[1], table.spare_powers[1])
         if order != 0:
             return order

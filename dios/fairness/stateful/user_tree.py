@@ -17,6 +17,7 @@ from dios.fairness.stateful.input_checks import MODES
 from dios.fairness.stateful.kernels import (
     SUM,
     activate,
+    add_to_slope,
     advance_clock,
     deactivate,
     grown_user_table,
@@ -111,8 +112,15 @@ class SdrfTree(Generic[_Id]):
         table.lead[row] = 0.0 if self._mode == SUM else share.max()
         table.over[row] = over
         table.level[row] = share + over if self._mode == SUM else over
+        past = self.now - attribute.t
+        table.base[row] = owed
+        table.changed[row] = table.instant[0] if past == 0.0 else -1
         for r, distance in enumerate((owed - over).tolist()):
-            set_faded_slope(table, row, r, distance, self.now - attribute.t, self._tau, g)
+            set_faded_slope(table, row, r, distance if past else 0.0, past, self._tau, g)
+            if past == 0.0:
+                # Two terms, as after a change of what the user holds at this instant.
+                add_to_slope(table, row, r, float(owed[r]) / g)
+                add_to_slope(table, row, r, -float(over[r]) / g)
         self._ids[row], self._rows[id] = id, row
         activate(table, len(self._rows) - 1, row, share, g)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from dios.fairness.generate_demands import Csr
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Clouds, clock_for, exact_s
 from dios.papers.dc_drf.deadlines import NOTES
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import judged, judged_count
 from dios.plotting import Lines
 
 INTERVALS: Final = 90
@@ -149,27 +151,27 @@ def _claims(rows: list[tuple[Cell, ...]], steps: list[IntervalResult]) -> tuple[
             "the first interval has epsilon 0 and ends at the deadline",
             "yes",
             f"epsilon {steps[0].epsilon:g}, {'completed' if steps[0].completed else 'timed out'}",
-            steps[0].epsilon == 0 and not steps[0].completed,
+            judged_count(steps[0].epsilon == 0 and not steps[0].completed, 1),
         ),
         PublishedClaim(
             "section 5.6, Figure 11",
             "an abrupt change of half of the demands is absorbed by a minor adjustment",
             "minor",
             f"epsilon {before:.2g} before, {after:.2g} after",
-            after <= max(10 * before, 1e-3),
+            judged(after, 0, max(10 * before, 1e-3)),
         ),
         PublishedClaim(
             "section 5.6, Figure 11",
             "a longer deadline lowers epsilon, and its return raises it again",
             "yes",
             f"{after:.2g} -> {longer:.2g} -> {back:.2g}",
-            longer <= after and longer <= back,
+            judged(min(after, back) - longer, 0, inf),
         ),
         PublishedClaim(
             "section 5.6, Figure 11",
             "most intervals complete just within the deadline",
             "most",
             f"{len(steps) - late} of {len(steps)}",
-            late < len(steps) / 2,
+            judged(1 - late / len(steps), 0.5, 1, none=0.0),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from dios.fairness.dc_drf.allocator import DcDrf
 from dios.papers.dc_drf.algorithm_1 import RoundTimes, extrapolate
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, Cloud, Clouds, Distance, clock_for, exact_s
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import judged, judged_count
 from dios.plotting import Lines
 
 PARTS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0)
@@ -183,28 +185,36 @@ def _claims(
                 f"{name} over 0.99 from {PARTS[at]:g} times the exact time on" for name, at in knees.items()
             ),
             # A deadline as long as the time for exact shares would prove nothing.
-            PARTS[first] < 1.0,
+            judged(PARTS[first], 0, 1, none=1.0),
         ),
         PublishedClaim(
             "section 5.3, Figure 8",
             "one round of Algorithm 1 performs poorly",
             "poor",
             f"utilisation {one:.2f}",
-            one < 0.9,
+            judged(one, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
             "section 5.4, Figure 9",
             "the standard deviation is small right of the knee",
             "small",
             f"{max(right):.2g} where utilisation is first over 0.99",
-            max(right) < FAIR,
+            judged(right, 0, FAIR, every=True),
         ),
         PublishedClaim(
             "section 5.4, Figure 9",
             "the deviation of pEDRF exceeds that of pEDRF-1 at first, and falls to zero",
             "yes",
             " -> ".join(f"{float(row[5]):.2g}" for row in stopped),
-            max(float(row[5]) for row in stopped[1:-1]) > float(stopped[0][5]) > float(stopped[-1][5]),
+            judged(
+                min(
+                    max(float(row[5]) for row in stopped[1:-1]) - float(stopped[0][5]),
+                    float(stopped[0][5]) - float(stopped[-1][5]),
+                ),
+                0,
+                inf,
+                none=0.0,
+            ),
         ),
         *_claims_threads(parallel, found[SINGLE]),
     )
@@ -224,21 +234,26 @@ def _claims_threads(
             "the greatest shortfall is smaller with all CPUs than with one",
             "substantially",
             f"at {better} of {len(tight)} deadlines too short for exact shares",
-            better == len(tight),
+            judged_count(better, len(tight)),
         ),
         PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon falls steeply, then hardly",
             "a knee, then a plateau",
             " ".join(f"{epsilon:.1g}" for epsilon in steep),
-            steep[-1] <= steep[0] / 100,
+            judged(steep[-1] / steep[0] if steep[0] else 0.0, 0, 0.01, none=1.0),
         ),
         PublishedClaim(
             "section 5.5, Figure 10",
             "epsilon is two orders lower with all CPUs than with one",
             "100 times lower",
             " ".join(f"{a[2]:.1g}/{b[2]:.1g}" for a, b in zip(parallel, single, strict=True)),
-            all(a[2] <= b[2] / 100 for a, b in zip(parallel, single, strict=True) if b[2]),
+            judged(
+                [a[2] / b[2] for a, b in zip(parallel, single, strict=True) if b[2]],
+                1 / 300,
+                1 / 30,
+                none=1.0,
+            ),
         ),
     )
 

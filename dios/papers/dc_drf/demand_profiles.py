@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from dios.papers.dc_drf.algorithm_1 import extrapolate, run
 from dios.papers.dc_drf.clouds import FAMILY, MAIN, PAPER, PROFILES, Cloud, Clouds, Distance, exact_s
 from dios.papers.dc_drf.deadlines import NOTES, steady_state
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import about, judged
 from dios.plotting import Lines
 
 RATIO: Final = 10
@@ -112,21 +114,21 @@ def _claims_3(
             "Algorithm 1 at datacenter scale, G0",
             "765 s (1,000,000 x 100,000)",
             f"{time_text[0]}, {rounds:,} rounds",
-            time_text[1] > 60.0,
+            judged(time_text[1], *about(765), none=0.0),
         ),
         PublishedClaim(
             "section 2.3, Figure 3",
             "time grows faster than the number of resources",
             "non-linear",
             ", ".join(f"power {slope:.1f} at {ratio}:1" for ratio, slope in slopes.items()),
-            min(slopes.values()) > 1.2,
+            judged(list(slopes.values()), 1, inf, none=1.0, every=True),
         ),
         PublishedClaim(
             "section 1",
             "exact shares need prohibitive time at this scale",
             "minutes",
             f"{exact[0]:.3g} s by events, {exact[1] / exact[0]:.0f} times faster",
-            exact[0] > 60.0,
+            judged(exact[0], 60, inf, none=60.0),
         ),
     )
 
@@ -203,20 +205,20 @@ def _claims_7(parts: list[float], distances: list[Distance]) -> tuple[PublishedC
             "rounds fall by an order of magnitude",
             "10 times in all profiles",
             f"{1 / max(parts):.0f} to {1 / min(parts):.0f} times",
-            max(parts) <= 0.1,
+            judged([1 / part for part in parts], 5, 20, none=1.0),
         ),
         PublishedClaim(
             "section 5.2, Figure 7",
             "the standard deviation stays very low",
             "very low",
             f"{min(deviations):.2g} to {max(deviations):.2g}",
-            max(deviations) < 0.02,
+            judged(deviations, 0, 0.02, every=True),
         ),
         PublishedClaim(
             "section 5.3",
             "utilisation is near that of exact shares",
             "near-optimal",
             f"{min(utilisations):.3f} to {max(utilisations):.3f}",
-            min(utilisations) > 0.99,
+            judged(utilisations, 0.99, 1.01, none=0.0, every=True),
         ),
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 from dios.papers.dc_drf import changes, deadlines, demand_profiles
 from dios.papers.dc_drf.clouds import LARGE, MEDIUM, QUICK, Clouds
-from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
 
 FIGURES: Final = {
     "3": "rounds and time of Algorithm 1, by profile and by size",
@@ -36,4 +36,5 @@ def reproduce(
         "8": lambda: deadlines.figure_8(clouds),
         "11": lambda: changes.figure_11(clouds),
     }
-    return make_figures(numbers, makers, out, seed)
+    smaller = smaller_by(QUICK, MEDIUM) if quick else ""
+    return make_figures(numbers, makers, out, seed, smaller=smaller)

@@ -46,4 +46,9 @@ def reproduce(
         "8.6": lambda: green.figure_8_6(seed, progress, quick=quick),
         "8.7": lambda: solver.figure_8_7(seed, progress, quick=quick),
     }
-    return make_figures(numbers, makers, out, seed)
+    smaller = (
+        f"{mix.QUICK_S:g} s of the mix instead of {mix.HOUR_S:,g}, "
+        f"{green.QUICK_STEPS} s of energy instead of {green.STEPS:,} and {green.DAY_STEPS:,}, "
+        f"rounds on {solver.QUICK[-1].machines:,} machines instead of {solver.WHOLE.machines:,}"
+    )
+    return make_figures(numbers, makers, out, seed, smaller=smaller if quick else "")

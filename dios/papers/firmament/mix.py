@@ -8,6 +8,7 @@ CoCo).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,7 @@ from dios.papers.figures import (
     percentile,
     percentile_cells,
 )
+from dios.papers.judgements import about, judged
 from dios.plotting import Boxes, Lines, distribution
 
 HOUR_S: Final = 3600.0
@@ -154,7 +156,7 @@ def figure_8_1(runs: MixRuns) -> Figure:
             "io_stream under CoCo: one on each machine, so its run time is close to the ideal",
             "close to 1",
             f"median {median(near):.2f}, 99 % {percentile(near, 99):.2f}",
-            percentile(near, 99) < 1.1,
+            judged(percentile(near, 99), 0.9, 1.1),
         )
     )
     return Figure(
@@ -182,14 +184,14 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[P
                 f"{name}: median no worse than the queue's",
                 "almost all of 5 workloads",
                 f"{over_queue} of 5",
-                over_queue >= 4,
+                judged(over_queue, 4, 5, none=0.0),
             ),
             PublishedClaim(
                 where,
                 f"{name}: matches (within 2 %) or beats the load-aware queue",
                 "all 5 workloads",
                 f"{over_load} of 5",
-                over_load == 5,
+                judged(over_load, 5, 5, none=0.0),
             ),
         ]
     slowdowns = [
@@ -206,7 +208,7 @@ def _claims_8_1(where: str, groups: dict[str, dict[str, list[float]]]) -> list[P
             "the better model lowers the slow-down of the median by (best workload)",
             "2-4 x",
             f"{max(slowdowns):.1f} x",
-            max(slowdowns) >= 2,
+            judged(max(slowdowns), 2, 4, none=1.0),
         )
     )
     return claims
@@ -242,14 +244,14 @@ def figure_8_2(runs: MixRuns) -> Figure:
             "Whare-MCs improves as it learns: mean of the second half compared with the start",
             "a steep drop",
             f"{early:.2f} to {late:.2f}",
-            late < early,
+            judged(early - late, 0, inf, none=0.0),
         ),
         PublishedClaim(
             "Figure 8.2",
             "Whare-MCs compared with the queue, in the second half",
             "lower",
             f"{late:.2f} and {base:.2f}",
-            late < base,
+            judged(base - late, 0, inf, none=0.0),
         ),
     )
     curves = {name: (np.arange(1.0, minutes + 1), means[name]) for name in names}
@@ -289,14 +291,14 @@ def figure_8_3(runs: MixRuns) -> Figure:
             "CoCo's waves make tasks wait: median over all workloads",
             "10-15 s",
             f"{median(every[COCO]):.1f} s",
-            median(every[COCO]) > 3 * median(every[QUEUE]),
+            judged(median(every[COCO]), 10, 15, none=0.0),
         ),
         PublishedClaim(
             "§8.2.1, Figure 8.3",
             "Whare-Map places immediately: median over all workloads",
             "within 0.2 s",
             f"{median(every[WHARE]):.2f} s (a round every {ROUND_S} s)",
-            median(every[WHARE]) <= ROUND_S,
+            judged(median(every[WHARE]), 0, 0.2, none=inf),
         ),
     )
     return Figure(
@@ -340,11 +342,12 @@ def figure_8_4(runs: MixRuns) -> Figure:
                     f"{percentile(values[name], at):.2f} / {percentile(values[QUEUE], at):.2f}"
                     for at in (50, 75)
                 ),
-                bool(
-                    all(
-                        percentile(values[name], at) <= 1.02 * percentile(values[QUEUE], at)
-                        for at in (50, 75)
-                    )
+                judged(
+                    [percentile(values[name], at) / percentile(values[QUEUE], at) for at in (50, 75)],
+                    0,
+                    1.02,
+                    none=1.02,
+                    every=True,
                 ),
             )
             for name in (WHARE, COCO)
@@ -354,7 +357,7 @@ def figure_8_4(runs: MixRuns) -> Figure:
             "99th percentile of the best model",
             "around 3",
             f"{min(top[WHARE], top[COCO]):.1f}",
-            1.5 <= min(top[WHARE], top[COCO]) <= 6,
+            judged(min(top[WHARE], top[COCO]), *about(3), none=inf),
         ),
     )
     curves = {name: distribution(each) for name, each in values.items()}

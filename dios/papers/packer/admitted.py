@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from dios.packer.job.ti_mra import Floats
 from dios.packer.simulate import PolicySummary
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
+from dios.papers.judgements import about, judged
 from dios.papers.packer.runs import (
     CALM,
     FAMILY,
@@ -57,7 +59,7 @@ def as_published(
                     f"{what} than {called}, {mbps:g} Mbit/s",
                     f"about {claimed:+.0%}",
                     percent(found),
-                    median(found) >= claimed and min(found) > 0.0,
+                    judged(found, *about(claimed), none=0.0),
                 )
             )
     return claims
@@ -122,7 +124,7 @@ def _steady(runs: PackerRuns) -> PublishedClaim:
         f"the gain over Tetris settles: after {runs.scope.instants} instants compared with {middle + 1}",
         "settles around time 1,000",
         f"differs by {median(moved):.0%} of it in the median seed, at most {max(moved):.0%}",
-        max(moved) < 0.1,
+        judged(moved, 0, 0.1, every=True),
     )
 
 
@@ -181,14 +183,14 @@ def _claims_4(runs: PackerRuns) -> list[PublishedClaim]:
                 f"higher utilisation of bandwidth than {called}",
                 f"about {claimed:+.0%}",
                 percent(found),
-                median(found) >= claimed,
+                judged(found, *about(claimed), none=0.0),
             ),
             PublishedClaim(
                 "section III-B, Figure 4(e)",
                 f"utilisation of bandwidth is never below that of {called}",
                 "never",
                 f"{lowest:+.0%} at the worst instant of all seeds",
-                lowest >= 0.0,
+                judged(lowest, 0, inf),
             ),
         ]
         parts = [
@@ -201,7 +203,7 @@ def _claims_4(runs: PackerRuns) -> list[PublishedClaim]:
                 f"most of the time more CPU, memory and disk is used than by {called}, not always",
                 "most of the time",
                 f"{median(parts):.0%} of instants in the median seed, at least {min(parts):.0%}",
-                min(parts) > 0.5,
+                judged(parts, 0.5, 1, none=0.0),
             )
         )
     return claims

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
 from dios.papers.packer import admitted, decisions, knowledge, one_server, runs
 
 FIGURES: Final = {
@@ -45,4 +45,5 @@ def reproduce(
         "time": lambda: knowledge.figure_time(shared_runs),
         "bandwidth": lambda: knowledge.figure_bandwidth(shared_runs),
     }
-    return make_figures(numbers, makers, out, seed)
+    smaller = smaller_by(runs.QUICK, runs.FULL) if quick else ""
+    return make_figures(numbers, makers, out, seed, smaller=smaller)

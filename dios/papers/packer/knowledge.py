@@ -6,11 +6,13 @@ difference to its score.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
+from dios.papers.judgements import OURS, about, judged
 from dios.papers.packer.runs import (
     CALM,
     FAMILY,
@@ -97,7 +99,7 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
                     f"{name}: more tasks than Tetris that knows demands over time, {mbps:g} Mbit/s",
                     published,
                     percent(found),
-                    min(found) > 0.0,
+                    judged(found, 0, inf, none=0.0) if name == "literal" else OURS,
                 )
             )
     literal = runs.over_seeds(PRESSURE, "literal", tasks)
@@ -108,7 +110,7 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
             f"literal: more tasks than Tetris that ignores links and guarantees none, {PRESSURE:g} Mbit/s",
             "about +30%",
             percent(found),
-            median(found) >= 0.30,
+            judged(found, *about(0.30), none=0.0),
         )
     )
     for name in ("literal", "fixed"):
@@ -119,7 +121,7 @@ def _claims(runs: PackerRuns) -> list[PublishedClaim]:
                 f"{name} with peaks only: more tasks than Tetris, {PRESSURE:g} Mbit/s",
                 "-",
                 percent(found),
-                min(found) > 0.0,
+                OURS,
             )
         )
     return claims
@@ -191,7 +193,7 @@ def _claims_bandwidth(runs: PackerRuns) -> list[PublishedClaim]:
                 f"literal: more tasks than {called}, at every bandwidth",
                 f"about {reference:+.0%}",
                 ", ".join(f"{value:+.0%} at {mbps:g}" for value, mbps in zip(found, sweep, strict=True)),
-                min(found) >= reference,
+                judged(found, *about(reference), none=0.0, every=True),
             )
         )
     best = {
@@ -203,7 +205,7 @@ def _claims_bandwidth(runs: PackerRuns) -> list[PublishedClaim]:
             "ahead admits the most at every bandwidth",
             "-",
             ", ".join(f"{name} at {mbps:g}" for mbps, name in best.items()),
-            set(best.values()) == {"ahead"},
+            OURS,
         )
     )
     return claims

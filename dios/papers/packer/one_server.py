@@ -19,6 +19,7 @@ from dios.packer.policies import LITERAL
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.simulate import JOBS_EACH
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
+from dios.papers.judgements import judged
 from dios.papers.packer.runs import FAMILY, PAPER, PRESSURE, PackerRuns
 from dios.plotting import Lines
 
@@ -224,14 +225,14 @@ def figure_7(servers: BusiestServers) -> Figure:
                 "the rate is never below the smaller of demand and guarantee",
                 "never",
                 f"{below_all} of {sum(int(str(row[2])) for row in rows):,} moments",
-                below_all == 0,
+                judged(below_all, 0, 0, exact=True),
             ),
             PublishedClaim(
                 "section III-B, Figure 7",
                 "a task that demands more than its guarantee may get less than it demands",
                 "sometimes",
                 f"{median([float(row[6]) for row in rows]):.0f} % of moments in the median seed",
-                any(float(row[6]) > 0 for row in rows),
+                judged([float(row[6]) for row in rows], 0, 100, none=0.0),
             ),
         ),
         pictures=(
@@ -320,14 +321,14 @@ def figure_8(servers: BusiestServers) -> Figure:
                 "tasks get more than their guarantees when bandwidth is spare",
                 "yes",
                 f"{median(lent):+.0f} % of the link in the median seed",
-                min(lent) > 0.0,
+                judged(lent, 0, 100, none=0.0),
             ),
             PublishedClaim(
                 "section II-C",
                 "nothing is left while a task is hungry",
                 "never",
                 f"{sum(int(str(row[6])) for row in rows)} of {len(rows) * len(steps):,} steps",
-                all(row[6] == 0 for row in rows),
+                judged(sum(int(str(row[6])) for row in rows), 0, 0, exact=True),
             ),
             PublishedClaim(
                 "section III-B, footnote 1",
@@ -335,7 +336,7 @@ def figure_8(servers: BusiestServers) -> Figure:
                 "never",
                 f"at most {max(float(row[3]) for row in rows):.0f} % guaranteed, "
                 f"{max(float(row[4]) for row in rows):.0f} % demanded",
-                all(float(row[3]) <= 100 * (1 + CLOSE) and row[7] == 0 for row in rows),
+                judged([float(row[3]) for row in rows], 0, 100 * (1 + CLOSE), every=True, exact=True),
             ),
         ),
         pictures=(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
 from dios.papers.sdrf import events, months, spike, tree_cost, waits
 
 FIGURES: Final = {
@@ -37,4 +37,5 @@ def reproduce(
         "7": lambda: events.figure_7(shared_runs),
         "tree": lambda: tree_cost.figure_tree(seed, progress, quick=quick),
     }
-    return make_figures(numbers, makers, out, seed)
+    smaller = smaller_by(months.QUICK, months.FULL) if quick else ""
+    return make_figures(numbers, makers, out, seed, smaller=smaller)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from dios.fairness.allocation import Floats, Ints
 from dios.fairness.simulate import simulate
 from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
+from dios.papers.judgements import judged
 from dios.plotting import Lines
 
 MICRO: Final = 1_000_000
@@ -94,28 +96,28 @@ def _claims(found: dict[str, tuple[float, float, int]]) -> tuple[PublishedClaim,
             "B gets the same share as A under DRF, although it did not use its own before",
             "1/2",
             f"{drf[0]:.2f}",
-            abs(drf[0] - 0.5) < 0.02,
+            judged(drf[0], 0.48, 0.52, exact=True),
         ),
         PublishedClaim(
             "section VII, Figure 4",
             "B gets more under SDRF",
             "more than A",
             f"{sdrf[0]:.2f}",
-            sdrf[0] > max(drf[0], 0.5),
+            judged(sdrf[0] - max(drf[0], 0.5), 0, inf, none=0.0, exact=True),
         ),
         PublishedClaim(
             "section VII, Figure 4",
             "B completes its work faster",
             "faster",
             f"{sdrf[1]:.1f} h instead of {drf[1]:.1f} h",
-            sdrf[1] < drf[1],
+            judged(drf[1] - sdrf[1], 0, inf, none=0.0, exact=True),
         ),
         PublishedClaim(
             "section VII, Figure 4",
             "A still completes about as much",
             "low impact",
             f"{1 - sdrf[2] / drf[2]:.2%} fewer tasks",
-            abs(1 - sdrf[2] / drf[2]) < 0.02,
+            judged(1 - sdrf[2] / drf[2], -0.02, 0.02, exact=True),
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from dios.fairness.google_like import UNITS
 from dios.fairness.trace import MICRO, FairTrace
 from dios.fairness.trace_report import run_mechanism
 from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
+from dios.papers.judgements import judged
 from dios.papers.sdrf.months import FAMILY, PAPER
 from dios.papers.sdrf.tree_replay import TreeReplay, replay
 
@@ -111,14 +113,14 @@ def _claims(found: dict[int, tuple[TreeReplay, float]]) -> tuple[PublishedClaim,
             f"the tree costs less than a new heap of all users, {most:,} users",
             "it does",
             f"{gain[most]:.1f} times less",
-            gain[most] > 1,
+            judged(gain[most], 1, inf, none=1.0),
         ),
         PublishedClaim(
             "section VII",
             f"the same, {least} users",
             "it does",
             f"{gain[least]:.1f} times less",
-            gain[least] > 1,
+            judged(gain[least], 1, inf, none=1.0),
         ),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
 from dios.fairness.allocation import Floats
 from dios.fairness.trace_report import Comparison, compare, delta_text
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
+from dios.papers.judgements import about, judged, judged_count
 from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
 from dios.plotting import Boxes, Dots
 
@@ -108,21 +110,21 @@ def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
                 f"{what}: more than 10 % less for 1 - 1e-6 at every load",
                 "over 10 % everywhere",
                 f"{_range(at_best)} in the median seed; {enough} of {len(every)} months over 10 %",
-                all(value > 0.1 for value in at_best),
+                judged(at_best, 0.1, inf, none=0.0, every=True),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: 1 - 1e-6 is best at every load",
                 "1 - 1e-6 everywhere",
                 winners_text,
-                all(delta == BEST for delta in winners.values()),
+                judged_count(sum(delta == BEST for delta in winners.values()), len(winners)),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
                 f"{what}: the gain is more evident when the system is overloaded",
                 "more at 50 % of R",
                 f"{at_best[0]:.0%} at {scope.levels[0]:.0%}, {at_best[-1]:.0%} at {scope.levels[-1]:.0%}",
-                at_best[0] > at_best[-1],
+                judged(at_best[0] - at_best[-1], 0, inf, none=0.0),
             ),
             PublishedClaim(
                 "section VII, Figure 5",
@@ -132,10 +134,16 @@ def _claims_5(months: Months) -> tuple[PublishedClaim, ...]:
                 f"{delta_text(scope.deltas[0])}, "
                 f"{_range([medians[level, scope.deltas[-1]] for level in scope.levels])} at "
                 f"{delta_text(scope.deltas[-1])}",
-                all(
-                    medians[level, delta] <= medians[level, winners[level]] / 2
-                    for level in scope.levels
-                    for delta in (scope.deltas[0], scope.deltas[-1])
+                judged(
+                    [
+                        medians[level, delta] / medians[level, winners[level]]
+                        for level in scope.levels
+                        for delta in (scope.deltas[0], scope.deltas[-1])
+                    ],
+                    -inf,
+                    0.5,
+                    none=1.0,
+                    every=True,
                 ),
             ),
         ]
@@ -209,27 +217,27 @@ def _claims_6(found: list[Comparison], users: int) -> tuple[PublishedClaim, ...]
             "users that complete fewer tasks",
             "9 of 627 (1.4 %)",
             f"{median(fewer):.1%} in the median seed, at most {max(fewer):.1%}",
-            max(fewer) < 0.02,
+            judged(fewer, *about(9 / 627), none=1.0),
         ),
         PublishedClaim(
             "section VII, Figure 6",
             "most users complete more",
             "most users",
             f"{min(gained)} to {max(gained)} of {users} users",
-            min(gained) > users / 2,
+            judged([each / users for each in gained], 0.5, 1, none=0.0, every=True),
         ),
         PublishedClaim(
             "section VII, Figure 6",
             "more users gain tasks than lose some",
             "yes",
             f"in {ahead} of {len(found)} months",
-            ahead == len(found),
+            judged_count(ahead, len(found)),
         ),
         PublishedClaim(
             "section VII, Figure 6",
             "users that complete fewer lose little",
             "low impact",
             f"at most {lost:.1%} of a user's completions under DRF",
-            lost < 0.1,
+            judged(lost, 0, 0.1, none=1.0),
         ),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import OURS, judged
 from dios.papers.sprayer.lab.tcp import Throughput
 from dios.papers.sprayer.runs import (
     BOTH,
@@ -123,7 +125,15 @@ def _claims_6b(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
         gain = ratios(*(_gbits(runs.tcps(each, most, 1)) for each in (steer, RSS)))
         published = f"more ({NONE})" if steer == SPRAY else "not measured there"
         what = f"one connection, {most:,} cycles: {steer} compared with RSS"
-        claims.append(PublishedClaim(where, what, published, times(gain), mean(gain) > 1.0))
+        claims.append(
+            PublishedClaim(
+                where,
+                what,
+                published,
+                times(gain),
+                judged(gain, 1, inf, none=1.0) if steer == SPRAY else OURS,
+            )
+        )
     again, late, _ = _price(runs.tcps(SPRAY, most, 1))
     claims.append(
         PublishedClaim(
@@ -131,7 +141,7 @@ def _claims_6b(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
             "cost of reordering: resent segments, and segments out of order",
             f"not enough to significantly impair TCP ({NONE})",
             f"{again:.2f} %, {late:.0f} %",
-            again < 1.0,
+            judged(again, 0, 1),
         )
     )
     return claims
@@ -176,28 +186,28 @@ def _claims_7b(runs: SprayerRuns, most: int) -> list[PublishedClaim]:
             "spraying: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.0%} of the mean",
-            steady < 0.1,
+            judged(steady, 0, 0.1),
         ),
         PublishedClaim(
             where,
             f"RSS compared with spraying, {few} flow",
             f"considerably worse ({NONE})",
             times(one),
-            mean(one) < 0.9,
+            judged(one, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
             where,
             f"RSS compared with spraying, {many} flows",
             f"slightly better ({NONE})",
             times(other),
-            1.0 < mean(other) < 1.2,
+            judged(other, 1, 1.2, none=1.0),
         ),
         PublishedClaim(
             where,
             "range over seeds",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
-            ends[RSS] > ends[SPRAY],
+            judged(ends[RSS] - ends[SPRAY], 0, inf, none=0.0),
         ),
     ]
 
@@ -230,14 +240,14 @@ def figure_9(runs: SprayerRuns) -> Figure:
                 "spraying: the lowest of all numbers of flows and seeds",
                 "close to 1.0",
                 f"{lowest[SPRAY]:.3f}",
-                lowest[SPRAY] >= 0.95,
+                judged(lowest[SPRAY], 0.95, 1, none=0.0),
             ),
             PublishedClaim(
                 where,
                 "RSS: the lowest",
                 f"depends on the flows of each core ({NONE})",
                 f"{lowest[RSS]:.3f}",
-                lowest[RSS] < lowest[SPRAY],
+                judged(lowest[SPRAY] - lowest[RSS], 0, inf, none=0.0),
             ),
         ),
         pictures=(_by_flows(runs, "3.9", "Jain's index", lambda each: each.jain),),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import about, judged
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -87,13 +89,13 @@ def _claims(late: dict[tuple[str, int], list[float]], most: int) -> tuple[Publis
             f"{most:,} cycles: the 99th percentile of spraying compared with RSS",
             "less (no number)",
             times(gain),
-            mean(gain) < 1.0,
+            judged(gain, 0, 1, none=1.0),
         ),
         PublishedClaim(
             "section 3.1",
             "the largest 99th percentile, microseconds",
             f"{_LARGEST_US:g}",
             f"{largest:,.0f}",
-            largest <= _LARGEST_US,
+            judged(largest, *about(_LARGEST_US), none=inf),
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
+from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
 from dios.papers.sprayer import connections, delays, rates, runs
 from dios.papers.sprayer.lab import tcp
 from dios.papers.sprayer.lab.namespaces import NotHereError
@@ -67,7 +67,8 @@ def reproduce(
             "3.8": lambda: delays.figure_8(shared_runs),
             "3.9": lambda: connections.figure_9(shared_runs),
         }
-        yield from make_figures(left, makers, out, seed)
+        smaller = smaller_by(runs.QUICK, runs.FULL) if quick else ""
+        yield from make_figures(left, makers, out, seed, smaller=smaller)
     finally:
         if veth_pairs:
             veth_pairs.close()

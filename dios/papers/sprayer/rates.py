@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
+from dios.papers.judgements import about, judged
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -89,7 +91,7 @@ def _claims_6a(runs: SprayerRuns) -> list[PublishedClaim]:
                 f"one flow, {most:,} cycles, {place}: spraying compared with RSS",
                 f"significantly more, with 8 cores ({NONE})",
                 f"{times(gain)} with {runs.cores} cores",
-                min(gain) > 1.0,
+                judged(gain, 1, inf, none=1.0),
             )
         )
         quickest = [rate / 1e6 for rate in runs.rates(place, SPRAY, 0, 1)]
@@ -99,7 +101,7 @@ def _claims_6a(runs: SprayerRuns) -> list[PublishedClaim]:
                 f"spraying at 0 cycles, {place}, million frames per second",
                 f"about {_NIC_MPPS:g}, the limit of the card",
                 f"{mean(quickest):.2f}",
-                mean(quickest) >= _NIC_MPPS,
+                judged(quickest, *about(_NIC_MPPS), none=0.0),
             )
         )
         found = [runs.rate(place, SPRAY, most, 1, seed).each for seed in runs.seeds()]
@@ -110,7 +112,7 @@ def _claims_6a(runs: SprayerRuns) -> list[PublishedClaim]:
                 f"one flow uses every core, {place}: the least share of a core",
                 "the entire capacity",
                 f"{least:.1%} of all frames",
-                least > 0.8 / runs.cores,
+                judged(least, 0.8 / runs.cores, 1 / runs.cores, none=0.0),
             )
         )
     return claims
@@ -171,28 +173,28 @@ def _claims_7a(runs: SprayerRuns, place: str, most: int) -> list[PublishedClaim]
             f"spraying, {place}: range over all numbers of flows",
             f"consistent ({NONE})",
             f"{steady:.1%} of the mean",
-            steady < 0.1,
+            judged(steady, 0, 0.1),
         ),
         PublishedClaim(
             where,
             f"RSS compared with spraying, {few} flow, {place}",
             f"considerably worse ({NONE})",
             times(one),
-            mean(one) < 0.9,
+            judged(one, 0, 0.9, none=1.0),
         ),
         PublishedClaim(
             where,
             f"RSS compared with spraying, {many} flows, {place}",
             f"similar ({NONE})",
             times(other),
-            0.9 < mean(other) < 1.1,
+            judged(other, 0.9, 1.1),
         ),
         PublishedClaim(
             where,
             f"range over seeds, {place}",
             f"more with RSS ({NONE})",
             f"RSS {ends[RSS]:.0%}, spraying {ends[SPRAY]:.0%}",
-            ends[RSS] > ends[SPRAY],
+            judged(ends[RSS] - ends[SPRAY], 0, inf, none=0.0),
         ),
     ]
 

@@ -120,6 +120,12 @@ class AfPacketEngine:
             words[base + kernels.SIDE] = OUTSIDE if port & 1 else INSIDE
             words[base + kernels.PLACE_BYTES] = ring.shape[1]
 
+    def change_steering(self, steer: str) -> None:
+        """Steer frames differently from now on, while workers run. Raises ``OSError``."""
+        text = program(parse_steering(steer), self.cores, self.secret)
+        for sockets in self._sockets:
+            sockets[0].choose_by(text)
+
     def context(self, core: int) -> int:
         """Return the address of the context of a core."""
         return int(self._contexts[core].ctypes.data)

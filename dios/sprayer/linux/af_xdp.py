@@ -81,6 +81,8 @@ class AfXdpEngine:
         self._locks: Final = np.zeros((2, len(self._ports), _LOCK_WORDS), np.int64)
         self._sockets: Final[list[list[XdpSocket]]] = []
         self._kept: Final[list[npt.NDArray[np.int64]]] = []
+        self._links: Final[list[tuple[int, int]]] = []
+        """The link and the map of sockets of each interface."""
         with contextlib.ExitStack() as stack:
             size = max(place_bytes(each) for each in self.interfaces)
             self._memory: Final = FrameMemory(self._each * len(self._ports), size)
@@ -148,6 +150,17 @@ class AfXdpEngine:
         native = driver(where.name) not in _SLOWER
         link, self.native[where.name] = bpf_calls.link(loaded, where.index, where.name, native=native)
         stack.callback(os.close, link)
+        self._links.append((link, table))
+
+    def change_steering(self, steer: str) -> None:
+        """Steer frames differently from now on, while workers run. Raises ``OSError``."""
+        how = parse_steering(steer)
+        for link, table in self._links:
+            loaded = bpf_calls.load(program(how, self.cores, self.secret, table))
+            try:
+                bpf_calls.replace(link, loaded)
+            finally:
+                os.close(loaded)
 
     def context(self, core: int) -> int:
         """Return the address of the context of a core."""

@@ -24,6 +24,7 @@ _MAP_UPDATE: Final = 2
 _LOAD: Final = 5
 _TRY: Final = 10
 _LINK: Final = 28
+_LINK_UPDATE: Final = 29
 _XSK_MAP: Final = 17
 _XDP: Final = 6
 _ON_XDP: Final = 37
@@ -114,6 +115,11 @@ def link(program: int, index: int, name: str, *, native: bool = True) -> tuple[i
                     "choose packet sockets (af_packet)"
                 ) from None
     raise AssertionError  # the loop returns or raises
+
+
+def replace(link: int, program: int) -> None:
+    """Replace the program of a link by another one, without a gap. Raises OSError."""
+    _call(_LINK_UPDATE, struct.pack("=4I", link, program, 0, 0))
 
 
 def run_program(program: int, frame: bytes) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from dios.limits import (
 )
 from dios.sprayer.linux import wait_kernels as waiting
 from dios.sprayer.linux.fanout import Steering, steering
+
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ def check_options(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin
 
 
 def parse_steering(text: str) -> Steering:
-    """Parse a kind of steering; raise InvalidError if it is unknown."""
+    """Parse a kind of steering; raise InvalidError if it is unknown. ``auto`` begins with ``rss``."""
     try:
-        return steering(text)
+        return steering("rss" if text == AUTO else text)
     except ValueError as error:
         raise InvalidError(str(error)) from None
 

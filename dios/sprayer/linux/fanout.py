@@ -97,8 +97,8 @@ def steering(text: str) -> Steering:
     if text in KINDS and text != "subset":
         return Steering(text)
     raise ValueError(
-        f"unknown steering {text!r}: choose spray, rss, flowlet, direct (spray, but connections open and "
-        f"close on the core that stores them), or subset:2 (up to {SPRAYER_CORES_MAX}) for two cores per flow"
+        f"unknown steering {text!r}: choose auto, spray, rss, flowlet, direct (spray, but connections open "
+        f"and close on the core that stores them), or subset:2 (to {SPRAYER_CORES_MAX}): two cores per flow"
     )
 
 

@@ -20,11 +20,12 @@ from dios.errors import InvalidError, NotPermittedError
 from dios.limits import SPRAYER_PLACES
 from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
-from dios.sprayer.linux.engine_options import parse_steering
+from dios.sprayer.linux.engine_options import AUTO, parse_steering
 from dios.sprayer.linux.packet_socket import interface
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import CAUSES, DROP
+from dios.sprayer.runtime.auto_steering import AutoSteering, steering_automatically
 from dios.sprayer.runtime.statistics_socket import JsonObject, serve_statistics
 from dios.sprayer.runtime.workers import Statistics, Workers, jain
 
@@ -35,7 +36,7 @@ def run(
     outside: str | Sequence[str],
     *,
     cores: int | None = None,
-    steer: str = "spray",
+    steer: str = AUTO,
     places: int = SPRAYER_PLACES,
     engine: str = "af_packet",
     realtime: bool = False,
@@ -45,11 +46,11 @@ def run(
     """Run a function between two interfaces until SIGINT or SIGTERM; return its ``report``.
 
     ``inside`` and ``outside`` can have several interfaces each, which form pairs. ``cores`` is by default the
-    number of processors that this process may use; ``steer`` is ``spray``, ``direct``, ``rss``, ``flowlet``
-    or ``subset:2``; ``places`` is the maximum number of frames for each core and interface; ``engine`` is
-    ``af_packet`` or ``af_xdp``. With ``realtime`` workers have priority over all other threads on their
-    processors, for at most nineteen twentieths of the time. ``name`` is the name for ``dios nf stats``;
-    ``ready`` is called with it when frames are processed.
+    number of processors that this process may use; ``steer`` is ``auto``, ``spray``, ``direct``, ``rss``,
+    ``flowlet`` or ``subset:2``; ``places`` is the maximum number of frames for each core and interface;
+    ``engine`` is ``af_packet`` or ``af_xdp``. With ``realtime`` workers have priority over all other threads
+    on their processors, for at most nineteen twentieths of the time. ``name`` is the name for
+    ``dios nf stats``; ``ready`` is called with it when frames are processed.
 
     It needs root, or CAP_NET_ADMIN and CAP_NET_RAW. Offloads of the interfaces are switched off and restored
     at the end. Raises InvalidError for invalid arguments, NotPermittedError, Busy for interfaces or names in
@@ -78,9 +79,12 @@ def run(
     )
     with _stop_on_signal() as stopped, made as interfaces:
         workers.change_engine(interfaces)
-        get_statistics = _statistics_reader(about, workers, interfaces)
+        choices: list[AutoSteering] = []
+        get_statistics = _statistics_reader(about, workers, interfaces, choices)
         with serve_statistics(name, get_statistics):
-            with workers:
+            with workers, contextlib.ExitStack() as stack:
+                if steer == AUTO:
+                    choices.append(stack.enter_context(steering_automatically(workers, interfaces)))
                 if realtime:
                     _use_realtime_priority(workers)
                 if ready:
@@ -92,7 +96,10 @@ def run(
 
 
 def _statistics_reader(
-    about: JsonObject, workers: Workers, engine: AfPacketEngine | AfXdpEngine
+    about: JsonObject,
+    workers: Workers,
+    engine: AfPacketEngine | AfXdpEngine,
+    choices: Sequence[AutoSteering],
 ) -> Callable[[], JsonObject]:
     """Return a function that returns the current statistics; it may be called from any thread."""
     begun = time.monotonic()
@@ -100,6 +107,8 @@ def _statistics_reader(
 
     def get_statistics() -> JsonObject:
         with lock:
+            if choices:
+                about.update(steer=f"{AUTO}: {choices[0].steer}", why=choices[0].why)
             return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
 
     return get_statistics

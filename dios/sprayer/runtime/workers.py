@@ -5,6 +5,7 @@ The loop of each worker is in ``worker_kernels.py``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -241,6 +242,14 @@ class Workers:
         """Give the threads realtime priority on their processors (SCHED_FIFO). Raises ``OSError``."""
         for thread in self._threads:
             os.sched_setscheduler(thread.native_id or 0, os.SCHED_FIFO, os.sched_param(1))
+
+    def processor_times(self) -> list[float]:
+        """Return the seconds of processor time of each running thread, by core; 0 without a thread."""
+        found = [0.0] * self.cores
+        for core, thread in enumerate(self._threads):
+            with contextlib.suppress(OSError):
+                found[core] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+        return found
 
     def tick(self) -> None:
         """Wait for ``TICK_S``, update the time unless it is fixed, and start ``manage``."""

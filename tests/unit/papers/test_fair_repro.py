@@ -17,6 +17,7 @@ from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.edrf import edrf
 from dios.fairness.generate_demands import generate_demands
 from dios.papers.dc_drf import algorithm_1, changes, clouds, demand_profiles, evaluation
+from dios.papers.judgements import Judgement
 from dios.papers.sdrf import evaluation as sdrf_evaluation
 from dios.papers.sdrf import months, spike, tree_cost, waits
 
@@ -197,12 +198,13 @@ def test_the_months_compare_every_discount_factor_with_drf() -> None:
     assert all(-1 < value < 1 for value in values)
 
 
-def test_a_claim_that_does_not_hold_says_no() -> None:
-    """The example holds at any size; of the smallest months not every sentence of the paper does."""
+def test_a_small_run_judges_only_what_it_can() -> None:
+    """The example agrees at any size; of the smallest months nothing is judged, and not all would agree."""
     claims = {claim.what: claim for claim in spike.figure_4(1, quiet, quick=True).claims}
-    assert all(claim.holds for claim in claims.values())
-    month = months.Months(1, quiet, months.QUICK)
-    assert not all(claim.holds for claim in waits.figure_5(month).claims)
+    assert {claim.judgement(quick=True) for claim in claims.values()} == {Judgement.AGREES}
+    month = waits.figure_5(months.Months(1, quiet, months.QUICK)).claims
+    assert {claim.judgement(quick=True) for claim in month} == {Judgement.NOT_JUDGED}
+    assert {claim.judgement(quick=False) for claim in month} != {Judgement.AGREES}
 
 
 def test_a_crowd_waits_whole_until_its_tasks_run_out() -> None:

@@ -17,6 +17,7 @@ from dios.firmament.models.random_fit import RandomFitModel
 from dios.papers import figures
 from dios.papers.firmament import evaluation, green, mix, solver
 from dios.papers.firmament.green_lab import BatchJob, GreenRun, GreenSetup, batch_jobs, machines, run
+from dios.papers.judgements import Judgement
 
 NOTHING = np.zeros(1)
 
@@ -139,11 +140,19 @@ def test_the_thesis_numbers_are_those_of_its_text() -> None:
 
 
 def test_claims_about_the_mix_hold_only_when_they_do() -> None:
-    """Made-up medians: better than both baselines holds everywhere, worse nowhere."""
+    """Made-up medians: better than both baselines agrees, worse contradicts, twenty times is not 2 to 4."""
     base = {name: [2.0, 2.0] for name in (mix.QUEUE, mix.LOAD)}
-    for ours, holds in ((1.2, True), (2.6, False)):
+    for ours, last, others in (
+        (1.3, Judgement.AGREES, Judgement.AGREES),
+        (1.05, Judgement.STRONGER, Judgement.AGREES),
+        (1.8, Judgement.WEAKER, Judgement.AGREES),
+        (2.6, Judgement.CONTRADICTS, Judgement.CONTRADICTS),
+    ):
         groups = {program: {**base, mix.WHARE: [ours], mix.COCO: [ours]} for program in mix.PROGRAMS}
-        assert {claim.holds for claim in mix._claims_8_1("here", groups)} == {holds}
+        *first, slow_down = mix._claims_8_1("here", groups)
+        assert {claim.judgement(quick=False) for claim in first} == {others}
+        assert slow_down.judgement(quick=False) is last
+        assert slow_down.judgement(quick=True) is Judgement.NOT_JUDGED
 
 
 # The energy lab -----------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from dios.papers.sprayer.lab.traffic import SENDER, SINK, FrameSender, FrameSink
 from dios.papers.sprayer.lab.veth_pairs import LEFT_LINK, RIGHT_LINK, VethPairs
 from dios.sprayer.linux.af_packet import AfPacketEngine
 from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.linux.engine_options import AUTO
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.runtime.auto_steering import steering_automatically
 from dios.sprayer.runtime.worker_kernels import RECEIVED
 from dios.sprayer.runtime.workers import Workers
 
@@ -144,7 +146,10 @@ def _running(
             late = time.monotonic() + WARM_S
             while workers.counters[:, RECEIVED].sum() - before < setting.flows and time.monotonic() < late:
                 time.sleep(WARM_S / 100)
-            yield workers, sender
+            with contextlib.ExitStack() as stack:
+                if setting.steer == AUTO:
+                    stack.enter_context(steering_automatically(workers, engine))
+                yield workers, sender
 
 
 def forwarding(

@@ -21,7 +21,9 @@ from dios.papers.sprayer.lab.namespaces import (
     not_started,
 )
 from dios.papers.sprayer.lab.veth_pairs import RIGHT, VethPairs
+from dios.sprayer.linux.engine_options import AUTO
 from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.runtime.auto_steering import steering_automatically
 from dios.sprayer.runtime.workers import Workers, jain
 
 IPERF: Final = "iperf3"
@@ -84,7 +86,9 @@ def throughput(
     with veth_pairs.engine(setting.cores, setting.steer, secret=setting.seed, how=setting.how) as engine:
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)
-        with workers, _serving(veth_pairs.right):
+        with workers, _serving(veth_pairs.right), contextlib.ExitStack() as stack:
+            if setting.steer == AUTO:
+                stack.enter_context(steering_automatically(workers, engine))
             if first:
                 workers.use_realtime_priority()
             before = _counters(veth_pairs)

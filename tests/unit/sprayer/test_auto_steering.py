@@ -1,0 +1,97 @@
+"""The default steering, over machines and traffic that answer as measured ones did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dios.sprayer.runtime.auto_steering import AutoSteering, SteeringSample, idle_seconds
+
+Answer = Callable[[str], SteeringSample]
+RUN = 2_000
+
+
+def shared(steer: str) -> SteeringSample:
+    """Senders and receivers share two processors with the workers: spraying resends much."""
+    return SteeringSample({"rss": 1.0, "flowlet": 0.85, "spray": 0.3}[steer] * 1e8, (0.5, 0.3), 0.05)
+
+
+def one_flow(steer: str) -> SteeringSample:
+    """One flow of much work, and a sender that needs little."""
+    if steer == "rss":
+        return SteeringSample(1e8, (0.99, 0.0), 0.8)
+    return SteeringSample({"flowlet": 1.2e8, "spray": 1.7e8}[steer], (0.9, 0.9), 0.1)
+
+
+def in_slices(steer: str) -> SteeringSample:
+    """The same with a TCP that cannot bear reordering, but is sent in bursts."""
+    if steer == "rss":
+        return SteeringSample(1e8, (0.99, 0.0), 0.8)
+    return SteeringSample({"flowlet": 1.5e8, "spray": 0.6e8}[steer], (0.8, 0.8), 0.4)
+
+
+def harmed(steer: str) -> SteeringSample:
+    """A worker is full and processors are idle, but every other steering carries less."""
+    return SteeringSample({"rss": 1.0, "flowlet": 0.9, "spray": 0.3}[steer] * 1e8, (0.95, 0.1), 0.7)
+
+
+def lived(choice: AutoSteering, answer: Answer, samples: int = RUN) -> float:
+    """What was carried in all, as a part of the best that was possible."""
+    carried = 0.0
+    for _ in range(samples):
+        sample = answer(choice.steer)
+        carried += sample.carried
+        choice.observe(sample)
+    return carried / samples / max(answer(steer).carried for steer in ("rss", "flowlet", "spray"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(shared, "rss"), (one_flow, "spray"), (in_slices, "flowlet"), (harmed, "rss")]
+)
+def test_it_carries_nearly_as_much_as_the_best(answer: Answer, expected: str) -> None:
+    """In the long run, trials included, it carries at least 0.95 of the best, and says why."""
+    choice = AutoSteering(2, 2)
+    assert lived(choice, answer) >= 0.95
+    for _ in range(100):
+        if choice.steer == expected:
+            break
+        choice.observe(answer(choice.steer))
+    assert choice.steer == expected
+    assert choice.why
+
+
+def test_where_processors_are_shared_nothing_is_tried() -> None:
+    """While no processor is idle, flows keep their cores from the first sample on."""
+    choice = AutoSteering(2, 2)
+    assert {choice.observe(shared("rss")) for _ in range(RUN)} == {"rss"}
+    assert lived(choice, shared) == 1.0
+
+
+@pytest.mark.parametrize(("cores", "processors"), [(1, 8), (4, 1)])
+def test_without_a_second_processor_nothing_is_tried(cores: int, processors: int) -> None:
+    """One worker, or one processor for all: spreading a flow cannot gain anything, and that is the reason."""
+    choice = AutoSteering(cores, processors)
+    assert lived(choice, lambda _: one_flow("rss")) == 1.0
+    assert choice.steer == "rss"
+    assert "cannot gain" in choice.why
+
+
+def test_when_one_core_suffices_the_order_is_kept_again() -> None:
+    """Traffic that becomes little goes back to one core for each flow."""
+    choice = AutoSteering(2, 2)
+    lived(choice, one_flow, 50)
+    assert choice.steer == "spray"
+    for _ in range(10):
+        choice.observe(SteeringSample(1e6, (0.1, 0.1), 1.7))
+    assert (choice.steer, "suffices" in choice.why or "busiest" in choice.why) == ("rss", True)
+
+
+def test_idle_time_is_of_the_allowed_processors(tmp_path: Path) -> None:
+    """The kernel's table is summed over the processors of this process; without it nothing is idle."""
+    table = tmp_path / "stat"
+    table.write_text("cpu  1 1 1 600 1\ncpu0 1 1 1 100 1\ncpu1 1 1 1 200 1\ncpu2 1 1 1 300 1\nintr 5\n")
+    one, two = idle_seconds({1}, table), idle_seconds({0, 2}, table)
+    assert two == 2 * one > 0
+    assert idle_seconds({0}, tmp_path / "none") == 0
