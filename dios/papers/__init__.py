@@ -1,7 +1,7 @@
 """The experiments of the papers that DIOS implements (``dios repro``); only the command line imports it.
 
-``figures`` is the common form of a reproduced figure. Each folder reproduces one evaluation. Its
-``evaluation`` lists the figures and makes them; read that first:
+``figures`` is the common form of a reproduced figure, ``judgements`` compares published results with ours.
+Each folder reproduces one evaluation. Its ``evaluation`` lists the figures and makes them; read that first:
 
 - ``firmament``: the thesis on Firmament, chapter 8 (placement quality, energy, solver time);
 - ``sdrf``: the SDRF paper, section VII (waiting times and the live tree);

@@ -3,6 +3,7 @@
 Read the modules in this order:
 
 - ``input_checks``: the arguments that the scheduler and the simulation accept;
+- ``exact_slopes``: commitments as exact sums, however small they are;
 - ``user_table``: the arrays with each user's share and commitment, as lines over time;
 - ``tree_kernels``: the compiled live tree that keeps waiting users in order;
 - ``kernels``: the compiled decision, and the effect of an allocation on commitments;

@@ -6,6 +6,6 @@ Packet sockets: read ``af_packet`` (the engine), ``packet_socket`` (a socket and
 AF_XDP sockets: read ``af_xdp`` (the engine), ``xdp_socket``, ``xdp_kernels`` and ``xdp_program`` (steering),
 which is written with ``ebpf`` and loaded with ``bpf_calls``.
 
-Both use ``engine_options`` (options and statistics), ``wait_kernels`` (waiting for frames), ``offloads`` and
-``forwarding`` (settings of the kernel that would change or repeat frames).
+Both use ``engine_options`` (options and statistics), ``wait_kernels`` (waiting for frames), ``offloads``,
+``frame_sizes`` and ``forwarding`` (settings of the kernel that would join, change or repeat frames).
 """

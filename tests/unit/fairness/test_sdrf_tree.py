@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from decimal import Decimal, getcontext
+from decimal import Decimal, getcontext, localcontext
 from functools import cmp_to_key
 from itertools import pairwise
 
@@ -37,8 +37,10 @@ def top_of(t: float, user: Commitment, rule: str) -> Line:
 
 
 def difference(one: Line, other: Line) -> Decimal:
-    """How much higher a line is, or will be shortly; the ends are exact, and so is their difference."""
-    value = (one[0] - other[0]) + (one[1] - other[1])
+    """How much higher a line is, or will be shortly; sums have enough digits to lose nothing."""
+    with localcontext() as context:
+        context.prec = 20_000
+        value = (one[0] - other[0]) + (one[1] - other[1])
     return value or other[1] - one[1]
 
 
