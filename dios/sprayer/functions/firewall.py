@@ -101,7 +101,7 @@ class Firewall(NetworkFunction):
 def _rule_version(rule: Rule) -> int:
     """Return the version of IP that a rule is for, 0 for both; raise ``ValueError`` if it matches nothing."""
     nets = [ipaddress.ip_network(text) for text in (rule.source, rule.target)]
-    versions = {net.version for net in nets if net.version == 4 or net.prefixlen}
+    versions: set[int] = {net.version for net in nets if net.version == 4 or net.prefixlen}
     versions |= {version for protocol, version in ((1, 4), (58, 6)) if rule.protocol == protocol}
     if len(versions) > 1:
         raise ValueError(f"{rule} matches no packet: it names IPv4 and IPv6. Make a rule for each of them")

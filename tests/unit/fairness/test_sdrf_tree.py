@@ -36,12 +36,12 @@ def top_of(t: float, user: Commitment, rule: str) -> Line:
     return max(lines, key=cmp_to_key(difference))
 
 
-def difference(one: Line, other: Line) -> Decimal:
-    """How much higher a line is, or will be shortly; sums have enough digits to lose nothing."""
+def difference(one: Line, other: Line) -> int:
+    """1, 0 or -1: a line is higher, equal or lower, now or shortly; sums lose no digit."""
     with localcontext() as context:
         context.prec = 20_000
         value = (one[0] - other[0]) + (one[1] - other[1])
-    return value or other[1] - one[1]
+    return int((value or other[1] - one[1]).compare(0))
 
 
 def drawn_user(rng: random.Random, t: float, resources: int) -> Commitment:
