@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,14 +59,14 @@ class PublishedClaim(NamedTuple):
         found = self.compared
         interval, own = interval_text(found.low, found.high), interval_text(found.least, found.most)
         return (
-            *(self.where, self.what, self.published, interval, self.ours, own),
+            *(self.where, self.what, self.published, self.ours, interval, own),
             str(self.judgement(quick=quick)),
         )
 
 
 def claim_columns(source: str) -> tuple[str, ...]:
     """Return the columns of a table of claims about a publication."""
-    return ("section", "claim", source, "as an interval", "here", "as an interval", "judgement")
+    return ("section", "claim", source, "here", "published interval", "our interval", "judgement")
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,26 @@ def make_figures(
         yield WrittenFigure(figure, [*written, *(out / name for name in drawn)])
 
 
-def smaller_by(quick: NamedTuple, full: NamedTuple) -> str:
-    """Return what a quick run's sizes are instead of those of a full run: ``seeds 2 instead of 5``."""
-    small, large = quick._asdict(), full._asdict()
+def smaller_by(quick: object, full: object) -> str:
+    """Return what a quick run's sizes are instead of those of a full run: ``seeds 2 instead of 5``.
+
+    Both are named tuples or dataclasses of one type.
+    """
+    small, large = _sizes(quick), _sizes(full)
     return ", ".join(
-        f"{name.replace('_', ' ')} {_size(small[name])} instead of {_size(large[name])}"
+        smaller_by(small[name], large[name])
+        if _sizes(small[name])
+        else f"{name.replace('_', ' ')} {_size(small[name])} instead of {_size(large[name])}"
         for name in small
         if small[name] != large[name] and not isinstance(small[name], bool)
     )
+
+
+def _sizes(scope: object) -> dict[str, object]:
+    """Return the fields of a named tuple or a dataclass; none of other objects."""
+    if isinstance(scope, tuple):
+        return {name: getattr(scope, name) for name in getattr(scope, "_fields", ())}
+    return vars(scope) if is_dataclass(scope) else {}
 
 
 def _size(value: object) -> str:

@@ -13,7 +13,7 @@ from dios.fairness.trace import FairTrace
 from dios.fairness.trace_report import delta_text, run_mechanism
 from dios.papers.figures import Cell, Figure, FigureTable, ProgressCallback, PublishedClaim
 from dios.papers.judgements import about, judged, judged_count
-from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, SdrfScope
+from dios.papers.sdrf.months import BEST, FAMILY, HALF, PAPER, Months, SdrfScope, note_on_months
 from dios.papers.sdrf.tree_replay import TreeReplay, replay
 from dios.plotting import Lines
 
@@ -76,7 +76,7 @@ def figure_7(months: Months) -> Figure:
                 log_x=True,
             ),
         ),
-        notes=(*_NOTES, NOTES[0]),
+        notes=(*_NOTES, note_on_months(scope)),
         family=FAMILY,
         source=PAPER,
     )

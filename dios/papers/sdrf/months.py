@@ -54,11 +54,18 @@ QUICK: Final = SdrfScope(
     quick=True,
 )
 
+
+def note_on_months(scope: SdrfScope) -> str:
+    """Return the note about the months that are simulated, with their size."""
+    made = scope.made
+    return (
+        f"The trace is synthetic ({made.tasks:,} tasks of {made.users} users in {made.days:g} days); the "
+        "paper's is Google's (32 million of 627 in a month). Users submit similar amounts at similar times; "
+        "demands and run times of jobs are our choice."
+    )
+
+
 NOTES: Final = (
-    (
-        "The month is synthetic (1,000,000 tasks of 600 users); the paper's is Google's (32 million of 627). "
-        "Users submit similar amounts at similar times; demands and run times of jobs are our choice."
-    ),
     (
         "A user's waiting is the mean over its tasks, from submission to start, even if they start after the "
         "month. A mean over users counts each user once. This was fixed before any measurement."

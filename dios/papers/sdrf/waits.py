@@ -11,7 +11,7 @@ from dios.fairness.allocation import Floats
 from dios.fairness.trace_report import Comparison, compare, delta_text
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim, median
 from dios.papers.judgements import about, judged, judged_count
-from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months
+from dios.papers.sdrf.months import BEST, FAMILY, HALF, NOTES, PAPER, Months, note_on_months
 from dios.plotting import Boxes, Dots
 
 COLUMNS = ("mean of users", "within the month", "mean of each", "median of each", "low half", "tasks")
@@ -45,6 +45,7 @@ def figure_5(months: Months) -> Figure:
         claims=_claims_5(months),
         pictures=tuple(_boxes(months, level) for level in ends),
         notes=(
+            note_on_months(scope),
             *NOTES,
             (
                 "Columns: the reduction of the users' mean waiting; the same without waiting after the "
@@ -201,7 +202,11 @@ def figure_6(months: Months) -> Figure:
         pictures=(
             Dots("6", f"Completed fraction of submitted tasks, seed {months.seed}", "DRF", "SDRF", points),
         ),
-        notes=(*NOTES, "A task is completed when it finishes before the month ends."),
+        notes=(
+            note_on_months(months.scope),
+            *NOTES,
+            "A task is completed when it finishes before the month ends.",
+        ),
         family=FAMILY,
         source=PAPER,
     )

@@ -352,5 +352,5 @@ def test_interfaces_that_cannot_be_are_refused() -> None:
         open_engine([("a", "b")], how="dpdk"),
     ):
         pass
-    with pytest.raises(InvalidError, match="choose spray, rss"):
+    with pytest.raises(InvalidError, match="choose auto, spray, rss"):
         AfPacketEngine([("a", "b")], steer="all")

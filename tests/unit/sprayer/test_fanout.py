@@ -140,7 +140,7 @@ def test_packets_of_one_slice_of_time_stay_together() -> None:
 @pytest.mark.parametrize("text", ["", "Spray", "subset", "subset:0", "subset:65", "subset:x", "rss:2"])
 def test_an_unknown_steering_is_refused_with_the_known_ones(text: str) -> None:
     """An unknown steering raises, and the message lists the known ones."""
-    with pytest.raises(ValueError, match="choose spray, rss, flowlet"):
+    with pytest.raises(ValueError, match="choose auto, spray, rss, flowlet"):
         steering(text)
 
 

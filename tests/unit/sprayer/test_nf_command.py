@@ -115,7 +115,7 @@ def test_a_network_that_is_none_is_told(tmp_path: Path) -> None:
         (("replay", "none.pcap", "out.pcap", "monitor"), "none.pcap: No such file"),
         (("run", "monitor", "--in", "nowhere0", "--out", "nowhere1"), "interface 'nowhere0'"),
         (("run", "monitor", "--in", "lo", "--in", "x", "--out", "y"), "2 interfaces inside and 1 outside"),
-        (("run", "monitor", "--in", "lo", "--out", "lo", "--steer", "sideways"), "choose spray, rss"),
+        (("run", "monitor", "--in", "lo", "--out", "lo", "--steer", "sideways"), "choose auto, spray, rss"),
         (("replay", "IN", "out.pcap", "monitor", "--cores", "65"), "65 cores: choose from 1 to 64"),
         (("replay", "IN", "out.pcap", "firewall", "--set", "flows_max=900000000"), "1800000000 flows"),
         (("replay", "IN", "out.pcap", "monitor", "--set", "flows_max=9000000000000"), "Unable to allocate"),
