@@ -5,6 +5,7 @@ Read in this order:
 - ``protocol``: the interface and the guarantees of every store
 - ``schema``: the stored form of one object, a row with a check value
 - ``lmdb_store``: the durable store; ``environment`` opens its database and translates its errors
+- ``row_index``: the index by which a start reads few rows, and a lookup one
 - ``extents``, ``log_files``: large contents and logs, one file each
 - ``recovery``: the start of a store after a crash
 - ``directory``, ``locking``: one process at a time uses a data directory
