@@ -39,6 +39,7 @@ SECONDS_MAX: Final = {
     "executor": 900,
     "security": 100,
     "wordcount": 420,
+    "node_count": 900,
     "cluster_calls": 180,
     "cluster_reads": 180,
     "cluster_life": 180,
@@ -71,6 +72,7 @@ PAGES: Final = {
                 "executor",
                 "sandbox",
                 "large_stores",
+                "node_count",
             )
         )
     ),
@@ -84,7 +86,7 @@ PAGES: Final = {
     "files": ("files",),
     "executor": ("executor",),
     "sandbox": ("sandbox",),
-    "scale": ("large_stores",),
+    "scale": ("large_stores", "node_count"),
 }
 """The result files, and the sections of each."""
 

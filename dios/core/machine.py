@@ -314,9 +314,9 @@ def _record_before(target: PhysicalObject, event: events.PersistFailed) -> Objec
 
 def _follow_up(step: Step) -> None:
     """Do everything that follows from the changes of a step, as far as it fits into the step."""
-    if step.decisions:
-        cluster_events.follow_all(step)
-    while step.answers or step.started or step.woken:
+    while step.decisions or step.answers or step.started or step.woken:
+        if step.decisions:
+            cluster_events.follow_all(step)
         resume_all(step)
         work.begin(step)
     cluster = step.state.cluster

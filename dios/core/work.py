@@ -14,6 +14,7 @@ from dios.core.calls import (
     computed_objects,
     lifecycle,
     network_streams,
+    node_calls,
     retirement,
     run_calls,
     scheduling_calls,
@@ -165,6 +166,8 @@ def _retry_call(step: Step, row: Pending, changed: PhysicalObject | None) -> Non
             run_calls.lease_over(step, row)
     elif isinstance(row.call, messages.ReadQueue | messages.AskScheduler):
         scheduling_calls.retry(step, row)
+    elif isinstance(row.call, messages.ListNodes):
+        node_calls.retry_list(step, row)
     elif isinstance(row.call, messages.Create):
         network_streams.finish(step, row)
     elif isinstance(row.call, messages.AcquireRead | messages.ReadOnce):

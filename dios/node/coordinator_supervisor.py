@@ -75,6 +75,10 @@ async def keep_coordinator(settings: Settings) -> None:
                 )
                 status = await task.wait()
                 why = status.detail.strip().rpartition("\n")[2] or f"status {status.exit_status}"
+                lasted_ms = (trio.current_time() - began) * 1000
+                if status.exit_status == 0 and lasted_ms > limits.COORDINATOR_STABLE_MS:
+                    # It ends by itself to free memory when there has been nothing to schedule for some time.
+                    continue
         except (DiosError, OSError) as error:
             why = str(error)
         if trio.current_time() - began > limits.COORDINATOR_STABLE_MS / 1000:

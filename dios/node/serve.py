@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dios.node.cluster_port import ClusterPort
 
 _AUDIT_SYNC_S: Final = limits.AUDIT_SYNC_MS / 1000
+_AUDIT_IDLE_S: Final = 2.0
 
 _log: Final = logging.getLogger(__name__)
 
@@ -243,10 +244,15 @@ async def _obey_signals(
 
 
 async def _keep_audit(audit: AuditLog, host: NodeHost) -> None:
-    """Write and sync new records ten times a second, and keep the log within its bounds."""
+    """Write and sync new records ten times a second, and keep the log within its bounds.
+
+    Without new records the bounds are checked less often.
+    """
     synced = audit.records
     failing = ""
     while True:
+        with trio.move_on_after(0 if failing else _AUDIT_IDLE_S):
+            await audit.wait_appended()
         await trio.sleep(_AUDIT_SYNC_S)
         host.journal.settle(host.clock.now())
         try:

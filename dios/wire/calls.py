@@ -367,7 +367,13 @@ class SetLimits(Call, frozen=True, tag=38):
 
 
 class ListNodes(Call, frozen=True, tag=39):
-    """The nodes of the cluster as this node knows them; refused to pure tasks."""
+    """The nodes of the cluster as this node knows them; refused to pure tasks.
+
+    The answer comes once the version of the list differs from ``known``, or after ``wait_ms``.
+    """
+
+    known: U63 = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.QUEUE_WAIT_MS_MAX)] = 0
 
 
 class SetNode(Call, frozen=True, tag=42):

@@ -312,10 +312,12 @@ class ReplicaCreated(Struct, frozen=True, array_like=True, tag=34):
 class Working(Struct, frozen=True, array_like=True, tag=33):
     """The request has arrived and is not done yet; it need not be repeated soon.
 
-    ``also`` lists the numbers of further requests of the receiving node for which the same is true.
+    ``also`` lists the numbers of further requests of the receiving node for which the same is true. The
+    sender reports them again within ``again_ms``.
     """
 
     also: Annotated[tuple[Identifier, ...], _WAITING] = ()
+    again_ms: Annotated[int, Meta(ge=0, le=limits.DCP_WORKING_PERIOD_MS_MAX)] = 0
 
 
 Answer: TypeAlias = PlainResult | Results | Offered | Found | UnknownReferences | Working | ReplicaCreated

@@ -47,6 +47,8 @@ class MemberRow(Struct, frozen=True, array_like=True):
     draining: bool = False
     load: Load = Load()
     version: Counter = 0
+    coordinated: bool = False
+    """True if the node has a living coordinator."""
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]

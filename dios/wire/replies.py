@@ -285,12 +285,18 @@ class NodeRow(Struct, frozen=True, array_like=True):
     cpus: Count
     memory_bytes: ByteCount
     here: bool
+    coordinated: bool = False
+    """True if the node has a living coordinator."""
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):
-    """The answer to ListNodes and SetNode: the asked node first, then by name."""
+    """The answer to ListNodes and SetNode: the asked node first, then by name.
+
+    ``version`` counts the changes of the rows in anything but the load, since the asked node started.
+    """
 
     nodes: Annotated[tuple[NodeRow, ...], Meta(max_length=limits.NODES_MAX)]
+    version: Counter = 0
 
 
 class TableRows(Struct, frozen=True, array_like=True, tag=19):

@@ -123,16 +123,18 @@ def test_a_restart_is_seen_as_a_new_epoch() -> None:
     assert told == set(world.ids()) - {again}
 
 
-def test_who_leaves_is_gone_without_a_suspicion() -> None:
-    """Good-bye is enough: nobody suspects, nobody is dead."""
-    world = stable(5, 1)
-    leaver = world.ids()[0]
-    mark = len(world.seen)
-    world.leave(leaver)
-    world.run(10 * S)
-    assert {(s.change.member.node, s.change.member.status) for s in world.seen[mark:]} == {
-        (leaver, NodeStatus.LEFT)
-    }
+def test_who_leaves_is_gone_and_not_dead() -> None:
+    """Good-bye is enough: all know that the node has left, and none declares it dead."""
+    for seed in range(4):
+        world = stable(5, seed)
+        leaver = world.ids()[0]
+        mark = len(world.seen)
+        world.leave(leaver)
+        world.run(10 * S)
+        last = {s.observer: s.change.member for s in world.seen[mark:]}
+        assert {(row.node, row.status) for row in last.values()} == {(leaver, NodeStatus.LEFT)}
+        assert len(last) == 4
+        assert all(s.change.member.status is not NodeStatus.DEAD for s in world.seen[mark:])
 
 
 def test_a_cluster_at_rest_says_little_and_its_bounds_hold() -> None:

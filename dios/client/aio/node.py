@@ -181,6 +181,7 @@ class AsyncNode(
     tasks = awaited(_Ops.tasks_op)
     info = awaited(_Ops.info_op)
     nodes = awaited(_Ops.nodes_op)
+    changed_nodes = awaited(_Ops.changed_nodes_op)
     set_node = awaited(_Ops.set_node_op)
     read_state = awaited(_Ops.read_state_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)

@@ -74,6 +74,7 @@ class Member:
     cpus: int
     memory_bytes: int
     here: bool
+    coordinated: bool = False
 
     @property
     def usable(self) -> bool:
@@ -87,6 +88,14 @@ class ClusterOps(SchedulingOps):
     def nodes_op(self) -> Operation[list[Member]]:
         """Return the nodes of the cluster: the asked one first, then by name; refused to pure tasks."""
         return _members(expect(messages.Nodes, (yield messages.ListNodes())))
+
+    def changed_nodes_op(self, known: int, *, wait_ms: int) -> Operation[tuple[int, list[Member]]]:
+        """Return the version of the list of nodes and the list, once that is not the version ``known``.
+
+        Return after ``wait_ms`` anyway. The load of a node does not change the version.
+        """
+        found = expect(messages.Nodes, (yield messages.ListNodes(known, wait_ms)))
+        return found.version, _members(found)
 
     def set_node_op(self, host: str, wish: NodeWish | str) -> Operation[list[Member]]:
         """Change the node called ``host``, and return the cluster as it is then.
@@ -148,6 +157,7 @@ def _members(found: messages.Nodes) -> list[Member]:
                 row.cpus,
                 row.memory_bytes,
                 row.here,
+                row.coordinated,
             )
             for row in found.nodes
         ]

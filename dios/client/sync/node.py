@@ -172,6 +172,7 @@ class Node(
     tasks = blocking(_Ops.tasks_op)
     info = blocking(_Ops.info_op)
     nodes = blocking(_Ops.nodes_op)
+    changed_nodes = blocking(_Ops.changed_nodes_op)
     set_node = blocking(_Ops.set_node_op)
     read_state = blocking(_Ops.read_state_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)

@@ -5,20 +5,40 @@
 
 from __future__ import annotations
 
+from typing import Final, cast
+
 from dios.core.calls import access
-from dios.core.model.records import Holder
-from dios.core.remote import forwarding, remote_calls, removals
+from dios.core.model.records import Holder, Pending
+from dios.core.remote import forwarding, node_list, remote_calls, removals
 from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
 from dios.wire import messages
 from dios.wire.types import NodeWish
 
+_MS: Final = 1_000_000
+
 
 def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> None:
-    """List every node as this node sees it; a node without a cluster lists none."""
-    del call
+    """List every node as this node sees it; a node without a cluster lists none.
+
+    A caller that knows the present version of the list waits for the next one.
+    """
     access.refuse_pure(task)
-    step.answer(task, seq, messages.Nodes(removals.node_rows(step)))
+    cluster = step.state.cluster
+    if call.wait_ms and cluster is not None and call.known == cluster.rows_version:
+        row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
+        step.wait(row)
+        return
+    step.answer(task, seq, node_list.nodes(step))
+
+
+def retry_list(step: Step, row: Pending) -> None:
+    """Answer a call that waits for a change of the list of nodes, if there is one or its time is over."""
+    cluster = step.require_cluster()
+    late = row.deadline is not None and step.now >= row.deadline
+    if late or cast("messages.ListNodes", row.call).known != cluster.rows_version:
+        step.state.pending.remove(row)
+        step.answer(row.task, row.seq, node_list.nodes(step))
 
 
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
@@ -43,4 +63,5 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
         return
     step.audit(task, "drain" if on else "undrain", "ok", cluster.here.name)
     step.follow(cluster.membership.drain(step.now, on=on))
-    step.answer(task, seq, messages.Nodes(removals.node_rows(step)))
+    node_list.changed(step, cluster)
+    step.answer(task, seq, node_list.nodes(step))

@@ -13,7 +13,7 @@ from dios import limits
 from dios.core.calls import access, lifecycle, run_calls, submissions
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
-from dios.core.remote import forwarding, remote_calls
+from dios.core.remote import forwarding, node_list, remote_calls
 from dios.core.step import Step
 from dios.errors import (
     DiosError,
@@ -91,13 +91,15 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
     if cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     table = step.state.queue
-    table.renew(step.now, call.wait_ms, task.id, attend=call.attend, own=call.own)
+    table.renew(step.now, call, task.id)
+    if call.own:
+        node_list.note_coordinator(step)
     if table.version > call.since or call.listed or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
         return
     row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
     step.wait(row)
-    table.waiters[row.key] = row
+    table.note_reader(row)
 
 
 def retry(step: Step, row: Pending) -> None:
@@ -105,7 +107,7 @@ def retry(step: Step, row: Pending) -> None:
     if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
         if late or step.state.queue.version > row.call.since:
-            step.state.queue.waiters.pop(row.key, None)
+            step.state.queue.renew(step.now, row.call, row.task.id)
             step.state.pending.remove(row)
             step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
@@ -134,7 +136,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         cluster.here.slots,
         cluster.here.labels,
         cluster.membership.own.draining,
-        step.now < table.own_until,
+        table.coordinated(step.now),
         tuple(waiting),
         (*tasks, *ended),
         tuple(question.asked for question in table.questions.values()) if newer else (),

@@ -16,6 +16,7 @@ from dios.core.calls import waiting_starts
 from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
+from dios.core.remote import node_list
 from dios.core.step import Step
 from dios.errors import WouldBlockError
 from dios.ids import Principal
@@ -114,6 +115,8 @@ def note_end(step: Step, task: LocalHolder) -> None:
     """Record the end of a task of this node and its usage for the scheduler."""
     if isinstance(task, Task):
         step.state.queue.note_end(occupant(task, step.now))
+        if task.id == step.state.queue.coordinator:
+            node_list.note_coordinator(step)
         changed(step)
 
 

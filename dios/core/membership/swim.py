@@ -183,6 +183,14 @@ class Membership:
             self._send_to_all(decision)
         return self._end(now, decision, found)
 
+    def coordinate(self, now: int, *, on: bool) -> Decision:
+        """State that this node has, or has no longer, a coordinator; some nodes learn it at once."""
+        decision, found = self._begin(now)
+        if on != self.own.coordinated:
+            self._table.own = replace(self.own, coordinated=on, version=next_count(self.own.version))
+            found.urgent.append(self.own.node)
+        return self._end(now, decision, found)
+
     def leave(self, now: int) -> Decision:
         """Announce to all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)

@@ -21,13 +21,14 @@ from dios.wire.types import Resource
 class PendingTable:
     """All waiting calls of the node, and the deadlines of those that have one."""
 
-    __slots__ = ("_deadlines", "_queue", "_rows", "_starts", "next_number")
+    __slots__ = ("_deadlines", "_queue", "_rows", "_starts", "list_readers", "next_number")
 
     def __init__(self, queue: SubmissionQueue, starts: StartQueue) -> None:
         self._queue: Final = queue
         self._starts: Final = starts
         self._rows: dict[tuple[int, int], Pending] = {}
         self._deadlines: list[tuple[int, int, int]] = []
+        self.list_readers: dict[tuple[int, int], Pending] = {}  # they wait for a change of the list of nodes
         self.next_number = 1
 
     def __len__(self) -> int:
@@ -60,6 +61,8 @@ class PendingTable:
         self._rows[row.key] = row
         row.task.pending[row.seq] = row
         row.task.account.charge(Resource.REQUESTS, 1)
+        if type(row.call) is messages.ListNodes:
+            self.list_readers[row.key] = row
         for target in row.watched:
             target.waiters[row.key] = row
         if row.deadline is not None:
@@ -96,6 +99,10 @@ class PendingTable:
         if type(row.call) is messages.Run:
             self._queue.forget(row)
             self._starts.forget(row)
+        elif type(row.call) is messages.ReadQueue:
+            self._queue.forget_reader(row)
+        elif type(row.call) is messages.ListNodes:
+            del self.list_readers[row.key]
         for target in row.watched:
             target.waiters.pop(row.key, None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
@@ -42,8 +42,9 @@ class SchedulerQuestion(Struct, frozen=True):
 class SubmissionQueue:
     """The waiting runs, the open requests to the scheduler, and a version that counts the changes.
 
-    ``attended_until`` is the time by which the scheduler has to ask again; ``own_until`` is the same for
-    this node's own coordinator, the task ``coordinator``, which need not be the scheduler. ``shares`` are the
+    While a scheduler waits for a change it attends the queue. ``attended_until`` is the time by which it has
+    to ask again; ``own_until`` is the same for this node's own coordinator, the task ``coordinator``, which
+    need not be the scheduler. ``shares`` are the
     latest shares that a coordinator reported, and ``shares_since`` is the version of the queue before they
     arrived.
 
@@ -99,15 +100,23 @@ class SubmissionQueue:
 
     def attended(self, now: int) -> bool:
         """Return True if a scheduler reads this queue."""
-        return now < self.attended_until
+        return now < self.attended_until or any(_reads(row).attend for row in self.waiters.values())
 
-    def renew(self, now: int, wait_ms: int, task: TaskId, *, attend: bool, own: bool) -> None:
-        """Extend the lease of a scheduler that asked: until QUEUE_LEASE_MS after its answer is due."""
-        until = now + (wait_ms + limits.QUEUE_LEASE_MS) * _MS
-        if attend:
+    def coordinated(self, now: int) -> bool:
+        """Return True if this node has a coordinator of its own."""
+        return now < self.own_until or any(_reads(row).own for row in self.waiters.values())
+
+    def renew(self, now: int, call: messages.ReadQueue, task: TaskId) -> None:
+        """Extend the lease of a scheduler that asked or is answered: it has QUEUE_LEASE_MS to ask again."""
+        until = now + limits.QUEUE_LEASE_MS * _MS
+        if call.attend:
             self.attended_until = until
-        if own:
+        if call.own:
             self.own_until, self.coordinator = until, task
+
+    def note_reader(self, row: Pending) -> None:
+        """Note a call that waits for a change of the queue."""
+        self.waiters[row.key] = row
 
     def keep_shares(self, version: int, shares: bytes) -> bool:
         """Keep these shares if they are newer; return True if they are."""
@@ -155,6 +164,11 @@ class SubmissionQueue:
             # Nobody is woken for it: a reader learns of it with the next change, or when it asks again.
             self.version += 1
 
+    def forget_reader(self, row: Pending) -> None:
+        """Remove a reader that does not wait any more."""
+        if self.waiters.get(row.key) is row:
+            del self.waiters[row.key]
+
     def note_task(self, task: TaskId) -> None:
         """Record that a task began or changed."""
         self.tasks.pop(task, None)
@@ -164,6 +178,8 @@ class SubmissionQueue:
         """Record that a task has ended."""
         task = TaskId(row.id)
         self.tasks.pop(task, None)
+        if task == self.coordinator:
+            self.own_until = 0
         self.ended.append((self.version + 1, row))
         self._note_gone(task)
 
@@ -200,4 +216,7 @@ class SubmissionQueue:
         for number in [number for number, question in self.questions.items() if not waits(question.row)]:
             del self.questions[number]
             self.answers.pop(number, None)
-        self.waiters = {key: row for key, row in self.waiters.items() if waits(row)}
+
+
+def _reads(row: Pending) -> messages.ReadQueue:
+    return cast("messages.ReadQueue", row.call)

@@ -12,5 +12,6 @@ A good order to read the modules:
   records of other nodes' tasks, ``replication`` makes copies of objects.
 - Consistency: ``proxies`` (records of other nodes' objects), ``publication`` (object counters), ``notices``
   (events for tasks), ``reconciliation`` (agreement after a loss), ``cluster_events`` (nodes connect, die and
-  return), ``removals`` (nodes leave the cluster for good).
+  return), ``removals`` (nodes leave the cluster for good), ``node_list`` (the list of
+  nodes, and the calls that wait for its changes).
 """

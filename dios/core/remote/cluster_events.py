@@ -13,7 +13,16 @@ from dios.core.events import LoadMeasured, NodesRemoved, PeerDown, PeerUp, Recei
 from dios.core.membership.swim import Change, Decision
 from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
-from dios.core.remote import notices, proxies, publication, reconciliation, removals, requests, serving
+from dios.core.remote import (
+    node_list,
+    notices,
+    proxies,
+    publication,
+    reconciliation,
+    removals,
+    requests,
+    serving,
+)
 from dios.core.remote.forwarding import lost_row
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.remote.resume import resume_all
@@ -116,6 +125,7 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     running = sum(1 for task in step.state.living_tasks() if task.id != coordinator)
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
+    node_list.note_coordinator(step)
 
 
 def time_passed(step: Step, cluster: Cluster) -> None:
@@ -156,7 +166,8 @@ def _collect_unclaimed(step: Step, cluster: Cluster) -> None:
 def follow_all(step: Step) -> None:
     """Apply the membership decisions that the calls of this step have made."""
     cluster = step.require_cluster()
-    for decision in step.decisions:
+    decisions, step.decisions = step.decisions, ()
+    for decision in decisions:
         follow(step, cluster, decision)
 
 
@@ -166,6 +177,8 @@ def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
         _apply_change(step, cluster, change)
     for node in decision.forgotten:
         _handle_removal(step, cluster, node)
+    if decision.changed or decision.forgotten:
+        node_list.changed(step, cluster)
     for node, message in decision.send:
         step.emit(effects.Send(node, dcp.Gossip(gossip.encode(message))))
 

@@ -62,6 +62,7 @@ class PendingRequest:
         "call",
         "confirmed",
         "confirmed_ns",
+        "confirmed_until",
         "is_lasting",
         "moving_since",
         "number",
@@ -102,6 +103,7 @@ class PendingRequest:
         self.silent_since = now
         self.confirmed = False  # True once the node has reported that it has the request
         self.confirmed_ns = now
+        self.confirmed_until = now  # while it is confirmed, it need not be repeated before this time
         self.moving_since = now  # the last time when its bytes, or those of the answer, were in transit
         self.repeat_at = now
 
@@ -259,6 +261,8 @@ class Peer:
         "unsent_lasting",
         "unsettled",
         "working_at",
+        "working_ms",
+        "working_since",
     )
 
     def __init__(self, node: NodeId) -> None:
@@ -285,6 +289,8 @@ class Peer:
         self.answers: dict[int, CachedReply | None] = {}
         self.granted: dict[int, list[Reference]] = {}  # for each of its unsettled requests
         self.working_at: int | None = None  # when its requests that wait here are reported to it next
+        self.working_ms = 0  # the time between the last report and the next one
+        self.working_since = 0  # the highest number of a request at the last report
         self.unsettled: set[RefId] = set()  # the ids of all of these
         self.requests_unnamed = 0  # requests since the last one that named the waiting requests
         self.settled = Watermark()
@@ -387,6 +393,7 @@ class Cluster:
         "publish_at",
         "reconcile_at",
         "resumed_ns",
+        "rows_version",
         "seen_ns",
         "since",
         "to_publish",
@@ -411,6 +418,7 @@ class Cluster:
         self.grace_ends: dict[NodeId, int] = {}  # when the remote tasks of a dead node end
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when a node's status last changed
+        self.rows_version = 1  # counts the changes of the list of nodes in anything but the load
         self.due_at: int | None = None  # the time of the next timer, as of the last step
         self.seen_ns = 0  # the time of the last event
         self.resumed_ns = 0  # the end of the last stall of this node, from which silence of others counts
@@ -489,6 +497,7 @@ class Cluster:
             member.load.cpus,
             member.load.memory_bytes,
             member.node == self.here.node,
+            member.coordinated,
         )
 
     # -- placement ----------------------------------------------------------------------------------

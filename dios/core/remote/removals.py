@@ -9,7 +9,7 @@ from dios.core import effects
 from dios.core.calls import lifecycle
 from dios.core.events import NodesRemoved
 from dios.core.model.records import Holder, Pending, Task
-from dios.core.remote import requests
+from dios.core.remote import node_list, requests
 from dios.core.remote.continuations import RemovalAnswer, RemovalProgress
 from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
@@ -77,7 +77,7 @@ def store_confirmation(step: Step, then: RemovalAnswer, answer: dcp.Answer) -> N
 def _complete(step: Step, row: Pending, progress: RemovalProgress) -> None:
     step.state.pending.remove(row)
     if not progress.failed:
-        step.answer(row.task, row.seq, messages.Nodes(node_rows(step)))
+        step.answer(row.task, row.seq, node_list.nodes(step))
         return
     reason = (
         f"{progress.name} was removed here, but not everywhere. It is not stored at: "
@@ -101,15 +101,3 @@ def end_unconfined(step: Step, node: NodeId) -> None:
     for task in list(step.state.tasks.values()):
         if isinstance(task, Task) and task.alive and task.brand is Brand.LIMBO and task.parent.home == node:
             lifecycle.end_task_by(step, task, task.parent, "its parent's node was removed from the cluster")
-
-
-def node_rows(step: Step) -> tuple[messages.NodeRow, ...]:
-    """Return a row for every node as this node sees it, its own first; none without a cluster."""
-    cluster = step.state.cluster
-    if cluster is None:
-        return ()
-    others = sorted(cluster.membership.members.values(), key=lambda member: (member.name, member.node))
-    return (
-        cluster.row_of(cluster.membership.own),
-        *(cluster.row_of(member) for member in others if member.node != cluster.here.node),
-    )

@@ -236,9 +236,8 @@ def repeat_due(step: Step) -> None:
     """Repeat the requests that are due, and fail those that have timed out."""
     cluster = step.require_cluster()
     for request in cluster.due(step.now, limits.STEP_UNITS // 4):
-        confirmed_until = request.confirmed_ns + limits.DCP_REPEAT_MS_MAX * _MS
-        if request.confirmed and confirmed_until > step.now:
-            cluster.repeat_later(request, confirmed_until)
+        if request.confirmed and request.confirmed_until > step.now:
+            cluster.repeat_later(request, request.confirmed_until)
             continue
         silent_ms = _silent_ms(step, cluster, request)
         if silent_ms >= limits.DCP_PATIENCE_MS:
@@ -321,6 +320,8 @@ def answered(step: Step, peer: Peer, reply: dcp.PeerReply) -> None:
             waiting = peer.asked.get(number)
             if waiting is not None:
                 waiting.confirmed, waiting.confirmed_ns = True, step.now
+                until_ms = result.again_ms + limits.DCP_REPEAT_MS_MAX
+                waiting.confirmed_until = step.now + until_ms * _MS
         return
     request = peer.asked.get(reply.number)
     if request is None:
@@ -412,10 +413,11 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
         if len(peer.answers) >= 2 * limits.DCP_REQUESTS_MAX:
             raise ProtocolError(f"cannot accept more than {2 * limits.DCP_REQUESTS_MAX} requests at once")
         peer.answers[message.number] = None
-        if peer.working_at is None:
+        first_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
+        if peer.working_at is None or peer.working_at > first_at:
             cluster = step.require_cluster()
-            peer.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS
-            cluster.working_at = min(cluster.working_at or peer.working_at, peer.working_at)
+            peer.working_at = first_at
+            cluster.working_at = min(cluster.working_at or first_at, first_at)
         return True
     cached = peer.answers[message.number]
     if cached is None:
@@ -440,10 +442,21 @@ def report_working(step: Step, cluster: Cluster) -> None:
 def _report_to(step: Step, peer: Peer) -> None:
     step.spend(1 + len(peer.answers) // 64)
     open_numbers = [number for number, cached in peer.answers.items() if cached is None]
-    peer.working_at = step.now + limits.DCP_WORKING_PERIOD_MS * _MS if open_numbers else None
-    if open_numbers and peer.connected and peer.dead_since is None:
-        most = limits.DCP_REQUESTS_MAX
-        _send_reply(step, peer, open_numbers[0], dcp.Working(tuple(open_numbers[1 : most + 1])))
+    if not open_numbers:
+        peer.working_at, peer.working_ms = None, 0
+        return
+    # Requests that have waited for long will wait for longer: they are reported less and less often.
+    newest = max(open_numbers)
+    peer.working_ms = (
+        limits.DCP_WORKING_PERIOD_MS
+        if newest > peer.working_since or not peer.working_ms
+        else min(2 * peer.working_ms, limits.DCP_WORKING_PERIOD_MS_MAX)
+    )
+    peer.working_since = newest
+    peer.working_at = step.now + peer.working_ms * _MS
+    if peer.connected and peer.dead_since is None:
+        also = tuple(open_numbers[1 : limits.DCP_REQUESTS_MAX + 1])
+        _send_reply(step, peer, open_numbers[0], dcp.Working(also, peer.working_ms))
 
 
 def _answer_again(step: Step, peer: Peer, number: int, cached: CachedReply) -> None:

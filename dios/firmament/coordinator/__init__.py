@@ -8,6 +8,7 @@ kernels are compiled) and ``scheduler_service`` (the flow scheduler).
 Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``. Kernels are compiled
 by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements come from ``node_monitor``,
 ``observer`` and ``task_tracer``, for all tasks of the node (``node_view``). Bandwidth is divided in
-``rate_control``; ``job_traffic`` and ``admissions`` serve jobs over time, and ``share_storage`` keeps shares.
+``rate_control``; ``traffic_monitor`` decides how often traffic is measured. ``job_traffic`` and
+``admissions`` serve jobs over time, and ``share_storage`` keeps shares.
 ``translate`` describes queue rows for the scheduler, and ``start_options`` holds the node's settings.
 """

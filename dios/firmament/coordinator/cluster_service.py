@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.assignment import Assignment
-from dios.firmament.coordinator.cluster_state import TrackedCluster
+from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.wire.messages import Asked, Placed, QueueRows
+from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission
 
 _PROBLEMS_MAX: Final = 20
+COORDINATOR: Final = "coordinator"
+"""The label of the nodes' coordinators among their tasks."""
 
 
 class NodeActions(NamedTuple):
@@ -56,6 +58,19 @@ class ClusterService(ABC):
     def has_waiting_tasks(self) -> bool:
         """Return True if any task waits for its place."""
         return self.cluster.waiting > 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return True if rounds are needed even if nothing changes, because time passes."""
+        return self.has_waiting_tasks or self.has_admitted_jobs
+
+    @property
+    def has_tasks(self) -> bool:
+        """Return True if any task waits or runs, except for the nodes' coordinators."""
+        return any(
+            not (tracked.phase is Phase.RUNNING and _is_coordinator(tracked.row))
+            for tracked in self.cluster.tasks.values()
+        )
 
     def may_start(self, now: float) -> bool:
         """Return True if a further round could start tasks at once."""
@@ -131,3 +146,8 @@ class ClusterService(ABC):
     @abstractmethod
     def answer(self, asked: Asked) -> bytes:
         """Return the answer to a question, as JSON."""
+
+
+def _is_coordinator(row: Submission | Occupant) -> bool:
+    """Return True for a node's coordinator. A task of a user that looks like it reserves nothing either."""
+    return row.label == COORDINATOR and not row.work.particular

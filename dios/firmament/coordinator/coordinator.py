@@ -7,6 +7,7 @@ runs go. A coordinator keeps nothing that is lost with it: the next one reads th
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from functools import partial
@@ -24,7 +25,9 @@ from dios.firmament.coordinator.node_view import NodeView
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.share_storage import ShareStorage
 from dios.firmament.coordinator.start_up_service import StartUpService
+from dios.firmament.coordinator.traffic_monitor import CONTROL_S, TrafficMonitor
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.limits import QUEUE_WAIT_MS_MAX
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
@@ -35,20 +38,19 @@ if TYPE_CHECKING:
     from dios.firmament.coordinator.start_options import StartOptions
     from dios.wire.messages import Asked, QueueRows
 
-_LOADING: Final = "coordinator: loading the scheduler\n"
+_LOADING: Final = "coordinator: loading the flow scheduler\n"
+_LOADED: Final = "coordinator: the flow scheduler is loaded\n"
+_UNLOADING: Final = "coordinator: idle for some minutes; it starts again without the flow scheduler\n"
 _COMPILING: Final = (
     "coordinator: the scheduler's kernels are being compiled, which happens once after an installation and "
     "takes some minutes; a simple rule places runs meanwhile\n"
 )
 _COMPILED: Final = "coordinator: the kernels are compiled; the flow scheduler places runs from now on\n"
-_HEAD_ONLY: Final = 2**62
-"""A version that no queue reaches: a node answers such a request without its rows."""
 
-_MEMBERS_S: Final = 0.25
-_HEAD_WAIT_MS: Final = 500
+_RETRY_S: Final = 0.25
 _JOIN_S: Final = 3.0
 """The time within which a node that has joined reports whether it has a coordinator."""
-_QUEUE_WAIT_MS: Final = 1_000
+_IDLE_CHECK_S: Final = 30.0
 _ROUND_S_MAX: Final = 0.5
 """The longest time between rounds while tasks wait, because costs change with time."""
 _PAUSE_PART: Final = 2.0
@@ -58,14 +60,14 @@ _PAUSE_FULL_S: Final = 0.05
 """The pause after a queue was read while the nodes can start no further tasks."""
 _PLACEMENTS_MAX: Final = 16
 """Placements of one message."""
-_CONTROL_S: Final = 1.0
-"""The control interval of rates."""
 _CAPACITIES_S: Final = 3.0
 """The longest time that a question about a job waits for all nodes to report their capacities."""
 _RATES_LEASE_MS: Final = 5_000
 """Rates of a coordinator that has ended are valid for this time."""
 _STORE_SHARES_S: Final = 10.0
 """Commitments of the last seconds may be lost with a coordinator. Weights and quotas are stored at once."""
+UNLOAD_S: Final = 600.0
+"""The idle time after which a coordinator ends to free the memory of the flow scheduler and its libraries."""
 
 
 class Coordinator:
@@ -77,6 +79,7 @@ class Coordinator:
         knowledge: what was measured before.
         delegation_s: the time that a rack's coordinator has for the runs of its own nodes.
         kernels: compiles the scheduler's kernels; tests pass a fake.
+        unload_s: the idle time after which a coordinator that has loaded the flow scheduler ends.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class Coordinator:
         knowledge: KnowledgeBase,
         delegation_s: float,
         kernels: KernelCompiler | None = None,
+        unload_s: float = UNLOAD_S,
     ) -> None:
         self._node = node
+        self._unload_s = unload_s
         self._options = options
         self._storage = ShareStorage(node)
         self._attending_since = 0.0
@@ -96,14 +101,21 @@ class Coordinator:
         self._delegation_s = delegation_s
         self._kernels = kernels or BackgroundCompiler()
         self._compilation_ended = trio.Event()
+        self._asleep = False
+        """True while the flow scheduler is compiled but not loaded, because there is nothing to schedule."""
+        self._needed = trio.Event()
+        """Set when the flow scheduler is needed."""
+        self._loaded = trio.Event()
+        """Set when the flow scheduler places runs."""
+        self._used_at = 0.0
+        """The last time at which there was something to schedule, or a question."""
         self._own = ""
         self._own_id = 0
         self._members: dict[str, Member] = {}
         """The usable nodes, by name."""
-        self._followed: set[str] = set()
-        """The nodes whose queues are being read."""
+        self._followed: dict[str, trio.CancelScope] = {}
+        """The nodes whose queues are being read, with a scope that cancels the present read."""
         self._member_since: dict[str, float] = {}
-        self._candidates: dict[str, CandidateNode] = {}
         self._assignment = Assignment()
         self._service: ClusterService | None = None
         self._flow: SchedulerService | None = None
@@ -115,7 +127,9 @@ class Coordinator:
         self._storing = trio.Lock()
         """Held from the moment that weights and quotas may change until they are stored."""
         self._changed = trio.Event()
-        self._guarantees_changed = trio.Event()
+        self._traffic = TrafficMonitor()
+        self._metering = trio.Event()
+        """Set when meters may be due earlier than planned."""
         self._capacities_changed = trio.Event()
         """Set, and replaced, when a node has reported its traffic and capacities."""
         self._answered: set[tuple[str, int]] = set()
@@ -134,6 +148,7 @@ class Coordinator:
                 nursery.start_soon(self._monitor.run)
                 nursery.start_soon(self._run_rounds, nursery)
                 nursery.start_soon(self._share)
+                nursery.start_soon(self._unload_when_idle, nursery.cancel_scope)
         finally:
             self._monitor.close()
 
@@ -151,14 +166,12 @@ class Coordinator:
 
     async def _start_service(self, nursery: trio.Nursery) -> None:
         """Start to schedule, by the flow scheduler if its kernels are compiled, else by the simple rule."""
-        if await trio.to_thread.run_sync(self._kernels.is_ready):
-            sys.stderr.write(_LOADING)
-            self._service = self._flow = await self._open_flow_service()
-        else:
+        self._asleep = await trio.to_thread.run_sync(self._kernels.is_ready)
+        if not self._asleep:
             sys.stderr.write(_COMPILING)
-            self._service = StartUpService(self._options, self._own, self._knowledge, self._kernels)
-            nursery.start_soon(self._switch_to_flow_service)
+        self._service = StartUpService(self._options, self._own, self._knowledge, self._kernels)
         self._service.unmeasured = self._monitor.unmeasured
+        nursery.start_soon(self._switch_to_flow_service)
 
     async def _open_flow_service(self) -> SchedulerService:
         # Late, because the scheduler's libraries take seconds to load.
@@ -170,8 +183,11 @@ class Coordinator:
         )
 
     async def _switch_to_flow_service(self) -> None:
-        """Replace the simple rule by the flow scheduler once the kernels are compiled."""
+        """Replace the simple rule by the flow scheduler once the kernels are compiled and it is needed."""
         await self._compilation_ended.wait()
+        if self._asleep:
+            await self._needed.wait()
+            sys.stderr.write(_LOADING)
         flow = await self._open_flow_service()
         async with self._storing, self._lock:
             assert self._service is not None  # noqa: S101 - it was set before this task was started
@@ -182,25 +198,66 @@ class Coordinator:
             self._attending_since = now
             if self._storage.shares and self._assignment.attend:
                 flow.learn(self._storage.shares, now, commitments=True)
-        sys.stderr.write(_COMPILED)
+        sys.stderr.write(_LOADED if self._asleep else _COMPILED)
+        self._asleep, self._used_at = False, now
+        self._loaded.set()
         self._changed.set()
+        self._meter_soon(self._assignment.governs)
+
+    def _note_use(self) -> None:
+        """Record a use of the flow scheduler, and load it if it is not loaded."""
+        self._used_at = trio.current_time()
+        self._needed.set()
+
+    async def _unload_when_idle(self, scope: trio.CancelScope) -> None:
+        """End this coordinator when its flow scheduler has had nothing to do for some time.
+
+        The node starts it again at once. Memory of libraries is freed only with their process.
+        """
+        while True:
+            await trio.sleep(min(_IDLE_CHECK_S, self._unload_s))
+            flow = self._flow
+            if flow is None or trio.current_time() - self._used_at < self._unload_s:
+                continue
+            async with self._storing:
+                async with self._lock:
+                    if self._is_used(flow) or flow.has_unstored_changes():
+                        self._note_use()
+                        continue
+                await log_failure("cannot store the shares", self._store_shares(flow))
+            sys.stderr.write(_UNLOADING)
+            scope.cancel()
+
+    def _is_used(self, service: ClusterService) -> bool:
+        """Return True if the flow scheduler has, or would have, anything to do."""
+        return service.has_tasks or service.has_admitted_jobs or self._traffic.competing
 
     # Nodes and their queues -------------------------------------------------------------------------------
 
     async def _follow_members(self, nursery: trio.Nursery) -> None:
+        known, wait_ms = 0, 0
         while True:
-            members = {member.name: member for member in await self._node.nodes() if member.usable}
-            for name in [name for name in self._members if name not in members]:
-                self._candidates.pop(name, None)
-                self._member_since.pop(name, None)
-            for name in [name for name in members if name not in self._members]:
-                self._member_since[name] = trio.current_time()
+            known, found = await self._node.changed_nodes(known, wait_ms=wait_ms)
+            members = {member.name: member for member in found if member.usable}
+            for name, member in members.items():
+                before = self._members.get(name)
+                if before is None or before.epoch != member.epoch:
+                    self._forget_numbers(name)
+                    self._member_since[name] = trio.current_time()
+            for name in self._member_since.keys() - members.keys():
+                del self._member_since[name]
             self._members = members
-            for name in [name for name in members if name not in self._followed]:
-                self._followed.add(name)
-                nursery.start_soon(self._follow_queue, name, nursery)
+            self._follow_queues(nursery)
             await self._update_assignment(nursery)
-            await trio.sleep(_MEMBERS_S)
+            wait_ms = self._wait_ms()
+
+    def _wait_ms(self) -> int:
+        """Return the time after which the assignment may change without a change of the list of nodes."""
+        unknown = self._unknown()
+        if not unknown:
+            return QUEUE_WAIT_MS_MAX
+        until = min(self._member_since[name] for name in unknown) + _JOIN_S
+        return 1 + int(max(0.0, until - trio.current_time()) * 1000)
 
     async def _update_assignment(self, nursery: trio.Nursery) -> None:
         """Compute the assignment from the present nodes, and apply its changes."""
@@ -213,6 +270,11 @@ class Coordinator:
                 return
             async with self._lock:
                 before, self._assignment = self._assignment, assignment
+                for scope in self._followed.values():
+                    # It reads according to the new assignment, or ends.
+                    scope.cancel()
+                self._follow_queues(nursery)
+                self._metering.set()
                 if self._service is not None:
                     now = trio.current_time()
                     self._service.change_assignment(before, assignment, now)
@@ -221,36 +283,52 @@ class Coordinator:
                         if self._storage.shares:
                             self._service.learn(self._storage.shares, now, commitments=True)
 
-    def _current_assignment(self) -> Assignment:
+    def _unknown(self) -> list[str]:
+        """Return the nodes that have just joined and have no coordinator so far."""
         now = trio.current_time()
-        unknown = [
+        return [
             name
             for name, since in self._member_since.items()
-            if now - since < _JOIN_S
-            and (name not in self._candidates or not self._candidates[name].coordinated)
+            if now - since < _JOIN_S and not self._members[name].coordinated
         ]
-        if unknown:
-            # A node that has just joined may be the one to lead: its queue or its coordinator is on the way.
+
+    def _current_assignment(self) -> Assignment:
+        if self._unknown():
+            # A node that has just joined may be the one to lead: its coordinator may be on the way.
             return self._assignment
-        nodes = [self._candidates[name] for name in sorted(self._candidates) if name in self._members]
+        nodes = [
+            CandidateNode(member.node, name, member.rack, member.coordinated)
+            for name, member in sorted(self._members.items())
+        ]
         return assign_nodes(self._own_id, nodes, self._options.set_up, self._delegation_s)
 
+    def _follow_queues(self, nursery: trio.Nursery) -> None:
+        """Begin to read the queues that the assignment needs and that are not read already."""
+        for name in self._members:
+            if name not in self._followed and self._needs(name):
+                self._followed[name] = trio.CancelScope()
+                nursery.start_soon(self._follow_queue, name, nursery)
+
     async def _follow_queue(self, name: str, nursery: trio.Nursery) -> None:
-        """Read a node's queue again and again while the node is usable."""
-        since, listed, assignment = 0, 0, self._assignment
+        """Read a node's queue again and again while the node is usable and its queue is needed."""
+        since, listed, assignment, polls = 0, 0, None, False
         view = NodeView()
-        while name in self._members:
+        while name in self._members and self._needs(name):
             if assignment is not self._assignment:
-                since, listed, assignment = 0, 0, self._assignment
+                since, listed, assignment, polls = 0, 0, self._assignment, False
             try:
-                queue = await self._read_queue(name, since, listed, assignment)
+                with trio.CancelScope() as self._followed[name]:
+                    queue = await self._read_queue(name, since, listed, assignment, polls=polls)
+                if self._followed[name].cancelled_caught:
+                    continue
             except DiosError as error:
                 if self._service is not None:
                     self._service.note(f"{name}: {error}")
-                await trio.sleep(_MEMBERS_S)
+                # The node may have restarted and count from the beginning.
+                since = listed = 0
+                await trio.sleep(_RETRY_S)
                 continue
             if queue.version < since:
-                # The node has restarted and counts from the beginning.
                 since = listed = 0
                 self._forget_numbers(name)
                 continue
@@ -261,20 +339,17 @@ class Coordinator:
                 await self._learn(queue.shares_version, queue.shares)
             if name == self._own and view.begin_use(trio.current_time()):
                 self._monitor.use(view.rows(queue))
-            candidate = CandidateNode(queue.node, queue.name, queue.rack, queue.coordinated)
-            if self._candidates.get(name) != candidate:
-                self._candidates[name] = candidate
-                await self._update_assignment(nursery)
-            if assignment is self._assignment and newer and self._needs(name, assignment):
+            if assignment is self._assignment and newer:
                 since, listed = queue.version, queue.listed if queue.partial else 0
                 await self._process_queue(name, queue, nursery)
                 # While much changes, several changes are read together.
                 await trio.sleep(self._pause_s(trio.current_time() - began))
-            if name in assignment.below:
+            if name in assignment.below and (queue.waiting or polls):
                 # The waiting times of these runs count, and they do not change the queue's version.
+                polls = bool(queue.waiting)
                 since = listed = 0
                 await trio.sleep(_ROUND_S_MAX)
-        self._followed.discard(name)
+        del self._followed[name]
         self._forget_numbers(name)
 
     def _pause_s(self, took_s: float) -> float:
@@ -285,21 +360,22 @@ class Coordinator:
             return _PAUSE_FULL_S
         return min(_PAUSE_S_MAX, _PAUSE_PART * took_s)
 
-    def _needs(self, name: str, assignment: Assignment) -> bool:
+    def _needs(self, name: str) -> bool:
+        assignment = self._assignment
         return name in assignment.attend or name in assignment.machines or name == self._own
 
-    async def _read_queue(self, name: str, since: int, listed: int, assignment: Assignment) -> QueueRows:
-        """Wait for a newer queue of a node, or read only its head if its rows are not needed."""
-        needed = self._needs(name, assignment)
-        wait_ms = _QUEUE_WAIT_MS if needed else _HEAD_WAIT_MS
+    async def _read_queue(
+        self, name: str, since: int, listed: int, assignment: Assignment, *, polls: bool
+    ) -> QueueRows:
+        """Wait for a newer queue of a node; with ``polls`` read the present one."""
         return await self._node.board(
             self._host(name),
-            since=since if needed else _HEAD_ONLY,
-            wait_ms=0 if name in assignment.below else wait_ms,
+            since=since,
+            wait_ms=0 if polls else QUEUE_WAIT_MS_MAX,
             attend=name in assignment.attend and self._service is not None,
             own=name == self._own,
-            changes=needed,
-            listed=listed if needed else 0,
+            changes=True,
+            listed=listed,
         )
 
     def _host(self, name: str) -> str:
@@ -324,8 +400,13 @@ class Coordinator:
                     self._reported[name] = number
                     service.merge_report(name, _decode_report(data))
             service.read(name, queue, trio.current_time())
+            if self._is_used(service):
+                self._note_use()
         self._changed.set()
-        if name in assignment.attend:
+        if queue.tasks or queue.gone:
+            self._meter_soon(frozenset({name}))
+        # The coordinator of a rack answers the questions of its nodes.
+        if name in assignment.attend - assignment.below:
             asked = {(name, one.number): one for one in queue.asked}
             self._answered = {one for one in self._answered if one[0] != name or one in asked}
             for key in asked.keys() - self._answered:
@@ -334,6 +415,9 @@ class Coordinator:
 
     async def _answer(self, name: str, asked: Asked) -> None:
         """Answer a question in a node's queue."""
+        self._note_use()
+        if self._asleep:
+            await self._loaded.wait()
         with trio.move_on_after(_CAPACITIES_S):
             while self._service is not None and self._service.must_wait(asked):
                 await self._capacities_changed.wait()
@@ -359,20 +443,24 @@ class Coordinator:
     async def _run_rounds(self, nursery: trio.Nursery) -> None:
         changed, last = False, -_ROUND_S_MAX
         while True:
-            with trio.move_on_after(_ROUND_S_MAX):
+            busy = changed or (self._service is not None and self._service.is_busy)
+            with trio.move_on_after(_ROUND_S_MAX if busy else math.inf):
                 await self._changed.wait()
             changed |= self._changed.is_set()
             self._changed = trio.Event()
             async with self._lock:
                 service, now = self._service, trio.current_time()
-                if service is None or not self._is_round_due(service, last, now, changed=changed):
+                if service is None or self._asleep:
+                    changed = False
+                    continue
+                if not self._is_round_due(service, last, now, changed=changed):
                     continue
                 changed, last = False, now
                 actions = await trio.to_thread.run_sync(service.round, now)
                 again = bool(actions) and service.may_start(now)
                 took_s = trio.current_time() - now
             if service.links_changed:
-                self._guarantees_changed.set()
+                self._meter_soon(self._assignment.governs)
             for action in actions:
                 nursery.start_soon(self._send, action)
             if again:
@@ -418,27 +506,45 @@ class Coordinator:
 
     # Shares -------------------------------------------------------------------------------------------
 
+    def _meter_soon(self, names: frozenset[str]) -> None:
+        """Read the meters of these nodes soon, because something has changed there."""
+        self._traffic.hurry(names)
+        self._metering.set()
+
     async def _share(self) -> None:
-        """Store shares regularly, and send rates in each control interval if this coordinator governs."""
+        """Store shares regularly, and send rates in each control interval if this coordinator governs.
+
+        The meters of nodes without traffic are read less often.
+        """
         store_at = trio.current_time() + _STORE_SHARES_S
         while True:
-            with trio.move_on_after(_CONTROL_S):
-                await self._guarantees_changed.wait()
-            self._guarantees_changed = trio.Event()
-            flow, assignment = self._flow, self._assignment
-            if flow is None or not assignment.governs:
+            due_at = self._traffic.next_due()
+            pause_s = math.inf if due_at is None else max(0.0, due_at - trio.current_time())
+            with trio.move_on_after(pause_s):
+                await self._metering.wait()
+            self._metering = trio.Event()
+            flow, service, assignment = self._flow, self._service, self._assignment
+            self._traffic.keep(assignment.governs)
+            now = trio.current_time()
+            due = self._traffic.due(now)
+            if service is None or not due:
                 continue
-            if trio.current_time() >= store_at:
-                store_at = trio.current_time() + _STORE_SHARES_S
-                async with self._storing:
-                    await log_failure("cannot store the shares", self._store_shares(flow))
-            async with self._lock:
-                now = trio.current_time()
-                bandwidth = await trio.to_thread.run_sync(flow.bandwidth, now, _RATES_LEASE_MS / 1000)
-            with trio.move_on_after(_CONTROL_S):
+            bandwidth: dict[str, NodeBandwidth] = {}
+            if flow is not None:
+                if now >= store_at:
+                    store_at = now + _STORE_SHARES_S
+                    async with self._storing:
+                        await log_failure("cannot store the shares", self._store_shares(flow))
+                async with self._lock:
+                    now = trio.current_time()
+                    bandwidth = await trio.to_thread.run_sync(flow.bandwidth, now, _RATES_LEASE_MS / 1000)
+            with trio.move_on_after(CONTROL_S):
                 async with trio.open_nursery() as nursery:
-                    for name in assignment.governs:
-                        nursery.start_soon(self._govern, flow, name, bandwidth.get(name))
+                    for name in assignment.governs & (due | bandwidth.keys()):
+                        self._traffic.postpone(name, now)
+                        nursery.start_soon(self._govern, service, name, bandwidth.get(name))
+            if self._traffic.competing:
+                self._note_use()
 
     async def _store_shares(self, flow: SchedulerService) -> None:
         async with self._lock:
@@ -447,7 +553,7 @@ class Coordinator:
             await self._storage.store(shares)
             flow.mark_stored()
 
-    async def _govern(self, flow: SchedulerService, name: str, bandwidth: NodeBandwidth | None) -> None:
+    async def _govern(self, service: ClusterService, name: str, bandwidth: NodeBandwidth | None) -> None:
         """Send a node its rates, guarantees and shares; record its traffic."""
         rates, guarantees = ((), ()) if bandwidth is None else bandwidth
         try:
@@ -455,12 +561,16 @@ class Coordinator:
                 name, self._host(name), rates, guarantees, lease_ms=_RATES_LEASE_MS
             )
         except DiosError as error:
-            flow.note(f"{name}: {error}")
+            service.note(f"{name}: {error}")
             return
-        async with self._lock:
-            flow.record_traffic(name, metered, trio.current_time())
-        self._capacities_changed.set()
-        self._capacities_changed = trio.Event()
+        now = trio.current_time()
+        self._traffic.record(name, metered, now, limited=bandwidth is not None)
+        flow = self._flow
+        if flow is not None:
+            async with self._lock:
+                flow.record_traffic(name, metered, now)
+            self._capacities_changed.set()
+            self._capacities_changed = trio.Event()
         await self._learn(metered.shares_version, metered.shares)
 
     async def _learn(self, version: int, shares: bytes) -> None:

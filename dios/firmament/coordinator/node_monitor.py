@@ -5,6 +5,7 @@ Every coordinator has a node monitor. ``observer`` and ``task_tracer`` measure.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable
@@ -25,7 +26,8 @@ KNOWLEDGE: Final = "knowledge"
 """The label of the durable object in which a node keeps its coordinator's measurements."""
 
 _LOOK_S: Final = 2.0
-_NO_BOARD_S: Final = 0.25
+_IDLE_LOOK_S: Final = 60.0
+"""The time between two measurements while no task runs but the coordinator itself, and nothing changes."""
 _KEEP_S: Final = 60.0
 """Measurements of the last minute may be lost with the node."""
 _KEEP_COURSES_S: Final = 5.0
@@ -42,10 +44,11 @@ class NodeMonitor:
         self._node = node
         self._knowledge = knowledge
         self._lock = lock
-        self._observer = Observer(knowledge)
+        self._observer = Observer(knowledge, os.getpid())
         self._tracer = TaskTracer(knowledge)
         self._board: QueueRows | None = None
         self._kept = b""
+        self._news = trio.Event()
 
     @property
     def unmeasured(self) -> dict[str, str]:
@@ -55,6 +58,7 @@ class NodeMonitor:
     def use(self, board: QueueRows) -> None:
         """Use a new queue of the node."""
         self._board = board
+        self._news.set()
         self._tracer.heard(board, time.monotonic_ns())
 
     def close(self) -> None:
@@ -72,8 +76,9 @@ class NodeMonitor:
         keep_at = trio.current_time() + _KEEP_S
         while True:
             board = self._board
+            self._news = trio.Event()
             if board is None:
-                await trio.sleep(_NO_BOARD_S)
+                await self._news.wait()
                 continue
             async with self._lock:
                 await trio.to_thread.run_sync(self._observer.look, board)
@@ -87,6 +92,9 @@ class NodeMonitor:
                 keep_at = trio.current_time() + _KEEP_S
                 await self._keep()
             await trio.sleep(_LOOK_S)
+            if not self._observer.follows_tasks:
+                with trio.move_on_after(min(_IDLE_LOOK_S, max(0.0, keep_at - trio.current_time()))):
+                    await self._news.wait()
 
     async def _keep(self) -> None:
         stored = [reference for reference in self._node.inputs if reference.label == KNOWLEDGE]

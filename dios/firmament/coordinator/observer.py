@@ -59,9 +59,15 @@ class _ObservedTask:
 
 
 class Observer:
-    """Measures the machine and the tasks of a coordinator's own node."""
+    """Measures the machine and the tasks of a coordinator's own node.
 
-    def __init__(self, knowledge: KnowledgeBase) -> None:
+    Args:
+        knowledge: receives the measurements.
+        own_pid: the process of the coordinator, which is not measured: it is on every node.
+    """
+
+    def __init__(self, knowledge: KnowledgeBase, own_pid: int = 0) -> None:
+        self._own_pid = own_pid
         self.knowledge = knowledge
         self.topology: MachineTopology | None = None
         self.problem = ""
@@ -84,6 +90,11 @@ class Observer:
         """Equal for machines that are alike; empty if it is not known."""
         return "" if self.topology is None else self.topology.machine_type
 
+    @property
+    def follows_tasks(self) -> bool:
+        """Return True if any task runs here that is measured."""
+        return bool(self._followed)
+
     def close(self) -> None:
         """Close all counters."""
         for followed in self._followed.values():
@@ -92,7 +103,8 @@ class Observer:
 
     def look(self, board: QueueRows) -> None:
         """Measure each task in the node's own queue, and record those that have ended."""
-        running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid]
+        ignored = {0, self._own_pid}
+        running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid not in ignored]
         classes = {row.id: _class_of(row) for row in running}
         for row in running[: limits.PROFILED_TASKS_MAX]:
             if row.id not in self._followed:

@@ -11,6 +11,7 @@ received bytes are reported. For any other task only the bytes on its own accoun
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -143,7 +144,7 @@ class TaskTracer:
         self._news = trio.Event()
 
     async def run(self, node: AsyncNode, lock: trio.Lock) -> None:
-        """Measure once a second while such tasks run, until cancelled.
+        """Measure once a second while such tasks run, until cancelled; wait while there are none.
 
         Args:
             node: the own node, which reports its meters.
@@ -151,7 +152,7 @@ class TaskTracer:
         """
         while True:
             # A task should be measured soon after its start: until then others may use the same account.
-            with trio.move_on_after(_LOOK_S):
+            with trio.move_on_after(_LOOK_S if self.busy else math.inf):
                 await self._news.wait()
             self._news = trio.Event()
             if not self.busy:
@@ -187,6 +188,7 @@ class TaskTracer:
 
     def heard(self, board: QueueRows, now_ns: int) -> None:
         """Use the node's own queue at once, because the ages in it are those of this moment."""
+        was_busy = self.busy
         rows = [row for row in board.tasks if is_followed(row)]
         self._rows = {row.id: row for row in rows}
         self._cpus = max(1, board.cpus)
@@ -203,6 +205,8 @@ class TaskTracer:
                 self._news.set()
             if task is not None and not task.runs and row.state is not TaskState.STARTING:
                 task.runs, task.began_ns = True, now_ns - row.age_ms * _MS
+        if self.busy and not was_busy:
+            self._news.set()
 
     def look(self, meters: Iterable[Meter] | None, now_ns: int, wall_ns: int) -> list[UsageProfile]:
         """Measure each running task; return the profiles of those that have ended.

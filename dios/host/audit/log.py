@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
+import trio
 from blake3 import blake3
 from msgspec import Meta
 
@@ -158,6 +159,7 @@ class AuditLog:
         self._age_ns_max: Final = age_ms_max * 1_000_000
         self._closed: deque[ClosedSegment] = deque()
         self._began_ns = 0
+        self._appended = trio.Event()
         self._buffer = bytearray()
         self._digest = GENESIS
         self._count = 0
@@ -192,6 +194,11 @@ class AuditLog:
         """The digest of the newest record in hex; keep it in another place as an anchor."""
         return self._digest.hex()
 
+    async def wait_appended(self) -> None:
+        """Wait for the next record after the last call."""
+        await self._appended.wait()
+        self._appended = trio.Event()
+
     def append(self, record: Audit, count: int = 1, first_ns: int = 0) -> int:
         """Append a record to the chain and keep it in memory until ``flush``; no record is lost here.
 
@@ -201,6 +208,7 @@ class AuditLog:
         must then refuse calls.
         """
         buffer = self._buffer
+        self._appended.set()
         if len(buffer) >= limits.AUDIT_BUFFER_BYTES_MAX:
             with contextlib.suppress(DiosError):
                 self.flush()

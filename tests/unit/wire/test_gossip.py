@@ -13,9 +13,19 @@ from dios.wire.gossip import Ack, GossipMessage, Load, MemberRow, News, Ping, Pi
 from dios.wire.types import NodeStatus
 
 ROW = MemberRow(
-    NodeId(7), "n1", "r1", "h:1", 3, 2, NodeStatus.SUSPECT, draining=True, load=Load(1, 4, 9), version=5
+    NodeId(7),
+    "n1",
+    "r1",
+    "h:1",
+    3,
+    2,
+    NodeStatus.SUSPECT,
+    draining=True,
+    load=Load(1, 4, 9),
+    version=5,
+    coordinated=True,
 )
-BYTES = "9a07a26e31a27231a3683a31030201c39301040905"
+BYTES = "9b07a26e31a27231a3683a31030201c39301040905c3"
 VECTORS: list[tuple[GossipMessage, str]] = [
     (Ping(ROW, 1), f"943c{BYTES}0190"),
     (Ack(ROW, 1, NodeId(8), (ROW,)), f"953d{BYTES}010891{BYTES}"),
@@ -35,7 +45,8 @@ def test_the_bytes_of_a_message_are_frozen(message: GossipMessage, text: str) ->
 def test_a_row_may_be_short_and_may_be_long() -> None:
     """Fields that are missing at the end have defaults, and more fields than are known are left out."""
     assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(MemberRow(NodeId(7), "n1"))
-    longer = msgspec.msgpack.encode([63, [7, "n1", "", "", 0, 0, 0, False, [], 0, "new"], [], [], "new"])
+    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "new"]
+    longer = msgspec.msgpack.encode([63, row, [], [], "new"])
     assert gossip.decode(longer) == News(MemberRow(NodeId(7), "n1"))
 
 
@@ -44,6 +55,7 @@ def plain(**changes: object) -> list[object]:
     fields: dict[str, object] = {
         "node": 7, "name": "n1", "rack": "", "address": "", "epoch": 1,
         "incarnation": 0, "status": 0, "draining": False, "load": [0, 0, 0], "version": 0,
+        "coordinated": False,
     }  # fmt: skip
     return list((fields | changes).values())
 
@@ -66,6 +78,7 @@ def plain(**changes: object) -> list[object]:
         plain(load=[-1]),
         plain(load=[2**32]),
         plain(version=2**64 - 1),
+        plain(coordinated=1),
         [],
         None,
     ],

@@ -10,7 +10,7 @@ from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.messages import Constraint, Placement, Work
-from dios.wire.types import Affinity, Cause, Flag, NameKind, Permission, TaskState
+from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Node
 
@@ -530,3 +530,33 @@ def test_a_waiting_run_shows_its_place_in_the_queue(yard: Yard) -> None:
         assert shown == [f"place {place + 1} of {count} in the submission queue" for place in range(count)]
         if count == 3:
             yard.place(first.id, "n2")
+
+
+def test_a_waiting_reader_attends_until_it_is_gone(yard: Yard) -> None:
+    """A scheduler that waits for a change holds runs longer than a lease; when it ends, nobody attends."""
+    since = yard.board().version
+    call = messages.ReadQueue("n1", since, limits.QUEUE_WAIT_MS_MAX, attend=True)
+    reading = yard.scheduler.send(call)
+    yard.cluster.settle()
+    yard.cluster.advance(3 * limits.QUEUE_LEASE_MS)
+    assert yard.scheduler.answer(reading) is None
+    queue = yard.nodes[0].core.state.queue
+    assert queue.attended(yard.nodes[0].now)
+    yard.scheduler.send(messages.Cancel(reading))
+    yard.cluster.settle()
+    assert not queue.attended(yard.nodes[0].now)
+
+
+def test_a_change_of_the_list_of_nodes_wakes_its_readers(yard: Yard) -> None:
+    """A reader that knows the present list waits, and is answered when a node drains or dies."""
+    known = yard.scheduler.ask(messages.Nodes, messages.ListNodes()).version
+    wait = messages.ListNodes(known, limits.QUEUE_WAIT_MS_MAX)
+    reading = yard.scheduler.send(wait)
+    yard.cluster.advance(5_000)
+    assert yard.scheduler.answer(reading) is None
+    drained = yard.scheduler.ask(messages.Nodes, messages.SetNode("n2", NodeWish.DRAIN))
+    yard.cluster.settle()
+    answer = yard.scheduler.answer(reading)
+    assert isinstance(answer, messages.Nodes)
+    assert answer.version > known
+    assert [row.draining for row in answer.nodes] == [row.draining for row in drained.nodes]
