@@ -24,7 +24,7 @@ from dios.client.wasm.codes import (
     WasiCode,
     WasiError,
 )
-from dios.errors import ClosedError, EndOfStreamError
+from dios.errors import ClosedError, EndOfStreamError, TimeLimitError
 from dios.limits import STREAM_BATCH_BYTES, WASM_DESCRIPTORS_MAX, WASM_TRANSFER_BYTES
 
 _FILE_MODE: Final = 0o600
@@ -102,6 +102,15 @@ class OpenFile:
         """Set the flags that can change while the file is open."""
         raise WasiError(WasiCode.NOT_SUPPORTED)
 
+    def wait_readable(self, timeout_s: float) -> bool:
+        """Wait until a read would not wait; return False after the time. Files are always ready."""
+        del timeout_s
+        return True
+
+    def readable_bytes(self) -> int:
+        """Return the number of bytes that a read returns without waiting, as far as it is known, or 0."""
+        return 0
+
     def close(self) -> None:
         """Give back what the file holds."""
 
@@ -157,6 +166,10 @@ class InputFile(OpenFile):
         self._position = bases[whence] + offset
         return self._position
 
+    def readable_bytes(self) -> int:
+        """Return the number of bytes behind the position."""
+        return max(0, self._content.nbytes - self._position)
+
     def status(self) -> FileStatus:
         """Return the size of the input."""
         return FileStatus(FileType.REGULAR, self._content.nbytes)
@@ -168,18 +181,14 @@ class StreamInput(OpenFile):
     file_type = FileType.CHARACTER_DEVICE
     rights = STREAM_RIGHTS
 
-    def __init__(self, receive: Callable[[], bytes]) -> None:
+    def __init__(self, receive: Callable[[float | None], bytes]) -> None:
         self._receive: Final = receive
         self._rest = b""
         self._ended = False
 
     def read(self, parts: Iterable[memoryview]) -> int:
         """Fill the parts from one message, waiting for it if there is none."""
-        if not self._rest and not self._ended:
-            try:
-                self._rest = self._receive()
-            except EndOfStreamError:
-                self._ended = True
+        self._wait(None)
         done = 0
         for part in parts:
             found = self._rest[: part.nbytes]
@@ -187,6 +196,26 @@ class StreamInput(OpenFile):
             self._rest = self._rest[len(found) :]
             done += len(found)
         return done
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        """Wait for a message or for the end; return False after the time."""
+        try:
+            self._wait(timeout_s)
+        except TimeLimitError:
+            return False
+        return True
+
+    def readable_bytes(self) -> int:
+        """Return the number of bytes that are here."""
+        return len(self._rest)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        while not self._rest and not self._ended:
+            try:
+                # An empty message is none: a read of no bytes would be the end of the file.
+                self._rest = self._receive(timeout_s)
+            except EndOfStreamError:
+                self._ended = True
 
 
 class StreamOutput(OpenFile):

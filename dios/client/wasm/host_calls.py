@@ -17,7 +17,7 @@ from dios.client.wasm.codes import (
     WasiError,
     code_of,
 )
-from dios.client.wasm.descriptors import DescriptorTable, FileStatus, Opening, make_directory
+from dios.client.wasm.descriptors import DescriptorTable, FileStatus, OpenFile, Opening, make_directory
 from dios.client.wasm.guest_memory import GuestMemory, sizes_of
 from dios.errors import DiosError
 from dios.limits import WASM_BUFFERS_MAX, WASM_TRANSFER_BYTES
@@ -38,6 +38,9 @@ _MONOTONIC: Final = 1
 _RESOLUTION_NS: Final = 1
 _ABSOLUTE: Final = 1
 _CLOCK: Final = 0
+_READ: Final = 1
+_TURN_S: Final = 0.01
+_WAIT_S_MAX: Final = 3600.0
 _NEVER: Final = 1 << 62
 _NS: Final = 1_000_000_000
 
@@ -61,6 +64,7 @@ class _Event(NamedTuple):
     user_data: int
     kind: int
     error: WasiCode = WasiCode.SUCCESS
+    size: int = 0
 
 
 class HostCalls:
@@ -340,32 +344,34 @@ class HostCalls:
 
     # -- waiting, and sockets -----------------------------------------------------------------------
     def poll_oneoff(self, wanted: int, events: int, count: int, at: int) -> None:
-        """Wait until a time, or return at once if a descriptor is wanted: the files here are always ready."""
+        """Wait until a time, or until a stream can be read: all other files are always ready."""
         if not 0 < count <= WASM_BUFFERS_MAX:
             raise WasiError(WasiCode.INVALID)
-        now, ready, waiting = time.monotonic_ns(), [], []
+        now = time.monotonic_ns()
+        ready: list[_Event] = []
+        clocks: list[tuple[int, _Event]] = []
+        streams: list[tuple[OpenFile, _Event]] = []
         data = self._memory.read(wanted, count * _SUBSCRIPTION.size)
         for user_data, kind, subject, timeout, flags in _SUBSCRIPTION.iter_unpack(data):
+            event = _Event(user_data, kind)
             if kind == _CLOCK:
-                waiting.append((_end_of_wait(now, subject, timeout, flags), _Event(user_data, kind)))
+                clocks.append((_end_of_wait(now, subject, timeout, flags), event))
+                continue
+            try:
+                file = self._descriptors.get(subject)
+            except WasiError as error:
+                ready.append(event._replace(error=error.code))
+                continue
+            if kind != _READ or file.wait_readable(0):
+                ready.append(event._replace(size=file.readable_bytes()))
             else:
-                ready.append(self._readiness(user_data, kind, subject))
-        if not ready:
-            end = min(moment for moment, _ in waiting)
-            while (left := end - time.monotonic_ns()) > 0:
-                time.sleep(min(left, _NEVER) / _NS)
-            ready = [event for moment, event in waiting if moment <= end]
+                streams.append((file, event))
+        ready = ready or _waited(clocks, streams)
         self._memory.write(
-            events, b"".join(_EVENT.pack(each.user_data, each.error, each.kind, 0, 0) for each in ready)
+            events,
+            b"".join(_EVENT.pack(each.user_data, each.error, each.kind, each.size, 0) for each in ready),
         )
         self._memory.write_u32(at, len(ready))
-
-    def _readiness(self, user_data: int, kind: int, number: int) -> _Event:
-        try:
-            self._descriptors.get(number)
-        except WasiError as error:
-            return _Event(user_data, kind, error.code)
-        return _Event(user_data, kind)
 
     def sock_accept(self, number: int, flags: int, at: int) -> None:
         """Refuse it: there is no network here."""
@@ -459,6 +465,23 @@ def _time_of(clock: int) -> int:
     if clock >= len(_CLOCKS):
         raise WasiError(WasiCode.INVALID)
     return _CLOCKS[clock]()
+
+
+def _waited(clocks: list[tuple[int, _Event]], streams: list[tuple[OpenFile, _Event]]) -> list[_Event]:
+    """Wait for the first time, or for the first stream that can be read; return the events of what came."""
+    end = min((moment for moment, _ in clocks), default=_NEVER + time.monotonic_ns())
+    # One stream is waited for. Of several, each gets a short time in turn.
+    turn_s = _WAIT_S_MAX if len(streams) == 1 else _TURN_S
+    while (left := end - time.monotonic_ns()) > 0 or not clocks:
+        ready = []
+        for file, event in streams:
+            if file.wait_readable(min(max(left, 0) / _NS, turn_s)):
+                ready.append(event._replace(size=file.readable_bytes()))
+        if ready:
+            return ready
+        if not streams:
+            time.sleep(min(left, _NEVER) / _NS)
+    return [event for moment, event in clocks if moment <= end]
 
 
 def _end_of_wait(now: int, clock: int, timeout: int, flags: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
+import struct
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +21,18 @@ wasmtime = pytest.importorskip("wasmtime")
 from dios.client.program import Program, decode_program, encode_program, is_wasm  # noqa: E402
 from dios.client.sync.node import Node  # noqa: E402
 from dios.client.wasm.codes import WasiCode, WasiError  # noqa: E402
-from dios.client.wasm.descriptors import DescriptorTable, FolderDirectory, InputDirectory, InputFile, relative  # noqa: E402
+from dios.client.wasm.descriptors import (  # noqa: E402
+    DescriptorTable,
+    FolderDirectory,
+    InputDirectory,
+    InputFile,
+    StreamInput,
+    relative,
+)
 from dios.client.wasm.guest_memory import GuestMemory  # noqa: E402
 from dios.client.wasm.host_calls import SIGNATURES, HostCalls  # noqa: E402
 from dios.client.wasm.program import run_module  # noqa: E402
-from dios.errors import InvalidError  # noqa: E402
+from dios.errors import EndOfStreamError, InvalidError, TimeLimitError  # noqa: E402
 from dios.limits import WASM_DESCRIPTORS_MAX  # noqa: E402
 
 PAGE = 65_536
@@ -174,6 +184,52 @@ def test_a_wait_for_a_time_ends(host: Host) -> None:
     assert host.call["poll_oneoff"](0, ROOM, 1, 64) == 0
     assert host.memory.read(64, 4) == (1).to_bytes(4, "little")
     assert host.memory.read(ROOM, 8) == (42).to_bytes(8, "little")
+
+
+def test_a_wait_for_a_stream_ends_with_a_message_or_its_end(host: Host) -> None:
+    """poll_oneoff reports a stream when a read would not wait, and the time if nothing came before it."""
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def receive(timeout: float | None) -> bytes:
+        try:
+            message = messages.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeLimitError("nothing came") from None
+        if message == b"end":
+            raise EndOfStreamError("the end")
+        return message
+
+    stream = StreamInput(receive)
+    inputs = InputDirectory({"stream": lambda: stream, "input": lambda: InputFile(memoryview(INPUT))})
+    host.table = DescriptorTable({"/inputs": inputs})
+    calls = HostCalls([], {}, host.table)
+    calls.memory = host.memory
+    host.call = calls.functions()
+    number = host.open(b"stream", rights=2, directory=3)
+    other = host.open(b"input", rights=2, directory=3)
+
+    def ready(*files: int, wait_ns: int) -> list[tuple[int, int]]:
+        """Return the marks of what is ready, and the numbers of bytes."""
+        for place, file in enumerate(files):
+            at = 48 * place
+            host.memory.write(at, struct.pack("<QB7xI28x", 10 + place, 1, file))
+        host.memory.write(48 * len(files), struct.pack("<QB7xI4xQQQ", 99, 0, 1, wait_ns, 0, 0))
+        assert host.call["poll_oneoff"](0, ROOM, len(files) + 1, 960) == 0
+        count = int.from_bytes(host.memory.read(960, 4), "little")
+        found = [struct.unpack("<QHB5xQH6x", host.memory.read(ROOM + 32 * each, 32)) for each in range(count)]
+        return [(mark, size) for mark, _, _, size, _ in found]
+
+    hour_ns = 3_600_000_000_000
+    assert ready(number, wait_ns=1_000_000) == [(99, 0)]
+    assert ready(number, other, wait_ns=hour_ns) == [(11, len(INPUT))]
+    threading.Timer(0.05, messages.put, (b"message",)).start()
+    assert ready(number, wait_ns=hour_ns) == [(10, 7)]
+    assert ready(number, number, wait_ns=hour_ns) == [(10, 7), (11, 7)]
+    host.memory.write(0, struct.pack("<II", ROOM, 20))
+    assert host.call["fd_read"](number, 0, 1, 24) == 0
+    assert ready(number, number, wait_ns=1_000_000) == [(99, 0)]
+    messages.put(b"end")
+    assert ready(number, wait_ns=hour_ns) == [(10, 0)]
 
 
 def test_calls_before_the_memory_is_known_fail() -> None:
