@@ -152,7 +152,11 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
 
 def _clone(path: str) -> int:
     flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
-    clone = linux_calls.syscall("open_tree", memory_mounts.AT_FDCWD, os.fsencode(path) + b"\0", flags)
+    try:
+        clone = linux_calls.syscall("open_tree", memory_mounts.AT_FDCWD, os.fsencode(path) + b"\0", flags)
+    except OSError as error:
+        error.filename = path
+        raise
     _seal(clone, _AT_RECURSIVE)
     return clone
 

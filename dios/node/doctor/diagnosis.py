@@ -165,6 +165,12 @@ def _python() -> DoctorFinding:
     if os.geteuid() == 0 and library.stat().st_mode & _READ_AND_ENTER != _READ_AND_ENTER:
         advice = f"tasks run as another user and cannot read {library}: make it readable for all"
         return DoctorFinding("python", DoctorLevel.MISSING, detail, purpose, advice)
+    closed = [each for each in library.parents if not each.stat().st_mode & stat.S_IXOTH]
+    if os.geteuid() == 0 and closed:
+        advice = (
+            f"templates and forks run as another user, which cannot enter {closed[0]}: use a Python outside"
+        )
+        return DoctorFinding("python", DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding("python", DoctorLevel.OK, detail, purpose)
 
 
