@@ -30,6 +30,8 @@ WELL_NS: Final = 6 * S
 ANSWERS_MAX: Final = 64
 SPARE_ANSWERS_MAX: Final = 8
 PROBES_MAX: Final = 12
+_NAMESAKES_MAX: Final = 256
+"""More than the objects of one name in a run, because a lookup that leaves some out proves nothing."""
 
 
 class SimulatedCluster(Protocol):
@@ -299,7 +301,7 @@ def probe(world: SimulatedCluster) -> None:
                 if reference.object == target:
                     client.read(reference, Semantics.ANY, lambda read, _: _note(found, target, read))
 
-        client.lookup(key, read_found, limit=8)
+        client.lookup(key, read_found, limit=_NAMESAKES_MAX)
     world.queue.run((40 if world.slow else 4) * S)
     lost = [target for target, read in found.items() if not read]
     _require(not lost, f"{len(lost)} of {len(found)} durable objects cannot be found by name and read")
