@@ -286,6 +286,7 @@ DCP_REQUESTS_UNSENT_MAX: Final = 65_536
 DCP_OPEN_NUMBERS_PER_REQUEST: Final = 16
 REQUESTS_PER_EPOCH: Final = 2**36
 DCP_REPEAT_MS_MIN: Final = 250
+DCP_FRAME_MS_MAX: Final = 30_000  # from the first to the last byte of a frame
 DCP_REPEAT_OPEN: Final = 64  # with this number of open requests to a node, repeats come half as often
 DCP_PROGRESS_BYTES_MIN: Final = 16 * MIB  # the receiver reports the progress of transfers of this size
 DCP_PROGRESS_FIRST_MS: Final = DCP_REPEAT_MS_MIN // 2

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import trio
 
 from dios import limits
-from dios.errors import ProtocolError, WouldBlockError
+from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.ids import NodeId
 from dios.transport.identity.certificates import CertificateDetails, CertificateRole
 from dios.transport.identity.trust import Trust
@@ -76,6 +76,8 @@ class Secured:
         self._drained.set()
         self._closed = False
         self._stays = False
+        self._frame_begun_s: float | None = None
+        """The time at which the first bytes of an unfinished frame arrived."""
         self._unwatch = trust.watch(self._reconsider) if trust else lambda: None
 
     @property
@@ -96,7 +98,8 @@ class Secured:
         """Wait for the next frames; return the bodies of all that are here, or an empty list at the end.
 
         The peer, the network or this node ended the connection. Raises ProtocolError for a frame over the
-        limit and for bytes that are not TLS; then the connection must be closed.
+        limit and for bytes that are not TLS, and after ``stay`` UnreachableError for a frame whose rest does
+        not come; then the connection must be closed.
         """
         ready = self._readable.poll
         bodies: list[bytes] = []
@@ -108,7 +111,7 @@ class Secured:
                     # One read returns one record; records that came meanwhile are read in the same pass.
                     if bodies:
                         return bodies
-                    await trio.lowlevel.wait_readable(self._sock)
+                    await self._wait_for_bytes()
                 elif not waited:
                     # Data is here already; let the other tasks run nevertheless.
                     await trio.lowlevel.checkpoint()
@@ -120,15 +123,37 @@ class Secured:
                 raise ProtocolError(
                     f"{self.peer.name} sent bytes that are not TLS: {_reason(error)}"
                 ) from None
+            except UnreachableError:
+                raise  # it is an OSError as well
             except (trio.ClosedResourceError, OSError, ValueError):
                 return bodies
             if not data:
                 return bodies
-            bodies += self._splitter.feed(data)
+            whole = self._splitter.feed(data)
+            if not self._splitter.pending:
+                self._frame_begun_s = None
+            elif whole or self._frame_begun_s is None:
+                self._frame_begun_s = trio.current_time()
+            bodies += whole
             taken += len(data)
             if bodies and (taken >= limits.RECEIVE_BYTES or not self._stays):
                 return bodies
         return []
+
+    async def _wait_for_bytes(self) -> None:
+        """Wait until bytes arrive. Raise UnreachableError if the rest of a frame does not come in time."""
+        if self._frame_begun_s is None or not self._stays:
+            await trio.lowlevel.wait_readable(self._sock)
+            return
+        # This node itself may have read late.
+        earliest = trio.current_time() + limits.DCP_FRAME_MS_MAX / 10_000
+        with trio.move_on_at(max(earliest, self._frame_begun_s + limits.DCP_FRAME_MS_MAX / 1000)) as scope:
+            await trio.lowlevel.wait_readable(self._sock)
+        if scope.cancelled_caught:
+            raise UnreachableError(
+                f"{self.peer.name} began a frame and did not send the rest within "
+                f"{limits.DCP_FRAME_MS_MAX // 1000} s; the connection is made anew"
+            )
 
     def stay(self) -> None:
         """Never detach this connection: ``receive`` then reads all received records, not one.

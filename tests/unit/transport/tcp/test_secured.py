@@ -167,6 +167,23 @@ async def test_a_connection_that_stays_takes_all_at_once(tmp_path: Path) -> None
             accepted.detach()
 
 
+async def test_a_frame_that_is_not_finished_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a frame keeps no connection; whole frames before it arrive, and silence between frames is fine."""
+    monkeypatch.setattr(limits, "DCP_FRAME_MS_MAX", 300)
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        accepted.stay()
+        with trio.move_on_after(0.6):
+            await accepted.receive()
+            raise AssertionError("silence is no frame")
+        dialled.send_nowait(frame_of(b"whole") + frame_of(b"half of it")[:7])
+        assert await accepted.receive() == [b"whole"]
+        with trio.fail_after(60), pytest.raises(UnreachableError, match="did not send the rest"):
+            await accepted.receive()
+
+
 async def test_unfinished_frames_are_not_given_away(tmp_path: Path) -> None:
     """A connection with half a frame, or with frames that wait, stays where it is; so does a closed one."""
     n1, n2 = make_cluster(tmp_path)
