@@ -222,7 +222,7 @@ def _claims_8_5_work(labs: dict[str, GreenRun], steps: int) -> tuple[PublishedCl
             "Green's throughput compared with it",
             "1.006 x",
             f"{within:.3f} x",
-            judged(within, 0.996, 1.016),
+            judged(within, 0.996, 1.016, none=0.0),
         ),
         PublishedClaim(
             "Table 8.5",
