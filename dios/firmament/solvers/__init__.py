@@ -5,8 +5,8 @@ In the order in which to read it:
 - ``problem``: a problem and its solution; ``dimacs``: the text format; ``columns``: columns of numbers;
 - ``certificate``: the independent check of a solution; ``errors``: the errors;
 - ``registry``: the algorithms by name, and the choice among them;
-- general algorithms: ``standard`` (their common part), ``successive_shortest``, ``cost_scaling``,
-  ``relaxation``, ``ortools_solver``, and ``portfolio``, a race of several;
+- general algorithms: ``standard`` (their common part), ``network_simplex``, ``cost_scaling``,
+  ``successive_shortest``, ``relaxation``, ``ortools_solver``, and ``portfolio``, a race of several;
 - their parts: ``half_arcs`` (the residual network), ``heap``, ``potentials`` (prices by label correction);
 - the fast algorithm for networks of scheduling shape: ``contraction`` to a small network, ``auction`` for
   good prices, ``repair`` to the exact optimum;
