@@ -135,7 +135,7 @@ def simulate(
         if as_json:
             write_json(summary)
         else:
-            _tell(scene, found)
+            _tell(scene, runs, found)
         if interrupted:
             done = ", ".join(
                 f"{'' if run.seed is None else f'seed {run.seed}: '}{run.simulation.done} of {scene.instants}"
@@ -241,6 +241,14 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 # Showing and writing ----------------------------------------------------------------------------------
 
 
+_FRACTIONS: Final = ("jobs", "tasks", "revenue")
+
+
+def _was_offered(scene: PackingScenario, run: PackingRun) -> bool:
+    """Return True if jobs arrived in the instants that count; otherwise no fraction of them is admitted."""
+    return bool(run.simulation.arrivals.jobs[scene.begin : run.simulation.done].any())
+
+
 def _summary(
     scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
 ) -> dict[str, object]:
@@ -254,15 +262,23 @@ def _summary(
                 "instants_played": run.simulation.done,
                 "jobs": int(run.simulation.arrivals.jobs.sum()),
                 "tasks": int(run.simulation.arrivals.tasks.sum()),
-                "policies": [asdict(each) for each in policies],
+                "policies": [
+                    asdict(each) | ({} if _was_offered(scene, run) else dict.fromkeys(_FRACTIONS))
+                    for each in policies
+                ],
             }
             for run, (seed, policies) in zip(runs, found, strict=True)
         ],
     }
 
 
-def _tell(scene: PackingScenario, found: list[tuple[int | None, list[PolicySummary]]]) -> None:
-    """Show a line per policy with the median over seeds, and the tasks of each seed if there are several."""
+def _tell(
+    scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
+) -> None:
+    """Show a line per policy with the median over seeds, and the tasks of each seed if there are several.
+
+    A dash stands for the fractions of jobs that never came.
+    """
     facts(scene.about)
     if not found:
         return
@@ -272,14 +288,25 @@ def _tell(scene: PackingScenario, found: list[tuple[int | None, list[PolicySumma
     several = [f"seed {seed}" for seed, _ in found] if len(found) > 1 else []
     rows = []
     for each in zip(*(policies for _, policies in found), strict=True):
-        parts = [(one.tasks, one.jobs, one.revenue, *one.used) for one in each]
+        fractions = [
+            (one.tasks, one.jobs, one.revenue)
+            for one, run in zip(each, runs, strict=True)
+            if _was_offered(scene, run)
+        ]
+        parts = [one.used for one in each]
         times = [one.job_ms[:2] for one in each]
         rows.append(
             [
                 each[0].policy,
+                *(f"{_median(column):.1%}" for column in zip(*fractions, strict=True)),
+                *(() if fractions else ("-",) * len(_FRACTIONS)),
                 *(f"{_median(column):.1%}" for column in zip(*parts, strict=True)),
                 *(f"{_median(column):.2f}" for column in zip(*times, strict=True)),
-                *(f"{one.tasks:.1%}" for one in each if several),
+                *(
+                    f"{one.tasks:.1%}" if _was_offered(scene, run) else "-"
+                    for one, run in zip(each, runs, strict=True)
+                    if several
+                ),
             ]
         )
     table((*columns, *several), rows, right=(*columns[1:], *several))

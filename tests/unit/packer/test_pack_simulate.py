@@ -102,6 +102,18 @@ def test_your_jobs_come_when_you_say(tmp_path: Path) -> None:
     assert policy["used"][0] == pytest.approx((1 + 1 + 0.5) / 3)
 
 
+def test_without_jobs_nothing_is_admitted(tmp_path: Path) -> None:
+    """Where no job arrived, the table has dashes and JSON has nulls instead of admitted fractions."""
+    jobs = write_jobs(tmp_path / "jobs")
+    (jobs / "arrivals.csv").write_text("9,half\n")
+    words = ("--servers", "2", "--jobs", str(jobs), "--instants", "3", "--policy", "slots")
+    status, shown, said = invoke(*words)
+    assert status == 0, said
+    assert shown.splitlines()[-1].split()[:4] == ["slots", "-", "-", "-"]
+    (found,) = json.loads(invoke(*words, "--json")[1])["runs"]
+    assert [found["policies"][0][name] for name in ("jobs", "tasks", "revenue")] == [None] * 3
+
+
 def test_without_arrivals_each_job_comes_once(tmp_path: Path) -> None:
     """At instant 0."""
     folder = write_jobs(tmp_path / "jobs")
