@@ -185,7 +185,9 @@ def _groups(calls: Iterable[PlainCall]) -> Iterable[tuple[PlainCall, ...]]:
     for call in calls:
         data = getattr(call, "data", None)
         own = _CALL_OVERHEAD_BYTES + (len(data) if data else 0)
-        maps = isinstance(call, _MAPPING_CALLS)
+        maps = (
+            _DESCRIPTORS_OF_STREAM if isinstance(call, messages.Attach) else isinstance(call, _MAPPING_CALLS)
+        )
         full = len(group) == VECTOR_CALLS_MAX or size + own > FRAME_BYTES_MAX
         if group and (full or buffers + maps > DESCRIPTORS_PER_FRAME_MAX):
             yield tuple(group)
@@ -218,13 +220,20 @@ def split(calls: tuple[PlainCall, ...], answer: Answer) -> list[Answer | DiosErr
         if type(part) is Failure:
             parts.append(refusal(part, call))
             continue
-        end = start + (1 if type(part) is messages.Buffer and part.mapping else 0)
+        end = start + _descriptors_of(part)
         parts.append((part, fds[start:end]))
         start = end
     if start != len(fds):
         close_all(fds)
         raise ProtocolError(f"the node sent {len(fds)} descriptors for results with {start}")
     return parts
+
+
+def _descriptors_of(part: messages.PlainResult) -> int:
+    """Return the number of descriptors that come with a result."""
+    if type(part) is messages.Buffer:
+        return 1 if part.mapping else 0
+    return _DESCRIPTORS_OF_STREAM if type(part) is messages.Attached else 0
 
 
 def all_held(outcomes: list[Answer | DiosError]) -> list[Answer]:

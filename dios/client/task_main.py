@@ -43,11 +43,14 @@ DEFAULT_FILE: Final = "<task>"
 """The file name in tracebacks of a program without a label."""
 
 
-def main() -> int:
-    """Run as a task: return its exit status, or raise the SystemExit of its program."""
+def main(rehearsal: Callable[[], None] = rehearse) -> int:
+    """Run as a task: return its exit status, or raise the SystemExit of its program.
+
+    ``rehearsal`` is called in a process that has no task yet.
+    """
     connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
     if not _welcome_is_near(connection):
-        rehearse()
+        rehearsal()
     try:
         welcome = connection.welcome()
     except ClosedError:

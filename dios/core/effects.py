@@ -141,7 +141,9 @@ class AnswerVector(Struct, frozen=True, tag=15):
 
     task: TaskId
     seq: int
-    parts: tuple[Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived, ...]
+    parts: tuple[
+        Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived | AnswerAttach, ...
+    ]
 
 
 class CloseBuffer(Struct, frozen=True, tag=16):
@@ -477,7 +479,9 @@ class LogDefect(Struct, frozen=True, tag=61):
     trace: str
 
 
-Reply: TypeAlias = Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived
+Reply: TypeAlias = (
+    Answer | AnswerRead | AnswerWrite | AnswerBytes | AnswerConsole | AnswerReceived | AnswerAttach
+)
 """The answer to one call, alone or in a vector."""
 
 Effect: TypeAlias = (

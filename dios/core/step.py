@@ -151,14 +151,14 @@ class Step:
         self.answer(task, seq, messages.Failure(int(error.code), error.message, error.fingerprint))
 
     def require_unread(self, target: PhysicalObject) -> None:
-        """Raise InvalidError if an earlier call of this vector reads the object.
+        """Raise InvalidError if an earlier call of this vector reads the object, or attaches to it.
 
-        The bytes of a read are taken when the whole vector is answered, so that later calls must not change
-        them.
+        The bytes of a read are taken, and the ring is made, when the whole vector is answered. So later calls
+        must not change them.
         """
         if target.id in self.read_in_vector:
             raise InvalidError(
-                "the calls of a vector must be independent, but an earlier one reads this object."
+                "the calls of a vector must be independent, but an earlier one uses this object."
                 " Send this call after the vector."
             )
 

@@ -31,7 +31,7 @@ from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pu
 from dios.ids import Principal
 from dios.node.assembly import NodeHost
 from dios.node.settings import LogFormat, Settings
-from dios.node.task_zygote import BASE_OF_TEMPLATES, modules_of_tasks
+from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.memory.reclaimer import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
@@ -81,7 +81,9 @@ async def serve(
                 defaults=Limits(memory_bytes=settings.task_memory_bytes),
                 templates=settings.templates,
                 base_of_templates=BASE_OF_TEMPLATES,
+                warm_up_of_templates=WARM_UP_OF_TEMPLATES,
                 programs=settings.programs,
+                processes_max=settings.tasks_max,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(settings, store, recovered, audit, zygote, mechanisms, started)

@@ -13,8 +13,11 @@ from dios.wire.types import Brand
 
 _TASK_ENTRY: Final = "dios.lib.executor.task_entry:main"
 
-BASE_OF_TEMPLATES: Final = ("dios.lib.sandbox.session",)
+BASE_OF_TEMPLATES: Final = ("dios.lib.sandbox.session", "dios.lib.sandbox.session_warm_up")
 """The modules of sessions, which each template loads before its own."""
+
+WARM_UP_OF_TEMPLATES: Final = "dios.lib.sandbox.session_warm_up:rehearse_in_template"
+"""The function that each template calls when it has loaded its modules."""
 
 
 def modules_of_tasks(settings: Settings) -> ZygoteModules:

@@ -241,6 +241,7 @@ class TemplateRow(Struct, frozen=True, array_like=True):
 
     ``used_bytes`` is the memory of its process now, ``load_ms`` the time that its last start took. It was
     started ``starts`` times, and ``tasks`` were forked from it. ``why`` is the reason of a failed start.
+    ``prepared`` processes wait for a task.
     """
 
     name: Label
@@ -252,6 +253,7 @@ class TemplateRow(Struct, frozen=True, array_like=True):
     starts: Counter
     tasks: Counter
     why: Message
+    prepared: Counter = 0
 
 
 class Info(Struct, frozen=True, array_like=True, tag=9):

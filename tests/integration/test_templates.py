@@ -21,7 +21,13 @@ from dios.limits import MIB
 from dios.wire.messages import Limits, TemplateRow
 from dios.wire.types import Brand, Cause
 from tests.support.node.command_user import Person
-from tests.support.node.confinement import attempt, children_of, mechanisms_or_skip, pool_with_templates
+from tests.support.node.confinement import (
+    attempt,
+    children_of,
+    mechanisms_or_skip,
+    pool_with_templates,
+    prepared_task,
+)
 from tests.support.node.running_node import RunningNode, running_node
 
 WAIT_S = 60.0
@@ -166,6 +172,36 @@ async def test_everything_ends_with_the_pool(mechanisms: dict[str, Mechanism]) -
     task.close()
     with trio.fail_after(WAIT_S):
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
+
+
+async def test_a_prepared_task_has_the_limits_that_its_caller_asks_for(
+    mechanisms: dict[str, Mechanism],
+) -> None:
+    """The process waited with the default limits, and gets lower ones before it gets the task."""
+    async with pool_with_templates(mechanisms, *SPECS, pool_size=1) as pool:
+        await pool.prepare("plain")
+        task = await prepared_task(pool, "plain", Limits(memory_bytes=64 * MIB))
+        assert await attempt(task, f"take_memory {512 * MIB}") == "did:MemoryError"
+        assert await attempt(task, "import_library") == "did:True"
+        task.close()
+
+
+async def test_prepared_tasks_end_with_their_template(mechanisms: dict[str, Mechanism]) -> None:
+    """A template that is loaded again has none of the old processes."""
+    async with pool_with_templates(mechanisms, *SPECS, pool_size=1) as pool:
+        await pool.prepare("plain")
+        (await prepared_task(pool, "plain")).close()
+        await until(lambda: row_of(pool, "plain").prepared == 1)
+        before = children_of(pool.pids[-1])
+        template = sorted(before)[1]
+        os.kill(template, signal.SIGKILL)
+        await until(lambda: row_of(pool, "plain").state == "idle")
+        await until(lambda: row_of(pool, "plain").prepared == 0)
+        await pool.prepare("plain")
+        task = await pool.spawn(Brand.PURE, Limits(), "plain")
+        assert task.pid not in before
+        assert await attempt(task, "import_library") == "did:True"
+        task.close()
 
 
 async def test_limits_of_a_task_are_its_own(mechanisms: dict[str, Mechanism]) -> None:

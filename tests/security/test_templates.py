@@ -26,6 +26,7 @@ from tests.support.node.confinement import (
     mechanisms_or_skip,
     passes_as_nobody,
     pool_with_templates,
+    prepared_task,
 )
 from tests.support.security.escape import Attempt, Cage, open_cage
 
@@ -39,9 +40,12 @@ def mechanisms() -> dict[str, Mechanism]:
 
 
 @asynccontextmanager
-async def pool_with_template(mechanisms: dict[str, Mechanism]) -> AsyncIterator[ZygotePool]:
+async def pool_with_template(
+    mechanisms: dict[str, Mechanism], pool_size: int = 0
+) -> AsyncIterator[ZygotePool]:
     """A pool whose template has loaded a hostile module."""
-    async with pool_with_templates(mechanisms, TemplateSetting(HOSTILE, ("hostile_template",))) as pool:
+    setting = TemplateSetting(HOSTILE, ("hostile_template",))
+    async with pool_with_templates(mechanisms, setting, pool_size=pool_size) as pool:
         await pool.prepare(HOSTILE)
         yield pool
 
@@ -87,11 +91,18 @@ async def test_the_kernel_says_the_same_of_a_template(mechanisms: dict[str, Mech
                 assert theirs != test_sandbox.namespace_of("self", name), name
 
 
-async def test_a_task_of_a_template_is_confined_like_any_other(mechanisms: dict[str, Mechanism]) -> None:
-    """Every way out is refused, and what programs need works."""
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_a_task_of_a_template_is_confined_like_any_other(
+    mechanisms: dict[str, Mechanism],
+    prepared: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Every way out is refused, and what programs need works, also in a process that waited for the task."""
     wrong: dict[str, str] = {}
-    async with pool_with_template(mechanisms) as pool:
-        task = await pool.spawn(Brand.PURE, Limits(), HOSTILE)
+    async with pool_with_template(mechanisms, int(prepared)) as pool:
+        if prepared:
+            task = await prepared_task(pool, HOSTILE)
+        else:
+            task = await pool.spawn(Brand.PURE, Limits(), HOSTILE)
         for command, expected in test_sandbox.REFUSED:
             answer = await attempt(task, command)
             assert answer, f"{command!r} ended the task: {await task.wait()}"

@@ -82,6 +82,7 @@ def stat(names: NamesArgument = None, *, node: NodeOption = None, as_json: JsonO
                 ("loaded in", span_text(row.load_ms * _NS_PER_MS) if row.starts else "-"),
                 ("times loaded", f"{row.starts:,}"),
                 ("tasks started", f"{row.tasks:,}"),
+                ("prepared", f"{row.prepared:,}"),
             ]
             facts([*found, *([("failed", plain(row.why))] if row.why else [])])
 

@@ -183,8 +183,8 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     """Attach the task to an end of a stream. Each end is attached once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
     reference = access.for_io(task, call.ref, call.mode)
-    if step.parts is not None:
-        raise InvalidError("attach cannot be part of a vector, because its answer carries file descriptors")
+    if step.parts is not None and task.home:
+        raise InvalidError("attach by a task of another node cannot be part of a vector. Send it alone.")
     state = reference.object.state
     if not isinstance(state, StreamState):
         raise InvalidError(f"a {reference.object.type.name} is not a stream, so it has no ends to attach to")
@@ -198,6 +198,11 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     answer = effects.AnswerAttach(
         task.id, seq, reference.object.id, call.mode, state.ring_bytes, duplex=duplex
     )
+    if step.parts is not None:
+        # The ring is made when the whole vector is answered, so the object must still exist then.
+        step.read_in_vector.add(reference.object.id)
+        step.parts.append(answer)
+        return
     cached_replies.remember(step.state, answer)
     step.emit(answer)
 

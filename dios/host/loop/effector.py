@@ -126,7 +126,7 @@ class Effector:
         self._kept: Final[dict[PayloadId, Payloads]] = {}
         self._step = 0
         self._vectors: Final = VectorReplies(
-            parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of
+            parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of, parts.streams
         )
         self._steps_by_busy_object: Final[dict[ObjectId, deque[RemainingEffects]]] = {}
         self._oldest_steps: Final[dict[ObjectId, int]] = {}  # of those that wait for a busy object

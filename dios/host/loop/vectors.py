@@ -16,6 +16,7 @@ from dios.host.content.consoles import Consoles
 from dios.host.content.contents import Content
 from dios.host.content.memories import translate_os_error
 from dios.host.content.received import answer_received
+from dios.host.content.streams import Streams
 from dios.ids import PayloadId
 from dios.transport.memory.memfd import close_all
 from dios.wire.codec import encode_reply
@@ -33,9 +34,7 @@ from dios.wire.messages import (
     Welcome,
 )
 
-VectorPart: TypeAlias = (
-    fx.Answer | fx.AnswerRead | fx.AnswerWrite | fx.AnswerBytes | fx.AnswerConsole | fx.AnswerReceived
-)
+VectorPart: TypeAlias = fx.Reply
 
 _FRAME_BYTES: Final = 64
 """Reserved for the frame around the results."""
@@ -59,12 +58,14 @@ class VectorReplies:
         info: Callable[[Info], Info],
         effect_failed: Callable[[fx.AnswerRead | fx.AnswerWrite, Failure], None],
         payload_of: Callable[[PayloadId], Content | None],
+        streams: Streams,
     ) -> None:
         self._buffers: Final = buffers
         self._consoles: Final = consoles
         self._info: Final = info
         self._effect_failed: Final = effect_failed
         self._payload_of: Final = payload_of
+        self._streams: Final = streams
 
     def answer(self, effect: fx.AnswerVector) -> tuple[Results, list[int]]:
         """Return one result per call and the descriptors of all results, which the caller closes.
@@ -120,6 +121,9 @@ class VectorReplies:
             return CompletedReply(
                 with_data(part.result, self._consoles.read(part.console, part.position, part.length))
             )
+        if isinstance(part, fx.AnswerAttach):
+            attached, fds = self._streams.attach(part.object, part.mode, part.ring_bytes, duplex=part.duplex)
+            return CompletedReply(attached, fds)
         buffers = self._buffers
         if isinstance(part, fx.AnswerReceived):
             return answer_received(buffers, part, self._payload_of(part.payload), max(room, 0))

@@ -8,6 +8,7 @@ Every task is forked from a zygote: a small process that is set up in advance. R
 - ``zygote_pool``: keeps pure tasks ready to start; ``zygote_link`` talks to one zygote process, in the
   messages of ``zygote_messages``; ``zygote_process`` starts it, ``zygote_main`` is its program.
 - ``templates``: sets of modules from which tasks start, as ``template_setting`` describes them;
+  ``prepared_tasks``: the processes of a template that wait for a task;
   ``template_supervisor`` is the part of a zygote for them, and ``template_process`` loads the modules.
 - ``session_families``: the supervisor's part for forks of sessions, which ``session_fork`` makes in them;
   both parts of the supervisor look at processes with ``process_table``.

@@ -7,7 +7,6 @@ gets a socket of its own.
 from __future__ import annotations
 
 import os
-import select
 import stat
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -35,11 +34,7 @@ def name_thread(name: str) -> None:
 
 def open_descriptors(known: Collection[int], highest: int) -> list[int]:
     """Return the open descriptors up to ``highest``, except for the first three and those in ``known``."""
-    poll = select.poll()
-    for number in range(_FIRST_OWN, highest):
-        poll.register(number, 0)
-    closed = {number for number, event in poll.poll(0) if event & select.POLLNVAL}
-    return [number for number in range(_FIRST_OWN, highest) if number not in closed and number not in known]
+    return [number for number in linux_calls.open_descriptors(_FIRST_OWN, highest) if number not in known]
 
 
 def kind_of(descriptor: int) -> str:

@@ -35,6 +35,14 @@ class ProcessLimits:
     cpu_ms: int
     processes: int
 
+    def exceed(self, other: ProcessLimits) -> bool:
+        """Return True if any of these limits is above that of ``other``; a CPU limit of 0 is none."""
+        return (
+            self.memory_bytes > other.memory_bytes
+            or self.processes > other.processes
+            or (other.cpu_ms > 0 and not 0 < self.cpu_ms <= other.cpu_ms)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:

@@ -57,7 +57,7 @@ def serve(
     order = decode_to_template(link.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX) or _end())
     if not isinstance(order, LoadTemplate):
         _end()
-    reason = load(order.modules)
+    reason = load(order.modules, order.warm_up)
     link.send(encode(TemplateLoaded(order.id, reason)))
     if reason:
         _end()
@@ -74,8 +74,8 @@ def serve(
             os.close(number)
 
 
-def load(modules: tuple[str, ...]) -> str:
-    """Import modules, and return the reason why one could not be imported, or an empty text."""
+def load(modules: tuple[str, ...], warm_up: str = "") -> str:
+    """Import modules, and call ``warm_up``. Return the reason if that fails, or an empty text."""
     os.environ.update(_ONE_THREAD)
     try:
         for name in modules:
@@ -83,6 +83,12 @@ def load(modules: tuple[str, ...]) -> str:
                 importlib.import_module(name)
             except BaseException as error:  # noqa: BLE001 - a module may raise anything, SystemExit included
                 return f"cannot import {name}: {_last_line(error)}"[:REASON_CHARS_MAX]
+        if warm_up:
+            module, _, function = warm_up.partition(":")
+            try:
+                getattr(sys.modules[module], function)()
+            except BaseException as error:  # noqa: BLE001 - modules may have changed what it uses
+                return f"cannot run a session: {_last_line(error)}"[:REASON_CHARS_MAX]
     finally:
         for name in _ONE_THREAD:
             os.environ.pop(name, None)

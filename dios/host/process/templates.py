@@ -15,6 +15,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError
+from dios.host.process.prepared_tasks import PreparedTasks
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_link import ZygoteLink
@@ -48,12 +49,21 @@ class ProcessMaker(Protocol):
         """Put a new child into a control group, and watch it. Raise DiosError."""
         ...
 
+    async def lowered(self, link: ZygoteLink, child: TaskProcess, bounds: ProcessLimits) -> bool:
+        """Lower the limits of a child that waits. Return False, and end it, if they cannot be lowered."""
+        ...
+
+    def has_room(self) -> bool:
+        """Return True while the node has fewer processes than it may have tasks."""
+        ...
+
 
 @dataclass(slots=True)
 class _Template:
     """A template: its process while it runs, and what its users wait for while it starts."""
 
     spec: TemplateSetting
+    prepared: PreparedTasks
     process: TaskProcess | None = None
     link: ZygoteLink | None = None
     starting: trio.Event | None = None
@@ -80,13 +90,20 @@ class Templates:
         nursery: trio.Nursery,
         maker: ProcessMaker,
         base: tuple[str, ...] = (),
+        *,
+        warm_up: str = "",
+        defaults: ProcessLimits,
+        prepared_max: int = 0,
     ) -> None:
         self._base: Final = base
-        # The one without a name has no modules of its own: sessions that can be forked start from it.
-        every = (TemplateSetting(UNNAMED, ()), *specs)
-        self._templates: Final = {spec.name: _Template(spec) for spec in every}
+        self._warm_up: Final = warm_up
         self._nursery: Final = nursery
         self._maker: Final = maker
+        self._defaults: Final = defaults
+        self._prepared_max: Final = prepared_max
+        # The one without a name has no modules of its own: sessions that can be forked start from it.
+        every = (TemplateSetting(UNNAMED, ()), *specs)
+        self._templates: Final = {spec.name: _Template(spec, self._prepared(spec.name)) for spec in every}
 
     async def prepare(self, name: str) -> None:
         """Wait until a template runs; start it if it does not.
@@ -106,14 +123,45 @@ class Templates:
                 raise template.failure
 
     async def fork(self, name: str, bounds: ProcessLimits, *, forkable: bool = False) -> TaskProcess:
-        """Fork a session from a running template. Raise DiosError with the reason if that fails."""
+        """Return a prepared task of a running template, or fork one. Raise DiosError if that fails."""
         template = self._find(name)
+        if template.running is not None and not bounds.exceed(self._defaults):
+            child = template.prepared.take(forkable=forkable)
+            while child is not None:
+                link = template.link
+                if link is not None and await self._maker.lowered(link, child, bounds):
+                    template.sessions += 1
+                    return child
+                child = template.prepared.take(forkable=forkable)
+        child = await self._maker.counted(await self._forked(template, bounds, forkable=forkable))
+        template.sessions += 1
+        return child
+
+    def ended(self, child: TaskProcess) -> None:
+        """Note the end of a process, which may be a prepared task."""
+        for template in self._templates.values():
+            template.prepared.ended(child)
+
+    def close(self) -> None:
+        """End all prepared tasks."""
+        for template in self._templates.values():
+            template.prepared.close()
+
+    def _prepared(self, name: str) -> PreparedTasks:
+        async def make(forkable: bool) -> TaskProcess:  # noqa: FBT001 - the kind of the process
+            template = self._find(name)
+            return await self._maker.counted(await self._forked(template, self._defaults, forkable=forkable))
+
+        return PreparedTasks(self._nursery, self._prepared_max, make, self._maker.has_room)
+
+    async def _forked(self, template: _Template, bounds: ProcessLimits, *, forkable: bool) -> TaskProcess:
+        name = template.spec.name
         process, link = template.running, template.link
         if process is None or link is None:
             raise OutOfMemoryError(f"the template {name!r} has just ended; try again", call="run")
         try:
             with trio.fail_after(FORK_S_MAX):
-                child = await link.make(bounds, process, forkable=forkable)
+                return await link.make(bounds, process, forkable=forkable)
         except trio.TooSlowError:
             process.kill()
             raise OutOfMemoryError(
@@ -121,8 +169,6 @@ class Templates:
                 "try again",
                 call="run",
             ) from None
-        template.sessions += 1
-        return child
 
     def rows(self) -> tuple[TemplateRow, ...]:
         """Describe all templates."""
@@ -151,7 +197,7 @@ class Templates:
             template.failure, template.failures = None, 0
             template.load_ms = round(1000 * (time.monotonic() - began))
             template.started += 1
-            self._nursery.start_soon(_close_at_end, template.process, name="wait for the end of a template")
+            self._nursery.start_soon(_close_at_end, template, name="wait for the end of a template")
             _log.info("a template was loaded", extra={"template": name, "ms": template.load_ms})
         else:
             template.failures += 1
@@ -175,7 +221,7 @@ class Templates:
                 bounds = ProcessLimits(spec.memory_bytes, 0, _PROCESSES)
                 template.process = process = await link.make_template(bounds)
                 await self._maker.counted(process)
-                reason = await link.load(process, (*self._base, *spec.modules))
+                reason = await link.load(process, (*self._base, *spec.modules), self._warm_up)
         except trio.TooSlowError:
             return NotSupportedError(f"it took more than {LOAD_S_MAX:.0f} s")
         except DiosError as error:
@@ -190,13 +236,15 @@ class Templates:
         return None
 
 
-async def _close_at_end(process: TaskProcess | None) -> None:
-    """Wait for the end of a template's process, and close its descriptors."""
+async def _close_at_end(template: _Template) -> None:
+    """Wait for the end of a template's process, close its descriptors, and end its prepared tasks."""
+    process = template.process
     if process is not None:
         try:
             await process.wait()
         finally:
             process.close()
+            template.prepared.clear()
 
 
 def _row(template: _Template) -> TemplateRow:
@@ -221,4 +269,5 @@ def _row(template: _Template) -> TemplateRow:
         template.started,
         template.sessions,
         why,
+        len(template.prepared),
     )

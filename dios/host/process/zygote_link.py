@@ -156,9 +156,12 @@ class ZygoteLink:
         number = next(_numbers)
         return await self._created(number, bounds, CreateTemplate(number, bounds.memory_bytes))
 
-    async def load(self, template: TaskProcess, modules: tuple[str, ...]) -> str:
-        """Load modules in a template. Return the reason if that fails, else an empty text."""
-        return await self._ask(template.number, LoadTemplate(template.number, modules))
+    async def load(self, template: TaskProcess, modules: tuple[str, ...], warm_up: str = "") -> str:
+        """Load modules in a template, and call ``warm_up`` (``module:function``) there.
+
+        Return the reason if that fails, else an empty text.
+        """
+        return await self._ask(template.number, LoadTemplate(template.number, modules, warm_up))
 
     async def _created(
         self, number: int, bounds: ProcessLimits, make: CreateChild | CreateTemplate

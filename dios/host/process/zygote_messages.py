@@ -80,10 +80,11 @@ class CreateTemplate(Struct, frozen=True, tag=5):
 
 
 class LoadTemplate(Struct, frozen=True, tag=6):
-    """A request to load modules in the template ``id``."""
+    """A request to load modules in template ``id``, and to call ``warm_up`` (``module:function``) then."""
 
     id: Identifier
     modules: _Paths
+    warm_up: Text = ""
 
 
 class CancelFork(Struct, frozen=True, tag=7):

@@ -37,6 +37,8 @@ _log: Final = logging.getLogger(__name__)
 
 NO_LIMITS: Final = Limits()
 _OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
+_REMOVAL_PAUSE_S: Final = 0.05
+_REMOVALS_MAX: Final = 6
 _nodes: Final = itertools.count(1)
 
 
@@ -53,7 +55,9 @@ async def open_zygote(
     started: StartedZygote | None = None,
     templates: Iterable[TemplateSetting] = (),
     base_of_templates: tuple[str, ...] = (),
+    warm_up_of_templates: str = "",
     programs: Iterable[ProgramSetting] = (),
+    processes_max: int = limits.TASKS_MAX,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -65,8 +69,10 @@ async def open_zygote(
     pool; a task that needs higher limits starts more slowly. ``started`` is the process of a zygote for pure
     tasks that was started early with the same ``entry``, ``preload`` and ``paths``. Enter the block on the
     thread that the daemon uses until its end: zygotes end with that thread. ``templates`` are loaded at their
-    first use, each with the modules ``base_of_templates`` before its own. ``programs`` are native programs
-    that pure tasks may become, on a machine that has all mechanisms for pure tasks.
+    first use, each with the modules ``base_of_templates`` before its own, and then call the function
+    ``warm_up_of_templates`` (``module:function``). A template in use has a pool of
+    ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
+    programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -103,6 +109,8 @@ async def open_zygote(
                 accept_weaker=accept_weaker,
                 templates=templates,
                 base_of_templates=base_of_templates,
+                warm_up_of_templates=warm_up_of_templates,
+                processes_max=processes_max,
             )
             try:
                 if link is not None:
@@ -142,9 +150,11 @@ class ZygotePool:
         accept_weaker: bool,
         templates: Iterable[TemplateSetting] = (),
         base_of_templates: tuple[str, ...] = (),
+        warm_up_of_templates: str = "",
+        processes_max: int = limits.TASKS_MAX,
     ) -> None:
         self._nursery = nursery
-        self.templates = Templates(templates, nursery, self, base_of_templates)
+        self._processes_max = processes_max
         self._modules = modules
         self._setup = setup
         self._mechanisms = mechanisms
@@ -155,6 +165,7 @@ class ZygotePool:
         self._pool: deque[TaskProcess] = deque()
         self._failures = 0
         self._is_closing = False
+        self._is_removing = False
         self._refill = trio.Event()
         self._filled = trio.Event()
         self._starting = trio.Lock()
@@ -162,6 +173,15 @@ class ZygotePool:
         self._links: dict[Brand, ZygoteLink] = {}
         self._supervisor: ZygoteLink | None = None
         self._alive: set[TaskProcess] = set()
+        self.templates = Templates(
+            templates,
+            nursery,
+            self,
+            base_of_templates,
+            warm_up=warm_up_of_templates,
+            defaults=defaults,
+            prepared_max=pool_size,
+        )
 
     def serve_pure(self, link: ZygoteLink) -> None:
         """Use this zygote for pure tasks and start to fill the pool."""
@@ -242,7 +262,7 @@ class ZygotePool:
             if not self._accept_weaker:
                 require_pure(self._mechanisms)
             if template or forkable:
-                return await self.counted(await self.templates.fork(template, bounds, forkable=forkable))
+                return await self.templates.fork(template, bounds, forkable=forkable)
             child = await self._take_from_pool(bounds)
             if child is not None:
                 return child
@@ -251,6 +271,7 @@ class ZygotePool:
     async def aclose(self) -> None:
         """End every task and zygote."""
         self._is_closing = True
+        self.templates.close()
         for child in self._alive:
             child.kill()
         for link in self._all_links():
@@ -336,7 +357,7 @@ class ZygotePool:
 
     async def _take_from_pool(self, bounds: ProcessLimits) -> TaskProcess | None:
         """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
-        if _exceeds(bounds, self._defaults):
+        if bounds.exceed(self._defaults):
             return None
         while self._pool:
             child = self._pool.popleft()
@@ -344,17 +365,27 @@ class ZygotePool:
             if child.exit is not None:
                 child.close()
                 continue
-            if bounds != self._defaults:
-                try:
-                    await self._links[Brand.PURE].tighten(child, bounds)
-                    if child.group is not None:
-                        child.group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
-                except (DiosError, OSError):
-                    child.close()
-                    continue
-            self._failures = 0
-            return child
+            if await self.lowered(self._links[Brand.PURE], child, bounds):
+                self._failures = 0
+                return child
         return None
+
+    async def lowered(self, link: ZygoteLink, child: TaskProcess, bounds: ProcessLimits) -> bool:
+        """Lower the limits of a child that waits. Return False, and end it, if they cannot be lowered."""
+        if bounds == child.bounds:
+            return True
+        try:
+            await link.tighten(child, bounds)
+            if child.group is not None:
+                child.group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
+        except (DiosError, OSError):
+            child.close()
+            return False
+        return True
+
+    def has_room(self) -> bool:
+        """Return True while there are fewer processes than this node may have tasks."""
+        return len(self._alive) < self._processes_max
 
     async def _keep_filled(self) -> None:
         while True:
@@ -383,6 +414,18 @@ class ZygotePool:
     def _is_short(self) -> bool:
         return len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX
 
+    async def _remove_groups(self) -> None:
+        """Remove the control groups of ended tasks: later, because others wait for the ends, and in a thread.
+
+        A group in which a process is still ending is tried again a few times, and then with the next one.
+        """
+        for turn in range(_REMOVALS_MAX):
+            await trio.sleep(_REMOVAL_PAUSE_S * 2**turn)
+            await trio.to_thread.run_sync(self._groups.remove_disposed)
+            if not self._groups.any_disposed:
+                break
+        self._is_removing = False
+
     async def _watch_memory(self) -> None:
         """End pure tasks above their memory limit, on a machine where no control group does it.
 
@@ -402,8 +445,12 @@ class ZygotePool:
 
     def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
+        self.templates.ended(child)
         if child.group is not None:
             self._groups.dispose(child.group)
+            if not self._is_removing:
+                self._is_removing = True
+                self._nursery.start_soon(self._remove_groups, name="remove control groups")
         folder = child.detach_folder()
         if folder >= 0:
             self._nursery.start_soon(_close_folder, folder, name="close a private folder")
@@ -437,15 +484,6 @@ def is_over_memory(child: TaskProcess) -> bool:
     except OSError:
         return False  # this machine hides processes; ``dios doctor`` reports it
     return used > child.bounds.memory_bytes + limits.TASK_STACK_BYTES_MAX
-
-
-def _exceeds(asked: ProcessLimits, given: ProcessLimits) -> bool:
-    """Return True if ``asked`` has any limit above ``given``; a CPU limit of 0 is none."""
-    return (
-        asked.memory_bytes > given.memory_bytes
-        or asked.processes > given.processes
-        or (given.cpu_ms > 0 and not 0 < asked.cpu_ms <= given.cpu_ms)
-    )
 
 
 def _bounds(task_limits: Limits, defaults: ProcessLimits) -> ProcessLimits:

@@ -109,12 +109,25 @@ class ControlGroups:
         return ControlGroup(folders)
 
     def dispose(self, group: ControlGroup) -> None:
-        """Remove a task's groups now, or on a later call if a process is still ending in them."""
-        self._leftover = [left for left in (*self._leftover, group) if not left.remove()]
+        """Note that a task's groups are to be removed, at the next call of ``remove_disposed``."""
+        self._leftover.append(group)
+
+    @property
+    def any_disposed(self) -> bool:
+        """True while groups of ended tasks are to be removed."""
+        return bool(self._leftover)
+
+    def remove_disposed(self) -> None:
+        """Remove the groups of ended tasks, except for those in which a process is still ending.
+
+        May be called in any one thread at a time: the kernel takes milliseconds for each.
+        """
+        disposed, self._leftover = self._leftover, []
+        self._leftover += [group for group in disposed if not group.remove()]
 
     def close(self) -> None:
         """Remove the node's own folders, except for those with running processes."""
-        self._leftover = [group for group in self._leftover if not group.remove()]
+        self.remove_disposed()
         for hierarchy in self._hierarchies:
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()
@@ -242,6 +255,7 @@ def attempt(controller: str) -> str:
         group = groups.make("task")
         group.limit(memory_bytes=1 << 30, processes=16)
         groups.dispose(group)
+        groups.remove_disposed()
         return ", ".join(f"version {h.version}" for h in hierarchies if controller in h.controllers)
     finally:
         groups.close()

@@ -9,7 +9,9 @@ import ctypes
 import errno
 import functools
 import os
+import select
 import struct
+from array import array
 from typing import Final
 
 from dios.host.sandbox import syscall_numbers
@@ -147,6 +149,22 @@ def clone_sibling(flags: int, settid: int) -> int:
     if pid < 0:
         raise OSError(code, f"clone: {os.strerror(code)}")
     return pid
+
+
+def open_descriptors(first: int, end: int) -> list[int]:
+    """Return the open descriptors from ``first`` to ``end - 1``, without /proc. Raise ``OSError``."""
+    # A row has the number (4 bytes), the events that are asked for (2), and those that are reported (2). The
+    # machines that ``syscall_numbers`` knows are little-endian.
+    table = array("q", range(first, end))
+    if _libc.poll(ctypes.c_void_p(table.buffer_info()[0]), ctypes.c_ulong(len(table)), 0) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"poll: {os.strerror(code)}")
+    events, closed = table.tobytes()[6::8], bytes([select.POLLNVAL])
+    found = []
+    while rest := events.lstrip(closed):
+        found.append(end - len(rest))
+        events = rest[1:]
+    return found
 
 
 def address_of(program: ctypes.Array[ctypes.c_char]) -> int:

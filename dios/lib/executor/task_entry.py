@@ -4,7 +4,24 @@ The zygote imports this module, and tasks share its memory. A worker that import
 start tens of milliseconds later, and would have a copy of its own.
 """
 
-from dios.client.task_main import main
+import sys
+
+from dios.client import task_main, warm_up
 from dios.lib.executor import map_calls, worker
 
 __all__ = ["main", "map_calls", "worker"]
+
+_SESSIONS = "dios.lib.sandbox.session_warm_up"
+
+
+def main() -> int:
+    """Run as a task, as ``task_main.main`` does."""
+    return task_main.main(_rehearse)
+
+
+def _rehearse() -> None:
+    warm_up.rehearse()
+    # Templates have loaded it.
+    sessions = sys.modules.get(_SESSIONS)
+    if sessions is not None:
+        sessions.rehearse()

@@ -8,6 +8,7 @@ Read in this order:
 - ``link``: the task of a session, its streams, and one exchange of an order and its answer.
 - ``protocol``: the records on these streams; ``bounds``: the sizes that the caller enforces.
 - ``session``: the program of the task, on the other side; ``failures`` describes exceptions there,
-  ``display`` figures and tables, and ``forking`` makes another session of the process.
+  ``display`` figures and tables, and ``forking`` makes another session of the process;
+  ``session_warm_up`` runs a few orders of nobody in templates and prepared processes.
 - ``network``: HTTP requests of a session to the origins that its caller granted.
 """

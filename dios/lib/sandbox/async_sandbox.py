@@ -118,7 +118,9 @@ class Sandbox(SandboxOps):
             await self._loop.shielded(self._close)
 
     async def _close(self) -> None:
-        await self._finish(self.kill_op())
+        if self._turn.is_taken:
+            # Another async task runs code: that ends now.
+            await self._finish(self.kill_op())
         async with self._turn:
             if await self._finish(self.close_op()):
                 await self._stack.aclose()
@@ -203,6 +205,11 @@ class _Turn:
     def __init__(self) -> None:
         self._taken = False
         self._waiting: Final[deque[Waiter]] = deque()
+
+    @property
+    def is_taken(self) -> bool:
+        """True while an async task has the turn."""
+        return self._taken
 
     async def __aenter__(self) -> None:
         if not self._taken:

@@ -22,6 +22,7 @@ from dios.host.process import session_fork
 THREADS: Final = "it has threads"
 """The reason of a fork that the supervisor refuses for them; the end of the fork's task has their names."""
 
+_DESCRIPTORS_AT_START_MAX: Final = 256
 _NAMES_MAX: Final = 5
 _LIKE_NOBODY: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
 
@@ -31,8 +32,9 @@ class NotForkableError(Exception):
 
 
 def descriptors() -> set[int]:
-    """Return the open descriptors of this process."""
-    return set(session_fork.open_descriptors((), resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    """Return the open descriptors of a session that has run no code yet, so that it has few."""
+    most = min(_DESCRIPTORS_AT_START_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return set(session_fork.open_descriptors((), most))
 
 
 def name_listener() -> None:

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 import msgspec
 
 from dios.client.ops.attributes import Handed
 from dios.client.ops.status import Status
-from dios.client.sync.node import Node, Reference, Task
+from dios.client.sync.node import Node, Reference, Stream, Task
 from dios.errors import DiosError, InvalidError, ProtocolError, TimeLimitError
 from dios.lib.executor import frames
 from dios.lib.sandbox import protocol
@@ -30,14 +30,15 @@ from dios.lib.sandbox.errors import SandboxEndedError, SessionForkError
 from dios.lib.sandbox.forking import THREADS
 from dios.lib.sandbox.network.grant import NetworkGrant
 from dios.lib.sandbox.protocol import Begin, CheckedAnswer, ForkSession, Order, SessionTask
-from dios.lib.sandbox.steps import Steps, Write, call, read
+from dios.lib.sandbox.session import PROGRAM
+from dios.lib.sandbox.steps import Steps, Write, call, each_side_by_side, read, side_by_side
 from dios.limits import KIB, MIB
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Brand, Cause, TaskState
 
 if TYPE_CHECKING:
     from dios.client.session import Operation
-    from dios.transport.rings.waiting import RingReader, RingWriter
+    from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
     from dios.wire.messages import Limits
 
 CANNOT_CREATE: Final = "cannot create the task's process: "
@@ -79,8 +80,8 @@ Show: TypeAlias = Callable[[int, bytes], None]
 class _Starter(Protocol):
     """Starts the task of a session with inputs."""
 
-    def __call__(self, *, inputs: Mapping[str, Handed]) -> Operation[Task]:
-        """Return the operation."""
+    def __call__(self, *program: Reference, inputs: Mapping[str, Handed]) -> Operation[Task]:
+        """Return the operation; a fork has no program of its own."""
         ...
 
 
@@ -169,7 +170,6 @@ class SessionLink:
     def start(
         self,
         node: Node,
-        program: Reference,
         inputs: Mapping[str, Reference],
         limits: Limits,
         template: str = "",
@@ -179,7 +179,6 @@ class SessionLink:
         """Start the task, and wait until the session has started. Raise SandboxEndedError if it does not."""
         started = partial(
             node.run_op,
-            program,
             args=() if self._grant is None else tuple(map(str, self._grant.origins)),
             label=LABEL,
             limits=limits,
@@ -188,7 +187,7 @@ class SessionLink:
             forkable=forkable,
         )
         try:
-            yield from self._open(node, inputs, started)
+            yield from self._open(node, inputs, started, node.create_program_op(PROGRAM.encode()))
             yield from self._begin()
         except GeneratorExit:
             raise
@@ -251,18 +250,18 @@ class SessionLink:
         node: Node,
         inputs: Mapping[str, Reference],
         started: _Starter,
+        *program: Operation[Reference],
     ) -> Steps[None]:
-        streams = []
-        for size in (_RING_BYTES, _RING_BYTES, _SMALL_RING_BYTES):
-            stream = yield from call(node.create_stream_op(ring_bytes=size))
-            self._opened.append(stream)
-            streams.append(stream)
-        orders, answers, interrupts = streams
+        sizes = (_RING_BYTES, _RING_BYTES, _SMALL_RING_BYTES)
+        streams = (node.create_stream_op(ring_bytes=size) for size in sizes)
+        made = yield from side_by_side([*streams, *program], self._opened.append)
+        orders, answers, interrupts = (cast("Stream", each) for each in made[: len(sizes)])
         lanes: dict[str, Handed] = {}
         if self._grant is not None:
             self._gateway, lanes = yield from self._grant.start(node, self._opened)
         task = yield from call(
             started(
+                *made[len(sizes) :],
                 inputs={
                     **{name: each.restrict("read") for name, each in inputs.items()},
                     protocol.ORDERS: orders.restrict("read"),
@@ -274,9 +273,11 @@ class SessionLink:
         )
         self.task = task
         self._opened.append(task)
-        self._orders = yield from call(orders.writer_op())
-        self._answers = yield from call(answers.reader_op())
-        self._interrupts = yield from call(interrupts.writer_op())
+        ends: list[RingEnd] = yield from side_by_side(
+            [orders.writer_op(), answers.reader_op(), interrupts.writer_op()]
+        )
+        self._orders, self._interrupts = cast("RingWriter", ends[0]), cast("RingWriter", ends[2])
+        self._answers = cast("RingReader", ends[1])
 
     def _begin(self) -> Steps[None]:
         try:
@@ -438,22 +439,19 @@ class SessionLink:
         self.ended = self.ended or reason
         yield from self.close()
 
-    def close(self) -> Steps[None]:
-        """End the task and drop the streams; a second call does nothing."""
+    def close(self, *others: Operation[None]) -> Steps[None]:
+        """End the task and drop the streams, and run ``others``; a second call does nothing else."""
         self.ended = self.ended or "it was closed"
-        if self.task in self._opened:
-            yield from self.kill()
-        if self._gateway is not None and self._gateway in self._opened:
-            with contextlib.suppress(DiosError):
-                yield from call(self._gateway.kill_op())
+        kills = [each.kill_op() for each in (self.task, self._gateway) if each in self._opened]
         # The end of a stream is closed under the lock, because an interrupt may use it in another thread.
         with self._interrupting:
             for each in self._opened:
                 each.detach()
-        while self._opened:
-            each = self._opened.pop()
-            with contextlib.suppress(DiosError):
-                yield from call(each.close_op())
+        # In one message: the node handles them in this order.
+        closed = [each.close_op() for each in reversed(self._opened)]
+        self._opened.clear()
+        # An error is no news: the node is gone, and everything on it.
+        yield from each_side_by_side([*kills, *closed, *others])
 
 
 def _left(deadline: float | None) -> float | None:

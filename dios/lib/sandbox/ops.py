@@ -38,8 +38,7 @@ from dios.lib.sandbox.protocol import (
     SessionTask,
 )
 from dios.lib.sandbox.result import SandboxFailure, SandboxResult, failure_of, table_of
-from dios.lib.sandbox.session import PROGRAM
-from dios.lib.sandbox.steps import Steps, call
+from dios.lib.sandbox.steps import Steps, call, each_side_by_side
 from dios.wire.messages import Limits
 from dios.wire.types import NameKind, ObjectType
 
@@ -57,7 +56,7 @@ NOT_OPEN: Final = "this sandbox is not open: use it in an `async with` statement
 
 
 class _Shared:
-    """The references to inputs and program that a sandbox and its forks have in common."""
+    """The references to inputs that a sandbox and its forks have in common."""
 
     def __init__(self) -> None:
         self.held: Final[list[Reference]] = []
@@ -111,7 +110,6 @@ class SandboxOps:
         self._shared = _Shared()
         self._node: Node
         self._inputs: Mapping[str, Reference] = {}
-        self._program: Reference | None = None
         self._link: SessionLink | None = None
         self._closed = False
         self._is_left = False
@@ -139,8 +137,6 @@ class SandboxOps:
             )
             self._shared.held.append(inputs[name])
         self._inputs = inputs
-        program = self._program = yield from call(node.create_program_op(PROGRAM.encode()))
-        self._shared.held.append(program)
         yield from self._start()
 
     def run_op(
@@ -241,8 +237,9 @@ class SandboxOps:
         """
         if self._closed:
             raise SandboxEndedError("this sandbox was closed: make a new one")
-        if self._link is not None:
-            yield from self._link.close()
+        if self._link is None:
+            raise InvalidError(NOT_OPEN)
+        yield from self._link.close()
         yield from self._start()
 
     def fork_op(self, other: SandboxOps) -> Steps[None]:
@@ -263,30 +260,29 @@ class SandboxOps:
             yield from self._link.kill()
 
     def close_op(self) -> Steps[bool]:
-        """Drop what the node holds for the sandbox; return True if no fork of it uses the node any more."""
-        if self._link is not None:
-            yield from self._link.close()
-        if self._is_left or not self._shared.leave():
-            self._is_left = True
-            return False
+        """End the session, and drop what the node holds for the sandbox.
+
+        Return True if no fork of it uses the node any more.
+        """
+        self._closed = True
+        is_last = not self._is_left and self._shared.leave()
         self._is_left = True
-        while self._shared.held:
-            try:
-                yield from call(self._shared.held.pop().close_op())
-            except DiosError:
-                continue  # the node is gone, and everything on it
-        return True
+        held = [each.close_op() for each in self._shared.held] if is_last else []
+        if is_last:
+            self._shared.held.clear()
+        if self._link is not None:
+            yield from self._link.close(*held)
+        else:
+            yield from each_side_by_side(held)
+        return is_last
 
     # -- parts ------------------------------------------------------------------------------------
     def _start(self) -> Steps[None]:
-        if self._program is None:
-            raise InvalidError(NOT_OPEN)
         # A fresh session has no modules yet.
         self._modules = LocalModules()
         self._link = SessionLink(self._bounds, self._grant)
         yield from self._link.start(
             self._node,
-            self._program,
             self._inputs,
             self._limits,
             self._template,

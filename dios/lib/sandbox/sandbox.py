@@ -125,7 +125,10 @@ class Sandbox(SandboxOps):
 
     def close(self) -> None:
         """End the session, and with the last fork a private node; a second call does nothing."""
-        self._finish(self.kill_op())
+        self._closed = True
+        if self._turn.locked():
+            # Another thread runs code: that ends now.
+            self._finish(self.kill_op())
         if self._in_turn(self.close_op()) and self._opens_node:
             self._node.close()
 

@@ -15,14 +15,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO, cast
 
 import msgspec
 
 from dios.client.blob_file import BlobFile
-from dios.client.sync.node import Node, Reference, connect
+from dios.client.ops.batches import Pending, together
+from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import TaskFiles
 from dios.client.task_main import add_modules
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
@@ -50,7 +51,8 @@ from dios.lib.sandbox.protocol import (
 from dios.limits import KIB
 
 if TYPE_CHECKING:
-    from dios.transport.rings.waiting import RingReader
+    from dios.client.sync.connection import Connection
+    from dios.transport.rings.waiting import RingReader, RingWriter
 
 PROGRAM: Final = "from dios.lib.sandbox.session import serve\nserve()\n"
 
@@ -79,6 +81,14 @@ def serve() -> None:
             return  # the sandbox needs this session no more
         except _ForkedError:
             continue
+
+
+def obey(node: Node, *, listens: bool) -> None:
+    """Obey the orders in the streams of a task. Raise EndOfStreamError after the last.
+
+    A session that does not listen has no thread, and cannot be interrupted.
+    """
+    _Session(node).run(listens=listens)
 
 
 def place_inputs(node: Node) -> None:
@@ -174,9 +184,21 @@ class _Session:
     def _enter(self, node: Node) -> None:
         """Use the streams and inputs of a task: of the own one, or in a fork of the new one."""
         self._node = node
-        self._orders = node.input(protocol.ORDERS).reader  # type: ignore[attr-defined]
-        self._answers = node.input(protocol.ANSWERS).writer  # type: ignore[attr-defined]
-        self._interrupts = node.input(protocol.INTERRUPTS).reader  # type: ignore[attr-defined]
+        orders, answers, interrupts = (
+            cast("Stream", node.input(label))
+            for label in (protocol.ORDERS, protocol.ANSWERS, protocol.INTERRUPTS)
+        )
+        reading: tuple[Pending[RingReader], ...] = Pending(), Pending()
+        writing: Pending[RingWriter] = Pending()
+        # In one message.
+        cast("Connection", node.link).run(
+            together(
+                [orders.reader_op(), interrupts.reader_op(), answers.writer_op()],
+                cast("Sequence[Pending[object]]", [*reading, writing]),
+            )
+        )
+        self._orders, self._interrupts = (each.result() for each in reading)
+        self._answers = writing.result()
         self._inputs.use(node)
         self._buffer = frames.FrameBuffer()
         # A thread of a cell may print while another one sends.
@@ -185,13 +207,14 @@ class _Session:
         self._thread = threading.get_ident()
         self._own: set[int] = set()
 
-    def run(self) -> None:
+    def run(self, *, listens: bool = True) -> None:
         """Obey orders. Raise _ForkedError in a fork, whose caller then calls this method again."""
         self._renew_streams()
-        begun = threading.Event()
-        arguments = self._interrupts, begun
-        threading.Thread(target=self._listen, args=arguments, name="interrupts", daemon=True).start()
-        begun.wait()
+        if listens:
+            begun = threading.Event()
+            arguments = self._interrupts, begun
+            threading.Thread(target=self._listen, args=arguments, name="interrupts", daemon=True).start()
+            begun.wait()
         self._own = forking.descriptors()
         self.send(protocol.READY)
         while True:

@@ -7,9 +7,10 @@ generator.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
+from dios.client.ops.batches import Pending, together
 from dios.client.session import Operation
 from dios.transport.rings.waiting import RingReader, RingWriter
 
@@ -44,6 +45,32 @@ Steps: TypeAlias = Generator[Step, object, T]
 def call(operation: Operation[T]) -> Steps[T]:
     """Run an operation of the client, and return its result."""
     return cast("T", (yield Call(operation)))
+
+
+def side_by_side(
+    operations: Sequence[Operation[T]], made: Callable[[T], object] = lambda _: None
+) -> Steps[list[T]]:
+    """Run operations that are independent, in few messages, and return their results.
+
+    ``made`` is called with each result, also if another operation fails. Raise the first error.
+    """
+    outcomes = yield from each_side_by_side(operations)
+    for outcome in outcomes:
+        if outcome.error is None:
+            made(outcome.result())
+    return [outcome.result() for outcome in outcomes]
+
+
+def each_side_by_side(operations: Sequence[Operation[T]]) -> Steps[list[Pending[T]]]:
+    """Run operations that are independent, in few messages, and return their outcomes."""
+    outcomes: list[Pending[T]] = [Pending() for _ in operations]
+    if operations:
+        yield from call(
+            together(
+                cast("Sequence[Operation[object]]", operations), cast("Sequence[Pending[object]]", outcomes)
+            )
+        )
+    return outcomes
 
 
 def read(reader: RingReader, timeout_s: float | None) -> Steps[bytes]:

@@ -63,20 +63,37 @@ async def pool_with_templates(
     *templates: TemplateSetting,
     entry: str = "hostile_entry:main",
     folder: Path | None = None,
+    pool_size: int = 0,
 ) -> AsyncIterator[ZygotePool]:
-    """A pool of no children for tasks that make attempts, whose templates find the programs of the tests.
+    """A pool for tasks that make attempts, whose templates find the programs of the tests.
 
-    They find the modules in ``folder``, too.
+    They find the modules in ``folder``, too. By default no process waits for a task.
     """
     with trio.fail_after(TEMPLATES_S_MAX):
         async with open_zygote(
             entry=entry,
             paths=(PROGRAMS,) if folder is None else (PROGRAMS, str(folder)),
-            pool_size=0,
+            pool_size=pool_size,
             mechanisms=mechanisms,
             templates=templates,
         ) as pool:
             yield pool
+
+
+async def prepared_task(pool: ZygotePool, template: str, bounds: Limits = NO_LIMITS) -> TaskProcess:
+    """A task in a process that was confined before there was a task; ``pool`` keeps one such process."""
+
+    def waiting() -> int:
+        return next(row.prepared for row in pool.templates.rows() if row.name == template)
+
+    # The use of a template is what makes the node prepare others.
+    (await pool.spawn(Brand.PURE, NO_LIMITS, template)).close()
+    while waiting() != 1:  # noqa: ASYNC110 - the caller's deadline ends it
+        await trio.sleep(0.01)
+    before = children_of(pool.pids[-1])
+    task = await pool.spawn(Brand.PURE, bounds, template)
+    assert task.pid in before
+    return task
 
 
 async def attempt(task: TaskProcess, command: str) -> str:

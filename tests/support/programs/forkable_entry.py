@@ -95,9 +95,11 @@ def _mapped(flags: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _threads() -> Iterator[None]:
     end = threading.Event()
-    threading.Thread(target=end.wait).start()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
     yield
     end.set()
+    thread.join()
 
 
 CHEATS: dict[str, Callable[[], contextlib.AbstractContextManager[int | None]]] = {

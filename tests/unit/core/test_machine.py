@@ -247,6 +247,31 @@ def test_vector_answers_in_order(node: Node) -> None:
     assert kinds == [messages.References, messages.Failure, messages.Committed]
 
 
+def test_a_vector_attaches_to_streams_that_it_does_not_delete(node: Node) -> None:
+    """The ends come with the answer of the vector, so the streams exist until then."""
+    client = node.session()
+    stream, other = (client.create(ObjectType.SHMEM_STREAM).reference.ref for _ in range(2))
+    vector = messages.Vector(
+        (
+            messages.Attach(stream, Mode.WRITE),
+            messages.Attach(stream, Mode.WRITE),
+            messages.Delete(stream, int(Flag.DESTROY)),
+            messages.Attach(other, Mode.READ),
+        )
+    )
+    first, again, deleted, last = client.ask(effects.AnswerVector, vector).parts
+    assert isinstance(first, effects.AnswerAttach)
+    assert isinstance(last, effects.AnswerAttach)
+    assert (first.mode, last.mode) == (Mode.WRITE, Mode.READ)
+    codes = [
+        part.result.code
+        for part in (again, deleted)
+        if isinstance(part, effects.Answer) and isinstance(part.result, messages.Failure)
+    ]
+    assert codes == [Code.EBUSY, Code.EINVAL]
+    client.ask(messages.Done, messages.Delete(stream, int(Flag.DESTROY)))
+
+
 def test_pure_task_starts_no_limbo(node: Node) -> None:
     """A pure task can start pure tasks only, or the sandbox would be no boundary."""
     client = node.session()

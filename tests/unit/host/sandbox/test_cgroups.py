@@ -92,6 +92,7 @@ def test_a_real_group_counts_and_goes() -> None:
         folders = [folder for folder, _ in group._folders]
         assert all(str(process.pid) in (folder / "cgroup.procs").read_text().split() for folder in folders)
         groups.dispose(group)
+        groups.remove_disposed()
         assert all(folder.exists() for folder in folders)
         assert group.oom_kills() == 0
         process.send_signal(signal.SIGKILL)
