@@ -5,7 +5,8 @@ The template has numpy and Polars. Starts of pure tasks are in ``benchmarks.task
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import math
 import subprocess
 import sys
 import threading
@@ -16,12 +17,17 @@ from typing import Final
 import dios
 from benchmarks.measure import clock, median
 from benchmarks.nodes import running_node
+from benchmarks.peers import containers
 from benchmarks.report import Row, Section, judge, number, times
 from dios.limits import KIB
 
 MODULES: Final = "numpy,polars"
 USE: Final = f"import {MODULES}"
 STARTS: Final = 25
+PEER_STARTS: Final = 7
+MANY: Final = 300
+ALONE: Final = "python -I -c"
+_PAUSE_S: Final = 0.08
 RUNS: Final = 200
 LIFE_S: Final = 5.0
 THREADS: Final = 2
@@ -31,18 +37,18 @@ NAN: Final = float("nan")
 _MB: Final = 1e6
 ARRAYS: Final = f"import numpy\nstate = numpy.ones({STATE_BYTES // 8})"
 BYTES: Final = f"state = bytearray(b'x') * {STATE_BYTES}"
-_PROTECTED: Final = ("--unshare-all", "--ro-bind", "/", "/", "--die-with-parent")
 
 
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
-    with running_node(templates=f"data={MODULES}", pool_size="4") as node:
+    with running_node(templates=f"data={MODULES}", pool_size="4", tasks_max=str(MANY + 50)) as node:
         place = str(node.data)
         with dios.connect(place) as client:
             client.run(b"", template="data").wait()
             loaded = client.info().templates[0]
             section.figure("template: time to load it", loaded.load_ms, "ms")
             section.figure("template: memory of its process", loaded.used_bytes / _MB, "MB")
+        _many(section, place)
         plain = section.figure("session with the imports, open to first result", _opens(place, ""), "ms")
         forked = section.figure("session of a template, open to first result", _opens(place, "data"), "ms")
         run_us, private = _open_session(place)
@@ -52,13 +58,13 @@ def run(section: Section) -> None:
         objects = section.figure("fork() of a session with 200 MB in small pages", _forks(place, BYTES), "ms")
         lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
     peers = _others(section)
-    interpreter = peers.get("python -I -c", NAN)
+    interpreter = peers.get(ALONE, NAN)
     beside = ", ".join(f"{name} {number(value)} ms" for name, value in peers.items())
     section.rows += [
         Row(
             "session of a template with numpy and Polars: open to first result",
             f"{number(forked)} ms",
-            f"{beside}, both with the imports; a session without the template {number(plain)} ms",
+            f"{beside}, all with the imports; a session without the template {number(plain)} ms",
             f"{times(interpreter / forked)} faster than a new interpreter",
             judge("5 ms", forked, 5),
             judge("1.5 ms", forked, 1.5),
@@ -102,6 +108,8 @@ def _opens(place: str, template: str) -> float:
     """Return the median of the milliseconds from the opening of a session to its first result."""
     taken = []
     for _ in range(STARTS):
+        # Otherwise this would measure how fast processes are prepared.
+        time.sleep(_PAUSE_S)
         began = clock()
         with dios.Sandbox(node=place, template=template) as box:
             result = box.run(USE)
@@ -171,23 +179,54 @@ def _lives(place: str) -> float:
 
 
 def _others(section: Section) -> dict[str, float]:
-    """Return the milliseconds of a new interpreter with the same imports, alone and in bubblewrap."""
+    """Return the milliseconds of a new interpreter with the same imports, alone and in other sandboxes."""
     command = [sys.executable, "-I", "-c", USE]
-    found = {"python -I -c": section.figure("python -I -c with the imports", _spawns(command), "ms")}
-    protected = shutil.which("bwrap")
-    if protected is None:
-        section.trouble.append("bubblewrap is not installed")
-        return found
-    taken = _spawns([protected, *_PROTECTED, *command])
-    found["bubblewrap"] = section.figure("bubblewrap with python and the imports", taken, "ms")
+    found = {ALONE: section.figure("python -I -c with the imports", _spawns(lambda: command), "ms")}
+    with containers.commands(command) as commands:
+        for name in (containers.BUBBLEWRAP, containers.RUNC, containers.GVISOR):
+            start = commands.get(name)
+            if start is None:
+                section.trouble.append(f"{name} is not installed")
+                continue
+            taken = section.figure(f"{name} with python and the imports", _spawns(start), "ms")
+            if math.isnan(taken):
+                section.trouble.append(f"{name} does not start here")
+            else:
+                found[name] = taken
     return found
 
 
-def _spawns(command: list[str]) -> float:
+def _spawns(command: containers.Command) -> float:
     taken = []
-    for _ in range(STARTS):
+    for _ in range(PEER_STARTS):
+        line = command()
         began = clock()
-        if subprocess.run(command, check=False, capture_output=True).returncode:
+        if subprocess.run(line, check=False, capture_output=True).returncode:
             return NAN
         taken.append((clock() - began) / 1e6)
     return median(taken)
+
+
+def _many(section: Section, place: str) -> None:
+    """Open many sessions at once, run a cell in each, and note what they cost."""
+    boxes: list[dios.Sandbox] = []
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(dios.connect(place))
+        free, began = _available(), clock()
+        try:
+            for _ in range(MANY):
+                boxes.append(stack.enter_context(dios.Sandbox(node=client, template="data")))
+                boxes[-1].run("1+1")
+        except dios.DiosError as error:
+            section.trouble.append(f"no more than {len(boxes)} open sessions: {error}")
+        if boxes:
+            taken = (clock() - began) / 1e6 / len(boxes)
+            section.figure("open sessions of a template at once", len(boxes), "")
+            section.figure("memory of the machine for each of them", (free - _available()) / len(boxes), "MB")
+            section.figure("time for each of them to open and to run a cell, in a row", taken, "ms")
+
+
+def _available() -> float:
+    """Return the megabytes that programs may still use on this machine."""
+    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(rows["MemAvailable"].split()[0]) * KIB / _MB
