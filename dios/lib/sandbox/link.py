@@ -450,8 +450,9 @@ class SessionLink:
         # In one message: the node handles them in this order.
         closed = [each.close_op() for each in reversed(self._opened)]
         self._opened.clear()
-        # An error is no news: the node is gone, and everything on it.
-        yield from each_side_by_side([*kills, *closed, *others])
+        # After an error the node is gone, and everything on it.
+        with contextlib.suppress(DiosError):
+            yield from each_side_by_side([*kills, *closed, *others])
 
 
 def _left(deadline: float | None) -> float | None:

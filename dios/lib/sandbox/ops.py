@@ -7,6 +7,7 @@ the steps, and run the operations of one session one after the other.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import math
 import mmap
 import re
@@ -273,7 +274,8 @@ class SandboxOps:
         if self._link is not None:
             yield from self._link.close(*held)
         else:
-            yield from each_side_by_side(held)
+            with contextlib.suppress(DiosError):
+                yield from each_side_by_side(held)
         return is_last
 
     # -- parts ------------------------------------------------------------------------------------

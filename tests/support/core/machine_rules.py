@@ -422,7 +422,8 @@ class CoreMachine(Fate):
             parts = client.ask(
                 effects.AnswerVector, messages.Vector((messages.Stat(1), call, messages.Stat(handle.id)))
             ).parts
-            kinds = [type(part.result) for part in parts if not isinstance(part, effects.AnswerBytes)]
+            other = effects.AnswerBytes | effects.AnswerAttach
+            kinds = [type(part.result) for part in parts if not isinstance(part, other)]
             assert (kinds[1] is not messages.Failure) is (fine and room)
             assert (kinds[0], kinds[2]) == (messages.Failure, messages.References)
         else:
