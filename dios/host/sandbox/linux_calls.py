@@ -153,8 +153,8 @@ def clone_sibling(flags: int, settid: int) -> int:
 
 def open_descriptors(first: int, end: int) -> list[int]:
     """Return the open descriptors from ``first`` to ``end - 1``, without /proc. Raise ``OSError``."""
-    # A row has the number (4 bytes), the events that are asked for (2), and those that are reported (2). The
-    # machines that ``syscall_numbers`` knows are little-endian.
+    # Each row of 8 bytes ends with the events that the kernel reports, in 2 bytes. The machines that
+    # ``syscall_numbers`` knows are little-endian.
     table = array("q", range(first, end))
     if _libc.poll(ctypes.c_void_p(table.buffer_info()[0]), ctypes.c_ulong(len(table)), 0) < 0:
         code = ctypes.get_errno()
