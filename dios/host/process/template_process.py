@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -64,6 +65,8 @@ def serve(
     gc.collect()
     gc.freeze()
     while True:
+        # A module may have made the link one that does not wait.
+        select.select([link], [], [])
         data, descriptors, _, _ = socket.recv_fds(
             link, limits.ZYGOTE_MESSAGE_BYTES_MAX, DESCRIPTORS_OF_SESSION
         )
