@@ -28,7 +28,7 @@ class MappedMemory:
         self,
         size: int,
         *,
-        data: bytes | bytearray | None = None,
+        data: bytes | bytearray | memoryview | None = None,
         fd: int = -1,
         start: int = 0,
         writable: bool,

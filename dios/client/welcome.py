@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dios.client.page import Page
+from dios.client.page import MappedPage, Page
 from dios.client.session import Answer
 from dios.errors import ProtocolError
 from dios.transport.unix.client import close_all
@@ -21,4 +21,4 @@ def expect_welcome(answer: Answer) -> tuple[Welcome, Page]:
         raise ProtocolError(
             f"the node speaks version {result.version}, this client {PROTOCOL_VERSION}. Update the older one."
         )
-    return result, Page(fds[0])
+    return result, MappedPage(fds[0])

@@ -193,7 +193,10 @@ class UnbindSlot(Struct, frozen=True, tag=31):
 
 
 class PublishCounters(Struct, frozen=True, tag=32):
-    """Write an object's changed counters into every slot bound to it."""
+    """Write an object's changed counters into every slot bound to it.
+
+    ``direct``: tasks of this node may read this version without a call.
+    """
 
     object: ObjectId
     size: int
@@ -203,6 +206,7 @@ class PublishCounters(Struct, frozen=True, tag=32):
     a_w: int
     dirty: int
     zombie: bool
+    direct: bool = False
 
 
 # -- streams --------------------------------------------------------------------------------------

@@ -39,8 +39,9 @@ def grant(
 
 def close_buffer(step: Step, buffer: Buffer) -> None:
     """End a buffer for good; an active request on it is aborted."""
-    if buffer.active:
+    if buffer.active or buffer.sole:
         abort(buffer)
+        buffer.exclude_readers(sole=False)
         step.changed(buffer.object)
     task = buffer.reference.task
     task.buffers.pop(buffer.id, None)

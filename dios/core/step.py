@@ -187,6 +187,7 @@ class Step:
                     target.a_w,
                     target.dirty,
                     target.zombie,
+                    target.direct,
                 )
             )
             if target.watchers and self.state.cluster is not None:

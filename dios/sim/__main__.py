@@ -88,7 +88,8 @@ def _seed(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
     total.update(report.faults)
     return (
         f"{report.steps} steps, {report.crashes} crashes, {report.promises} durable objects,"
-        f" {report.operations} disk operations, faults: {_listed(report.faults)}, trace {report.digest[:16]}"
+        f" {report.operations} disk operations, {report.direct_reads} reads without a call,"
+        f" faults: {_listed(report.faults)}, trace {report.digest[:16]}"
     )
 
 

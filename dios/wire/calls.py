@@ -7,7 +7,7 @@ objects and buffers are unsigned integers below 2**63; 0 means none. The core ex
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -44,6 +44,11 @@ from dios.wire.types import (
     Scope,
     Semantics,
 )
+
+DIRECT_READS_MAX: Final = 1_023
+"""The most reads without a call that a message reports. A client that has as many makes a call."""
+
+Counted: TypeAlias = Annotated[int, Meta(ge=0, le=DIRECT_READS_MAX)]
 
 
 # -- the thirteen calls (Table 4.4, appendix B) ---------------------------------------------------
@@ -96,10 +101,11 @@ class Copy(Call, frozen=True, tag=3):
 
 
 class Delete(Call, frozen=True, tag=4):
-    """dios_delete (B.1.4)."""
+    """dios_delete (B.1.4); ``counted`` as in ``ReadOnce``."""
 
     ref: Identifier
     flags: U63 = 0
+    counted: Counted = 0
 
 
 class Handed(Struct, frozen=True, array_like=True):
@@ -177,7 +183,7 @@ class Resume(Call, frozen=True, tag=7):
 
 
 class AcquireRead(Call, frozen=True, tag=8):
-    """dios_acquire_read (B.1.7)."""
+    """dios_acquire_read (B.1.7); ``counted`` as in ``ReadOnce``."""
 
     ref: Identifier
     size: U63 = 0
@@ -186,6 +192,7 @@ class AcquireRead(Call, frozen=True, tag=8):
     iov: AcquireIov = AcquireIov.CREATE
     buffer: Identifier = 0
     flags: U63 = 0
+    counted: Counted = 0
 
 
 class CommitRead(Call, frozen=True, tag=9):
@@ -247,13 +254,18 @@ class Select(Call, frozen=True, tag=14):
 
 # -- compounds (§5.2.3) ---------------------------------------------------------------------------
 class ReadOnce(Call, frozen=True, tag=20):
-    """Acquire, commit and release a read in one message."""
+    """Acquire, commit and release a read in one message.
+
+    ``counted`` is the number of reads of the same object through this reference that were made without a
+    call since the last message with such a number.
+    """
 
     ref: Identifier
     size: U63 = 0
     offset: U63 = 0
     semantics: Semantics = Semantics.ANY
     flags: U63 = 0
+    counted: Counted = 0
 
 
 class WriteOnce(Call, frozen=True, tag=21):

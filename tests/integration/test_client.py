@@ -199,6 +199,77 @@ def test_raw_memory_is_shared_at_once(node: Node) -> None:
         assert blob.read_bytes(3) == b"now"
 
 
+@pytest.mark.parametrize("size", [100, BIG])
+def test_a_repeated_read_takes_no_call(node: Node, size: int) -> None:
+    """Bytes that are here serve reads until the object is written; all reads are counted in the end."""
+    data = os.urandom(size)
+    group = node.create_group()
+    blob = node.create(dios.SHMEM_BLOB, groups=[group], data=data)
+    assert blob.name is not None
+    view = blob.view_bytes()
+    before = blob.v_r
+    for _ in range(10):
+        assert blob.view_bytes() == view == blob.read_bytes() == data
+        with blob.read(dios.MRSW, size=5, offset=3) as request:
+            assert bytes(request.view) == data[3:8]
+        assert blob.read_bytes(5, 3) == blob.view_bytes(5, 3) == data[3:8]
+    assert blob.v_r == before, "no call was made"
+    other = node.find(blob.name)
+    assert other is not None
+    other.write_bytes(b"new")
+    assert blob.read_bytes() == b"new"
+    assert bytes(view) == data
+    assert blob.v_r == before + 51
+
+
+def test_reads_without_a_call_respect_other_requests(node: Node) -> None:
+    """A request without a call conflicts with a write, and is none while a writer is active."""
+    blob = node.create(dios.SHMEM_BLOB, groups=[node.create_group()], data=b"one")
+    assert blob.read_bytes() == b"one"
+    request = blob.read(dios.MRSW)
+    blob.write_bytes(b"two")
+    with pytest.raises(dios.Conflict):
+        request.commit()
+    request.reacquire()
+    assert bytes(request.view) == b"two"
+    request.commit()
+    request.release()
+    with blob.write(3, dios.EXCL) as writer:
+        assert blob.read_bytes() == b"two", "a call, after which the other request does not hold"
+        with pytest.raises(dios.Busy):
+            blob.read(dios.MRSW)
+        with pytest.raises(dios.Conflict):
+            writer.commit()
+        writer.release()
+    with blob.read(dios.ANY) as request:
+        blob.write_bytes(b"six")
+        assert bytes(request.view) == b"two"
+
+
+def test_no_read_without_a_call_through_a_lost_reference(node: Node) -> None:
+    """What was taken back, closed or deleted is not read from the bytes that are here."""
+    blob = node.create(dios.SHMEM_BLOB, groups=[node.create_group()], data=b"one")
+    assert blob.name is not None
+    parent = blob.copy()
+    own = messages.Copy(parent.ref, node.self_info.ref)
+    answer = node.vector([own])[0]
+    assert not isinstance(answer, dios.DiosError)
+    child = node.handle(answer[0].references[0])  # type: ignore[union-attr]
+    other = node.find(blob.name)
+    assert other is not None
+    for each in (child, other, blob):
+        assert each.read_bytes() == each.read_bytes() == b"one"
+    parent.retire()
+    with pytest.raises(dios.BadReferenceError):
+        child.read_bytes()
+    other.close()
+    with pytest.raises(dios.BadReferenceError):
+        other.read_bytes()
+    parent.destroy()
+    with pytest.raises(dios.StaleError):
+        blob.read_bytes()
+
+
 def test_read_only_reference_cannot_write(node: Node) -> None:
     """A reference without the right to write is refused, naming the right."""
     with node.create(dios.SHMEM_BLOB, data=b"x") as blob:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import dios
@@ -42,6 +43,32 @@ async def test_objects(running: RunningNode) -> None:
             request.view[:5] = b"HELLO"
         assert (await blob.read_bytes(5), blob.size) == (b"HELLO", limits.MIB)
         await blob.delete()
+
+
+@on_both_loops
+async def test_repeated_reads_let_others_run(running: RunningNode) -> None:
+    """Reads that take no call return the bytes, and a loop of them does not keep other tasks from running."""
+    async with dios.open_node(running.place, groups=[]) as node:
+        blob = await node.create(dios.SHMEM_BLOB, groups=[await node.create_group()], data=b"hello")
+        assert await blob.read_bytes() == b"hello"
+        before, turns = blob.v_r, 0
+
+        async def other() -> None:
+            nonlocal turns
+            while turns < 5:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(other)
+            for _ in range(500):
+                assert bytes(await blob.view_bytes()) == await blob.read_bytes() == b"hello"
+            assert (turns, blob.v_r) == (5, before)
+        async with blob.read(dios.MRSW) as request:
+            assert bytes(request.view) == b"hello"
+        await blob.write_bytes(b"other")
+        assert await blob.read_bytes() == b"other"
+        assert blob.v_r == before + 1002
 
 
 @on_both_loops

@@ -140,6 +140,9 @@ def test_a_forked_child_is_told_to_connect_again(started: RunningNode, node: dio
     """A child refuses calls on the inherited node, connects anew, and disturbs the parent in no way."""
     stream = node.create_stream()
     stream.send(b"before")
+    blob = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=b"kept")
+    assert blob.read_bytes() == blob.read_bytes() == b"kept"
+    assert _in_child(blob.read_bytes).startswith("ClosedError"), "also what would take no call"
     told = _in_child(node.info)
     assert told.startswith("ClosedError")
     assert "dios.connect()" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from dios.core.step import Step
 from dios.errors import InvariantError
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.world import simulate
+from dios.wire import page
 from dios.wire.types import Resource
 
 
@@ -27,6 +29,35 @@ def test_seed_keeps_every_promise(seed: int) -> None:
     """A node under load, failing disks and crashes loses and tears nothing it acknowledged."""
     report = simulate(seed)
     assert report.crashes >= 1
+
+
+def _simulate_until_caught(seeds: int) -> None:
+    for seed in range(seeds):
+        simulate(seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("direct", property(lambda target: not (target.a_w or target.zombie or target.home))),
+        ("direct", property(lambda target: not (target.sole or target.zombie or target.home))),
+    ],
+    ids=["readers that must be alone", "writers"],
+)
+def test_a_read_without_a_call_that_no_call_could_have_made_is_caught(
+    name: str, broken: property, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that permits reads during requests that exclude them does not pass."""
+    monkeypatch.setattr(PhysicalObject, name, broken)
+    with pytest.raises(AssertionError, match="while a request that excludes it was open"):
+        _simulate_until_caught(40)
+
+
+def test_a_read_of_an_outdated_version_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose stamp stays the same when the object is written does not pass."""
+    monkeypatch.setattr(page, "_new_stamps", lambda: itertools.repeat(7))
+    with pytest.raises(AssertionError, match="a call would return"):
+        _simulate_until_caught(20)
 
 
 def test_same_seed_same_trace() -> None:

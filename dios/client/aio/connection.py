@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _GIVING_BACK: Final = (messages.Delete, messages.ReleaseRead, messages.ReleaseWrite)
 _UNDOING_CALLS_MAX: Final = 8
+_WITHOUT_TURN_MAX: Final = 64
 """More calls than any operation makes to undo its first ones."""
 
 
@@ -63,6 +64,7 @@ class AsyncConnection:
         self._held: Final[deque[Waiter]] = deque()
         """The calls that are made again when another one is answered, because too many wait at the node."""
         self.page: Page | None = None
+        self._without_call = 0
 
     async def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
@@ -120,9 +122,18 @@ class AsyncConnection:
         return answer
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation to its end and return its result."""
+        """Run an operation to its end and return its result.
+
+        Among operations that make no call, some let other tasks run, so that a loop of them does.
+        """
         try:
             call = next(operation)
+        except StopIteration as done:
+            self._without_call += 1
+            if not self._without_call % _WITHOUT_TURN_MAX:
+                await self.loop.checkpoint()
+            return cast("T", done.value)
+        try:
             while True:
                 try:
                     answer = await self.call(call)

@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.blob_file import BlobFile
-from dios.client.buffers import memory_of
+from dios.client.buffers import MappedMemory, memory_of
 from dios.client.ops.attributes import Handle, NodeBase
 from dios.client.ops.nodes import refs_of
 from dios.client.ops.requests import WriteOps
 from dios.client.session import Operation, expect, expect_buffer
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Semantics
 
@@ -46,15 +46,34 @@ class ContentOps(Handle):
     def view_bytes_op(self, size: int = 0, offset: int = 0) -> Operation[memoryview]:
         """Return a read-only view of ``size`` bytes (0: all) from ``offset`` on, without a copy.
 
-        It takes one message. The view stays valid when the handle is closed and when the object is written
-        or destroyed: it keeps the bytes as they were. Only the bytes of an object with RAW buffering change.
+        It takes one message, or none if this process still has the object's present bytes. The view stays
+        valid when the handle is closed and when the object is written or destroyed: it keeps the bytes as
+        they were. Only the bytes of an object with RAW buffering change.
         """
-        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, size, offset, Semantics.ANY)))
+        here = self.direct(size, offset, Semantics.ANY)
+        if here is not None:
+            return memoryview(here)[:]
+        counted = self.uncounted()
+        call = messages.ReadOnce(self._info.ref, size, offset, Semantics.ANY, counted=counted)
+        result, fd = expect_buffer((yield call))
+        self.has_reported(counted)
         memory = memory_of(result, fd, writable=False)
         try:
-            return memory.view().toreadonly()[:]
+            found = self._viewed(memory)
         finally:
             memory.close()
+        self.has_read(result.v_w, found, offset)
+        return found[:]
+
+    def _viewed(self, memory: MappedMemory) -> memoryview:
+        try:
+            return memory.view().toreadonly()[:]
+        except OutOfMemoryError:
+            # Bytes that are kept for further reads may fill the address space.
+            if self.link.page is None:
+                raise
+            self.link.page.drop_kept()
+            return memory.view().toreadonly()[:]
 
     def open_op(self, mode: str = "rb") -> Operation[BlobFile]:
         """Return the content as a seekable file for reading, as the bytes are now, without a copy.

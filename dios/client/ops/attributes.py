@@ -13,12 +13,15 @@ from dios.transport.rings.end import RingEnd
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.page import PublicAttributes
-from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persistence, Proximity
+from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persistence, Proximity, Semantics
 
 if TYPE_CHECKING:
-    from dios.client.page import Page
+    from dios.client.page import KeptBytes, Page
 
 Rights: TypeAlias = "str | Permission"
+
+_DIRECT: Final = (Semantics.ANY, Semantics.MRSW)
+"""The levels that do not depend on other readers."""
 
 
 class ClientLink(Protocol):
@@ -62,12 +65,13 @@ class Handed:
 class Handle:
     """The public part of a reference (§4.5.1). Counters are read from the node's page, without a call."""
 
-    __slots__ = ("_closed", "_info", "_node", "link", "name")
+    __slots__ = ("_closed", "_info", "_kept", "_node", "link", "name")
 
     def __init__(self, node: NodeBase, info: messages.Reference, name: bytes | None = None) -> None:
         self._node: Final = node
         self._info: Final = info
         self._closed = False
+        self._kept: KeptBytes | None = None
         self.link: Final = node.link
         self.name: Final = name
         """The object's name if this handle was obtained by it, else None. A secret: show the fingerprint."""
@@ -96,6 +100,11 @@ class Handle:
         page = self.link.page
         found = None if page is None else page.attributes(self._info)
         return self._info if found is None else found
+
+    @property
+    def info(self) -> messages.Reference:
+        """Return the public part as the node sent it; the other attributes are more recent."""
+        return self._info
 
     @property
     def ref(self) -> int:
@@ -216,6 +225,47 @@ class Handle:
         """Release everything that this process has of the handle; its reference is dropped by a call."""
         self._closed = True
         self.detach()
+        kept, page = self._kept, self.link.page
+        if kept is not None and page is not None:
+            page.forget(kept)
+
+    # -- reads without a call -----------------------------------------------------------------------
+    def direct(self, size: int, offset: int, semantics: Semantics) -> bytes | memoryview | None:
+        """Return the bytes of a read if this process has them and the page shows that they are current.
+
+        Otherwise return None: the read must be a call. The look at the page is the moment of the read.
+        """
+        kept = self._kept
+        if kept is None or not kept.current or semantics not in _DIRECT:
+            return None
+        part = kept.part(size, offset)
+        return part if part is not None and kept.count() else None
+
+    def kept(self, semantics: Semantics) -> KeptBytes | None:
+        """Return the bytes that this process has, if a read at this level may be served from them now."""
+        kept = self._kept
+        return kept if kept is not None and kept.current and semantics in _DIRECT else None
+
+    def uncounted(self) -> int:
+        """Return the number of reads without a call that the node does not know yet, to report them."""
+        return 0 if self._kept is None else self._kept.reads
+
+    def has_reported(self, counted: int) -> None:
+        """Note that a call has reported ``counted`` reads."""
+        if self._kept is not None:
+            self._kept.reads -= counted
+
+    def has_read(self, v_w: int, data: bytes | memoryview, start: int) -> None:
+        """Keep the bytes that a call has read from ``start`` on at version ``v_w``, for further reads."""
+        kept, page = self._kept, self.link.page
+        if page is None or self._closed:
+            return
+        found = page.keep(self._info, v_w, data, start)
+        if kept is not None:
+            page.forget(kept)
+        if found is not None:
+            found.reads = 0 if kept is None else kept.reads
+            self._kept = found
 
     def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
         """Return this reference with at most these rights, for a new task.

@@ -6,7 +6,7 @@ The name of an operation ends in ``_op``; the clients drop the ending. ``dios.cl
 
 from __future__ import annotations
 
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.buffers import memory_of
 from dios.client.ops.attributes import Handle, Rights, lifetime_ns, rights_of
@@ -14,7 +14,7 @@ from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import Status, status_of
 from dios.client.session import Operation, expect, expect_buffer
 from dios.errors import DiosError, InvalidError, TimeLimitError, WouldBlockError
-from dios.limits import INLINE_BYTES_MAX
+from dios.limits import INLINE_BYTES_MAX, MIB
 from dios.wire import messages
 from dios.wire.codec import decode_status
 from dios.wire.types import (
@@ -31,6 +31,9 @@ from dios.wire.types import (
 R = TypeVar("R")
 C = TypeVar("C")
 
+KEPT_COPY_BYTES_MAX: Final = MIB
+"""Larger copies are not kept: ``view_bytes`` reads them in place."""
+
 Data: TypeAlias = "bytes | bytearray | memoryview"
 
 
@@ -45,16 +48,26 @@ class ReferenceOps(Handle, Generic[R]):
     ) -> Operation[bytes]:
         """Return a copy of ``size`` bytes (0: all) from ``offset`` on; fewer at the end of the object.
 
-        It takes one message. On a task, timer or console it waits until there is something to read.
+        It takes one message, or none if this process still has the object's present bytes. On a task, timer
+        or console it waits until there is something to read.
         """
-        result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, size, offset, semantics)))
-        if fd is None and result.data is not None:
-            return result.data
-        memory = memory_of(result, fd, writable=False)
-        try:
-            return memory.read()
-        finally:
-            memory.close()
+        here = self.direct(size, offset, semantics)
+        if here is not None:
+            return here if type(here) is bytes else bytes(here)
+        counted = self.uncounted()
+        call = messages.ReadOnce(self._info.ref, size, offset, semantics, counted=counted)
+        result, fd = expect_buffer((yield call))
+        self.has_reported(counted)
+        data = result.data
+        if fd is not None or data is None:
+            memory = memory_of(result, fd, writable=False)
+            try:
+                data = memory.read()
+            finally:
+                memory.close()
+        if len(data) <= KEPT_COPY_BYTES_MAX:
+            self.has_read(result.v_w, data, offset)
+        return data
 
     def write_bytes_op(
         self,
@@ -90,16 +103,18 @@ class ReferenceOps(Handle, Generic[R]):
         """
         if self._closed:
             return
+        counted = self.uncounted()
         self._give_up()
-        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY))))
+        expect(messages.Done, (yield messages.Delete(self._info.ref, int(Flag.HANDLE_ONLY), counted)))
 
     def delete_op(self) -> Operation[None]:
         """Close this handle and delete the object as its deletion mode says (B.1.4).
 
         One with immediate deletion is gone for all tasks, a reference-counted one with its last reference.
         """
+        counted = self.uncounted()
         self._give_up()
-        expect(messages.Done, (yield messages.Delete(self._info.ref)))
+        expect(messages.Done, (yield messages.Delete(self._info.ref, counted=counted)))
 
     def destroy_op(self) -> Operation[None]:
         """Destroy the object now, whatever its deletion mode; needs the right to delete.

@@ -6,18 +6,20 @@ bytes never pass the node (``dios.client.ops.streams``).
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from dios.client.buffers import MappedMemory, memory_of
 from dios.client.session import Operation, all_held, expect, expect_buffer, vector
-from dios.errors import Busy, InvalidError
+from dios.errors import Busy, Conflict, InvalidError
 from dios.wire import messages
 from dios.wire.messages import PlainCall
 from dios.wire.types import AcquireIov, Buffering, Flag, Semantics
 
 if TYPE_CHECKING:
     from dios.client.ops.attributes import Handle
+    from dios.client.page import KeptBytes
 
 
 class RequestOps(ABC):
@@ -109,24 +111,81 @@ class RequestOps(ABC):
 
 
 class ReadOps(RequestOps):
-    """A request to read."""
+    """A request to read.
 
-    __slots__ = ()
+    If this process has the present bytes, the request takes no call: the node does not know of it, and its
+    commit looks whether these bytes are the present ones still. Then a read at the moment of the commit would
+    have returned the same, so that the order of all requests is one that the node could have admitted.
+    """
+
+    __slots__ = ("_kept", "_wanted")
+
+    def __init__(self, reference: Handle, size: int, offset: int, semantics: Semantics) -> None:
+        super().__init__(reference, size, offset, semantics)
+        self._wanted: Final = size
+        self._kept: KeptBytes | None = None
 
     def acquire_op(self) -> Operation[None]:
         """Register the request and get its buffer; Busy if it is not admitted."""
+        if self._took_kept():
+            return
         yield from self._acquire(AcquireIov.CREATE)
+
+    def _took_kept(self) -> bool:
+        kept = self.reference.kept(self.semantics)
+        part = None if kept is None else kept.part(self._wanted, self.offset)
+        if kept is None or part is None or not kept.room:
+            return False
+        self._kept, self._buffer, self._active = kept, 0, True
+        self._memory = MappedMemory(len(part), data=part, writable=False)
+        self.size, self.v_r, self.v_w = len(part), kept.v_r, kept.v_w
+        return True
+
+    def _check_kept(self, kept: KeptBytes) -> Operation[None]:
+        """Commit a request that took no call: look at the page, or ask the node if that does not decide."""
+        self._active = False
+        if kept.current and kept.count():
+            return
+        counted = self.reference.uncounted()
+        call = messages.ReadOnce(self.reference.ref, 1, 0, self.semantics, counted=counted)
+        try:
+            result, fd = expect_buffer((yield call))
+        except Busy:
+            raise self._outdated() from None
+        self.reference.has_reported(counted)
+        if fd is not None:
+            os.close(fd)
+        if self.semantics is not Semantics.ANY and result.v_w != kept.v_w:
+            raise self._outdated()
+        self.v_r, self.v_w = result.v_r, result.v_w
+
+    def _outdated(self) -> Conflict:
+        return Conflict(
+            "another request came between acquire and commit; acquire again and retry",
+            call="commitread",
+            fingerprint=self.reference.fingerprint,
+        )
 
     def _acquire(self, iov: AcquireIov) -> Operation[None]:
         ref = self.reference.ref
         size = self.size if iov is AcquireIov.CREATE else 0
-        call = messages.AcquireRead(ref, size, self.offset, self.semantics, iov, self._buffer)
+        counted = self.reference.uncounted()
+        call = messages.AcquireRead(
+            ref, size, self.offset, self.semantics, iov, self._buffer, counted=counted
+        )
         result, fd = expect_buffer((yield call))
+        self._kept = None
         self._took(result, fd, writable=False)
+        self.reference.has_reported(counted)
+        if result.data is not None and self._buffer:
+            self.reference.has_read(result.v_w, result.data, self.offset)
 
     def commit_op(self) -> Operation[None]:
         """Check that the bytes were valid until now; Conflict if they were not (B.1.8)."""
         self._held()
+        if self._kept is not None:
+            yield from self._check_kept(self._kept)
+            return
         if not self._buffer:
             return
         self._active = False
@@ -140,10 +199,14 @@ class ReadOps(RequestOps):
         A request that is not committed yet is committed by the same message; Conflict if that fails.
         """
         self._held()
+        kept, active = self._kept, self._active
+        if kept is not None and active:
+            yield from self._check_kept(kept)
         self.semantics = self.semantics if semantics is None else semantics
         if not self._buffer:
-            yield from self._acquire(AcquireIov.CREATE)
-        elif self._active:
+            self.size = self._wanted
+            yield from self.acquire_op()
+        elif active:
             self._active = False
             call = messages.CommitAcquireRead(self.reference.ref, self._buffer, self.semantics)
             result, fd = expect_buffer((yield call))
@@ -156,7 +219,10 @@ class ReadOps(RequestOps):
 
     def finish_op(self) -> Operation[None]:
         """Commit if necessary, and release; Conflict if the bytes were not valid until now."""
-        if self._active:
+        if self._active and self._kept is not None:
+            self._drop()
+            yield from self._check_kept(self._kept)
+        elif self._active:
             self._drop()
             expect(messages.Done, (yield self._release_call(Flag.RELEASE_COMMIT)))
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from dios.client.ops.arrays import ContentOps
 from dios.client.ops.attributes import HasLink
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 T = TypeVar("T")
 H = TypeVar("H", bound=HasLink)
+
+_ANY: Final = Semantics.ANY
 
 
 def drive(owner: HasLink, operation: Operation[T]) -> T:
@@ -45,6 +48,18 @@ def blocking(op: Callable[Concatenate[H, P], Operation[T]]) -> Callable[Concaten
     method.__name__ = op.__name__.removesuffix("_op")
     method.__qualname__ = op.__qualname__.removesuffix("_op")
     return method
+
+
+def _in_place_of(op: Callable[Q, object]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Give a method that is written out the name, the text and the operation that ``blocking`` would."""
+
+    def named(method: Callable[P, T]) -> Callable[P, T]:
+        functools.update_wrapper(method, op)
+        method.__name__ = op.__name__.removesuffix("_op")
+        method.__qualname__ = op.__qualname__.removesuffix("_op")
+        return method
+
+    return named
 
 
 # -- I/O requests -----------------------------------------------------------------------------------
@@ -119,8 +134,27 @@ class Reference(ReferenceOps["Reference"], ContentOps):
         drive(self, request.acquire_op())
         return request
 
-    read_bytes = blocking(ReferenceOps["Reference"].read_bytes_op)
-    view_bytes = blocking(ContentOps.view_bytes_op)
+    # These two are operations like the others below, but look first whether they need any.
+    @_in_place_of(ReferenceOps["Reference"].read_bytes_op)
+    def read_bytes(  # noqa: D102 - it has the text of the operation
+        self, size: int = 0, offset: int = 0, semantics: Semantics = Semantics.ANY
+    ) -> bytes:
+        kept = self._kept
+        if kept is not None and not size and not offset and semantics is _ANY:
+            whole = kept.take()
+            if whole is not None:
+                return whole if type(whole) is bytes else bytes(whole)
+        return drive(self, self.read_bytes_op(size, offset, semantics))
+
+    @_in_place_of(ContentOps.view_bytes_op)
+    def view_bytes(self, size: int = 0, offset: int = 0) -> memoryview:  # noqa: D102 - the same
+        kept = self._kept
+        if kept is not None and not size and not offset:
+            whole = kept.take()
+            if whole is not None:
+                return memoryview(whole)
+        return drive(self, self.view_bytes_op(size, offset))
+
     open = blocking(ContentOps.open_op)
     numpy = blocking(ContentOps.numpy_op)
     arrow = blocking(ContentOps.arrow_op)

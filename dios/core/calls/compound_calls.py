@@ -39,6 +39,8 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
     length = min(call.size, available) if call.size else available
     target.admissions += 1
     target.v_r += 1
+    if call.counted:
+        target.count_reads(call.counted)
     step.depend_on(target)
     step.changed(target)
     io_steps.note_in_vector(step, target)

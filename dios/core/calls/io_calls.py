@@ -43,6 +43,8 @@ def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead)
     length = min(call.size, available) if call.size else available
     buffer = _admitted(step, reference, Mode.READ, call)
     buffer.offset, buffer.length = call.offset, length
+    if call.counted:
+        reference.object.count_reads(call.counted)
     io_steps.begin_request(step, buffer, call.semantics)
     io_steps.answer_read(step, buffer, seq, reuse=call.iov is AcquireIov.REUSE)
 
@@ -99,6 +101,7 @@ def _admitted(
     io_steps.require_admission(reference.object, call.semantics)
     if existing is not None:
         if call.iov is not AcquireIov.REUSE:
+            step.changed(existing.object)
             associate(existing, reference, mode, borrow=call.iov is AcquireIov.BORROW)
         return existing
     buffer = Buffer(step.state.fresh_buffer(), reference, mode, bare=call.iov is AcquireIov.NONE)

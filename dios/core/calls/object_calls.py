@@ -16,7 +16,7 @@ from dios.core.model.records import (
     Provenance,
     descriptors_of_object,
 )
-from dios.core.model.type_rules import TypeRules, rules_for_creation
+from dios.core.model.type_rules import TypeRules, is_blob, rules_for_creation
 from dios.core.model.type_states import StreamState, TimerState
 from dios.core.remote import remote_calls
 from dios.core.step import Step
@@ -180,6 +180,9 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
             )
         if target.deletion is Deletion.IMMORTAL:
             raise InvalidError("an immortal object cannot be destroyed")
+    if call.counted and was_living and reference.permissions & Permission.READ and is_blob(target.type):
+        target.count_reads(call.counted)
+        step.changed(target)
     local = task if isinstance(task, LocalHolder) else None
     itself = local is not None and reference.id == local.self_ref
     if (

@@ -6,8 +6,15 @@ semantics line by line. ``dios.core.calls.io_calls`` has the system calls.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dios.core.model.records import Buffer, PhysicalObject, Reference
 from dios.wire.types import Mode, Semantics
+
+_SOLE: Final = frozenset({Semantics.EXCL, Semantics.SRMW})
+"""The levels whose validity depends on the reads of others. While one of their requests has its buffer,
+nobody reads the object without a call.
+"""
 
 
 def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool) -> None:
@@ -17,6 +24,7 @@ def associate(buffer: Buffer, reference: Reference, mode: Mode, *, borrow: bool)
         buffer.lent = (buffer.mode, buffer.offset, buffer.length)
     else:
         buffer.reference.buffers.pop(buffer.id, None)
+    buffer.exclude_readers(sole=False)
     buffer.reference = reference
     buffer.object = reference.object
     buffer.mode = mode
@@ -34,6 +42,7 @@ def give_back(buffer: Buffer) -> None:
     if owner is None or buffer.lent is None:
         return
     abort(buffer)
+    buffer.exclude_readers(sole=False)
     buffer.reference.buffers.pop(buffer.id, None)
     buffer.reference, buffer.object = owner, owner.object
     buffer.mode, buffer.offset, buffer.length = buffer.lent
@@ -61,6 +70,7 @@ def begin(buffer: Buffer, level: Semantics) -> None:
         target.a_r += 1
     else:
         target.a_w += 1
+    buffer.exclude_readers(sole=level in _SOLE)
     buffer.semantics = level
     buffer.opened = True
     buffer.committed = False

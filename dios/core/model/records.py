@@ -159,6 +159,7 @@ class PhysicalObject:
         "handed",
         "home",
         "id",
+        "late_reads",
         "limits",
         "name",
         "owner",
@@ -171,6 +172,7 @@ class PhysicalObject:
         "retirements",
         "sharing",
         "size",
+        "sole",
         "state",
         "ticket",
         "type",
@@ -219,6 +221,8 @@ class PhysicalObject:
         self.a_w = 0
         self.admissions = 0  # all admitted requests, also those that came and went without a commit
         self.dirty = 0  # failed writes that had already touched raw bytes
+        # Requests that count on the absence of other readers; direct reads to count when none is left.
+        self.sole = self.late_reads = 0
         self.zombie = False
         self.pinned = 0
         self.references: dict[int, Reference] = {}
@@ -243,6 +247,22 @@ class PhysicalObject:
     def persistence(self) -> Persistence:
         """DURABLE exactly when the store holds a record of the object."""
         return Persistence.DURABLE if self.recorded is not None else Persistence.VOLATILE
+
+    @property
+    def direct(self) -> bool:
+        """True if tasks of this node may read the object without a call, as if they had made one now."""
+        closed = self.a_w or self.sole or self.zombie or self.home or self.buffering is Buffering.RAW
+        return not closed and is_blob(self.type)
+
+    def count_reads(self, count: int) -> None:
+        """Count committed reads that were made without a call.
+
+        They were made before the requests that count on the absence of readers, which must not fail by them.
+        """
+        if self.sole:
+            self.late_reads += count
+        else:
+            self.v_r += count
 
     @property
     def gone(self) -> bool:
@@ -635,6 +655,7 @@ class Buffer:
         "seen_v_r",
         "seen_v_w",
         "semantics",
+        "sole",
     )
 
     def __init__(self, buffer_id: BufferId, reference: Reference, mode: Mode, *, bare: bool = False) -> None:
@@ -653,6 +674,7 @@ class Buffer:
         self.semantics = Semantics.ANY
         self.opened = False
         self.committed = False
+        self.sole = False  # counted in the object's ``sole``
         self.seen_v_r = 0
         self.seen_v_w = 0
         self.seen_admissions = 0
@@ -683,6 +705,19 @@ class Buffer:
         counted = (self.reference.task.account, *self.reference.object.sharing, *lender)
         self.accounts = tuple(dict.fromkeys(counted))
         charge_all(self.accounts, Resource.REQUESTS, 1)
+
+    def exclude_readers(self, *, sole: bool) -> None:
+        """Count this buffer among the requests that count on the absence of other readers, or no longer.
+
+        It stays counted after a commit, because the next commit covers the time since then.
+        """
+        if sole is self.sole:
+            return
+        target, self.sole = self.object, sole
+        target.sole += 1 if sole else -1
+        if not target.sole:
+            target.v_r += target.late_reads
+            target.late_reads = 0
 
     @property
     def active(self) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import mmap
 import os
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -24,10 +25,27 @@ _SLOTS_AT_ONCE: Final = 256
 """The slots of one object that are written in one step. The others follow in turns of ``PublicPages.run``."""
 
 
-class _Page:
-    """One task's page: the node's mapping, and the descriptor from which the task's own is made."""
+class TaskPage:
+    """One task's page in ``view``: the objects that its slots show."""
 
-    __slots__ = ("_map", "_view", "bound", "fd", "writer")
+    __slots__ = ("_view", "bound", "fd", "writer")
+
+    def __init__(self, view: memoryview) -> None:
+        self._view: Final = view
+        self.fd = -1
+        self.writer: Final = PageWriter(view)
+        self.bound: Final[dict[int, ObjectId]] = {}
+
+    def close(self) -> None:
+        """Release the view."""
+        self.writer.release()
+        self._view.release()
+
+
+class SharedPage(TaskPage):
+    """A page in shared memory: the node's mapping, and the descriptor from which the task's own is made."""
+
+    __slots__ = ("_map",)
 
     def __init__(self) -> None:
         fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page")
@@ -35,16 +53,15 @@ class _Page:
             self._map: Final = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
             # From now on nobody can map it for writing, not even through a new descriptor.
             seal_future_write(fd)
-            self.fd: Final = reopen_read_only(fd)
+            reader = reopen_read_only(fd)
         finally:
             os.close(fd)
-        self._view: Final = memoryview(self._map)
-        self.writer: Final = PageWriter(self._view)
-        self.bound: Final[dict[int, ObjectId]] = {}
+        super().__init__(memoryview(self._map))
+        self.fd = reader
 
     def close(self) -> None:
-        self.writer.release()
-        self._view.release()
+        """Unmap the page and close its descriptor."""
+        super().close()
         self._map.close()
         os.close(self.fd)
 
@@ -52,7 +69,8 @@ class _Page:
 class _ShownObject:
     """The slots that show one object's counters, and the counters published last.
 
-    The first ``outdated`` slots still show earlier counters.
+    The first ``outdated`` slots still show earlier counters. An object with more slots than are written at
+    once is never read without a call, because some slots show a write after its answer.
     """
 
     __slots__ = ("counters", "outdated", "places", "step")
@@ -63,12 +81,19 @@ class _ShownObject:
         self.outdated = 0
         self.step = 0
 
+    def add(self, place: tuple[TaskId, int], writer: PageWriter) -> None:
+        """Show the object in one more slot."""
+        self.places[place] = writer
+        if len(self.places) == _SLOTS_AT_ONCE + 1:
+            for (_, slot), each in self.places.items():
+                each.close(slot)
+
     def show(self, counters: PublishCounters) -> None:
         """Write the counters to all slots if they are few, else to some of those that are outdated."""
         places = self.places
         if len(places) <= _SLOTS_AT_ONCE:
             for (_, slot), writer in places.items():
-                _write(writer, slot, counters)
+                _write(writer, slot, counters, direct=counters.direct)
             self.outdated = 0
             return
         for _ in range(min(self.outdated, _SLOTS_AT_ONCE)):
@@ -86,9 +111,10 @@ class PublicPages:
     object; then each publication writes some of them, and the others follow.
     """
 
-    def __init__(self) -> None:
-        self._pages: Final[dict[TaskId, _Page]] = {}
-        self._spare: _Page | None = None
+    def __init__(self, make: Callable[[], TaskPage] = SharedPage) -> None:
+        self._make: Final = make
+        self._pages: Final[dict[TaskId, TaskPage]] = {}
+        self._spare: TaskPage | None = None
         self._objects: Final[dict[ObjectId, _ShownObject]] = {}
         self._outdated: Final[deque[ObjectId]] = deque()
         self._has_outdated = trio.Event()
@@ -99,7 +125,7 @@ class PublicPages:
     def open(self, task: TaskId) -> None:
         """Create the page of a new task. Raise OSError if memory or descriptors are exhausted."""
         spare, self._spare = self._spare, None
-        self._pages[task] = _Page() if spare is None else spare
+        self._pages[task] = self._make() if spare is None else spare
 
     def descriptor(self, task: TaskId) -> int | None:
         """Return a descriptor for the task to map, which the caller closes; None if the task has ended.
@@ -120,7 +146,7 @@ class PublicPages:
         if self._spare is None:
             # Prepare the page of the next task now, when nobody waits for it.
             with contextlib.suppress(OSError, DiosError):
-                self._spare = _Page()
+                self._spare = self._make()
 
     def close_all(self) -> None:
         """Free every page."""
@@ -151,7 +177,9 @@ class PublicPages:
             zombie=counters is not None and counters.zombie,
             dirty=0 if counters is None else counters.dirty,
         )
-        shown.places[effect.task, slot] = page.writer
+        # A new slot is opened for reads without a call when the counters are published again, not now: this
+        # effect may have waited for the disk, and the object may have changed since.
+        shown.add((effect.task, slot), page.writer)
         if counters is not None and shown.step > step:
             _write(page.writer, slot, counters)
 
@@ -207,7 +235,7 @@ class PublicPages:
                 del self._objects[bound]
 
 
-def _write(writer: PageWriter, slot: int, counters: PublishCounters) -> None:
+def _write(writer: PageWriter, slot: int, counters: PublishCounters, *, direct: bool = False) -> None:
     writer.publish(
         slot,
         counters.size,
@@ -217,4 +245,5 @@ def _write(writer: PageWriter, slot: int, counters: PublishCounters) -> None:
         counters.a_w,
         counters.dirty,
         zombie=counters.zombie,
+        direct=direct,
     )

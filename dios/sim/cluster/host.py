@@ -153,14 +153,14 @@ class ClusterHost(SimHost):
                 super()._one(effect)
 
     def _run_failed(
-        self, after: list[effects.Effect], failure: messages.Failure, *, content_lost: bool = True
+        self, after: list[effects.Effect], failure: messages.Failure, step: int, *, content_lost: bool = True
     ) -> None:
         for effect in after:
             if isinstance(effect, effects.Send):
                 if isinstance(effect.message, dcp.PeerReply):
                     self._outputs.send(effect.node, dcp.PeerReply(effect.message.number, failure), b"")
             else:
-                super()._run_failed([effect], failure, content_lost=content_lost)
+                super()._run_failed([effect], failure, step, content_lost=content_lost)
 
     def _received(self, effect: effects.AnswerReceived) -> None:
         result = effect.result
@@ -178,7 +178,7 @@ class ClusterHost(SimHost):
 
     def _vector(self, effect: effects.AnswerVector) -> None:
         self._parts = []
-        self._run(list(effect.parts))
+        self._run(list(effect.parts), self._steps)
         parts, self._parts = self._parts, None
         results = messages.Results(tuple(cast("messages.PlainResult", result) for result, _ in parts))
         contents = [data for _, data in parts]

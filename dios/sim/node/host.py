@@ -21,9 +21,11 @@ from dios.core.effects import Outcome
 from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
+from dios.host.content.public_pages import PublicPages, TaskPage
 from dios.host.loop import effect_kinds
 from dios.host.loop.commit_results import commit_batch
 from dios.ids import BufferId, ObjectId, PayloadId, Principal, TaskId, Ticket
+from dios.limits import PUBLIC_PAGE_BYTES
 from dios.sim.node.contents import SimContents, read_whole
 from dios.sim.node.continued_core import ContinuedCore
 from dios.sim.node.dormant_rows import NoSimRows, SimRows
@@ -40,6 +42,14 @@ class PersistJob(NamedTuple):
     ticket: Ticket
     changes: list[Change]
     error: DiosError | None
+
+
+class HeldEffects(NamedTuple):
+    """The effects of a step, which wait until its ticket is durable."""
+
+    ticket: Ticket
+    after: list[effects.Effect]
+    step: int
 
 
 class SimHost:
@@ -75,7 +85,11 @@ class SimHost:
         self.deadline: int | None = None
         self._next_payload = 1
         self._queue: deque[PersistJob] = deque()
-        self._held: list[tuple[Ticket, list[effects.Effect]]] = []
+        self._held: list[HeldEffects] = []
+        self.views: Final[dict[TaskId, memoryview]] = {}
+        """The public page of each task."""
+        self.pages: Final = PublicPages(self._new_page)
+        self._steps = 0
         self._posted: deque[events.Event] = deque()
         self._durable = self._issued = self._tangled = Ticket(0)
         records = tuple(store.recover())
@@ -131,8 +145,8 @@ class SimHost:
             if result.error is None:
                 ready = self._no_longer_held(result.last)
                 self.step(events.Persisted(self.now, result.last))
-                for _, after in ready:
-                    self._run(after)
+                for held in ready:
+                    self._run(held.after, held.step)
             else:
                 self._fail(result.first, result.error)
         self._drain()
@@ -153,20 +167,22 @@ class SimHost:
         ready = self._no_longer_held(last)
         self._step(events.PersistFailed(self.now, first, last, int(error.code), error.message))
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
-        for ticket, after in ready:
-            if ticket < first:
-                self._run(after)
+        for held in ready:
+            if held.ticket < first:
+                self._run(held.after, held.step)
             else:
-                self._run_failed(after, failure)
+                self._run_failed(held.after, failure, held.step)
 
-    def _no_longer_held(self, last: Ticket) -> list[tuple[Ticket, list[effects.Effect]]]:
+    def _no_longer_held(self, last: Ticket) -> list[HeldEffects]:
         self._durable = max(self._durable, last)
-        ready = [held for held in self._held if held[0] <= last]
-        self._held = [held for held in self._held if held[0] > last]
+        ready = [held for held in self._held if held.ticket <= last]
+        self._held = [held for held in self._held if held.ticket > last]
         return ready
 
     def _carry_out(self, outcome: Outcome) -> None:
         self.deadline = outcome.deadline
+        self._steps += 1
+        step = self._steps
         if outcome.persist:
             self._issued = outcome.ticket
             self._queue.append(self._job(outcome))
@@ -174,11 +190,11 @@ class SimHost:
         if self._tangled > self._durable and effect_kinds.touches_contents(outcome.after):
             wait = max(wait, self._tangled)
         if wait > self._durable:
-            self._held.append((wait, outcome.after))
+            self._held.append(HeldEffects(wait, outcome.after, step))
             if wait > outcome.wait_for or effect_kinds.defers_volatile_changes(outcome.after):
                 self._tangled = max(self._tangled, wait)
         else:
-            self._run(outcome.after)
+            self._run(outcome.after, step)
 
     def _job(self, outcome: Outcome) -> PersistJob:
         changes: list[Change] = []
@@ -201,9 +217,10 @@ class SimHost:
             self._step(self._posted.popleft())
 
     # -- effects out -------------------------------------------------------------------------------
-    def _run(self, after: list[effects.Effect]) -> None:
+    def _run(self, after: list[effects.Effect], step: int) -> None:
         for place, effect in enumerate(after):
             try:
+                self._show(effect, step)
                 self._one(effect)
             except AssertionError:
                 raise  # a client of the simulation has found a broken promise
@@ -213,7 +230,7 @@ class SimHost:
                     continue
                 failure = messages.Failure(int(error.code), error.message, error.fingerprint)
                 if not self._refused(effect, failure):
-                    self._run_failed(after[place + 1 :], failure, content_lost=False)
+                    self._run_failed(after[place + 1 :], failure, step, content_lost=False)
                     return
 
     def _contain(self, effect: effects.Effect, after: list[effects.Effect], error: Exception) -> None:
@@ -245,7 +262,7 @@ class SimHost:
         return not isinstance(effect, effects.ApplyWrite | effects.DuplicateContent)
 
     def _run_failed(
-        self, after: list[effects.Effect], failure: messages.Failure, *, content_lost: bool = True
+        self, after: list[effects.Effect], failure: messages.Failure, step: int, *, content_lost: bool = True
     ) -> None:
         """Fail the remaining effects of a step whose changes were refused: free resources, refuse calls.
 
@@ -255,6 +272,7 @@ class SimHost:
             if isinstance(effect, effect_kinds.ANSWER_EFFECTS):
                 self._reply(effect.task, effect.seq, failure, None)
             elif isinstance(effect, effect_kinds.RUN_DESPITE_FAILURE):
+                self._show(effect, step)
                 self._one(effect)
             elif isinstance(effect, effects.Spawn):
                 self._posted.append(
@@ -262,6 +280,22 @@ class SimHost:
                 )
             else:
                 self.contents.fail(effect, lost=content_lost)
+
+    def _new_page(self) -> TaskPage:
+        self._last_view = memoryview(bytearray(PUBLIC_PAGE_BYTES))
+        return TaskPage(self._last_view)
+
+    def _show(self, effect: effects.Effect, step: int) -> None:
+        """Carry out an effect on the public pages."""
+        if isinstance(effect, effects.BindSlot):
+            if effect.task not in self.views:
+                self.pages.open(effect.task)
+                self.views[effect.task] = self._last_view
+            self.pages.bind(effect, step)
+        elif isinstance(effect, effects.UnbindSlot):
+            self.pages.unbind(effect)
+        elif isinstance(effect, effects.PublishCounters):
+            self.pages.publish(effect, step)
 
     def _one(self, effect: effects.Effect) -> None:
         match effect:
@@ -281,7 +315,7 @@ class SimHost:
             case effects.AnswerConsole():
                 self._reply(effect.task, effect.seq, effect.result, bytes(effect.result.size))
             case effects.AnswerVector():
-                self._run(list(effect.parts))
+                self._run(list(effect.parts), self._steps)
             case effects.AnswerAttach():
                 self._reply(effect.task, effect.seq, messages.Attached(effect.ring_bytes), None)
             case effects.ApplyWrite() | effects.DuplicateContent() | effects.DiscardContent():
@@ -295,7 +329,7 @@ class SimHost:
             case effects.CloseConnection():
                 self.closed.append(effect.task)
             case _:
-                pass  # pages, audit and process control have no effect that is checked here
+                pass  # audit and process control have no effect that is checked here
 
     def _prepare(self, effect: effects.AnswerWrite) -> None:
         buffer = BufferId(effect.result.buffer)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dios.errors import Code
 from dios.ids import Name, TaskId
+from dios.sim.node.direct_reads import DirectReader, DirectReads, Running
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Permission, Semantics
 
@@ -37,6 +38,7 @@ class SentCall(Struct, frozen=True):
     call: messages.AnyCall
     name: Name | None = None
     value: bytes | None = None
+    running: Running | None = None
 
 
 class KnownPromises:
@@ -51,6 +53,7 @@ class KnownPromises:
         self.named: Final[dict[int, Name]] = {}
         self.creating: Final[Counter[bytes]] = Counter()
         self.refusals: Final[Counter[int]] = Counter()
+        self.direct: Final = DirectReads()
 
 
 class WorkloadClient:
@@ -73,6 +76,7 @@ class WorkloadClient:
         self.named: Final = memory.named
         self.buffers: list[tuple[int, int, bool]] = []
         self.sent: dict[int, SentCall] = {}
+        self._reader: DirectReader | None = None
         self._seq = 1
 
     # -- sending -----------------------------------------------------------------------------------
@@ -85,6 +89,8 @@ class WorkloadClient:
             self._write,
             self._write,
             self._read,
+            self._read_through_client,
+            self._read_through_client,
             self._acquire,
             self._buffer_call,
             self._delete,
@@ -95,16 +101,29 @@ class WorkloadClient:
         )
         self._rng.choice(choices)()
 
-    def _call(self, call: messages.AnyCall, name: Name | None = None, value: bytes | None = None) -> None:
+    def _call(
+        self,
+        call: messages.AnyCall,
+        name: Name | None = None,
+        value: bytes | None = None,
+        running: Running | None = None,
+    ) -> None:
         self._seq += 1
-        self.sent[self._seq] = SentCall(call, name, value)
+        self.sent[self._seq] = SentCall(call, name, value, running)
         promise = None if name is None else self.promises.get(name)
         if promise is not None and not isinstance(call, messages.ReadOnce):
             promise.possible.append(value)
         self._send(self.task, self._seq, call)
 
     def _some(self) -> messages.Reference | None:
-        return self._rng.choice(self.references) if self.references else None
+        if not self.references:
+            return None
+        if self._rng.random() < 0.4:
+            # Much happens to a few objects, so that reads without a call meet writers.
+            popular = [each for each in self.references if each.object in self._memory.direct.popular]
+            if popular:
+                return self._rng.choice(popular)
+        return self._rng.choice(self.references)
 
     def _bytes(self) -> bytes:
         # Some of the longer values exceed the limit for a row, so that they are stored in an extent.
@@ -137,6 +156,17 @@ class WorkloadClient:
         if reference is not None:
             self._call(messages.ReadOnce(reference.ref), self.named.get(reference.object))
 
+    def _read_through_client(self) -> None:
+        reference = self._some()
+        if reference is None:
+            return
+        if self._reader is None:
+            self._reader = DirectReader(self._rng, self.task, self._memory.direct, self._run_call)
+        self._reader.act(reference)
+
+    def _run_call(self, call: messages.AnyCall, running: Running) -> None:
+        self._call(call, running=running)
+
     def _acquire(self) -> None:
         reference = self._some()
         if reference is None:
@@ -151,9 +181,12 @@ class WorkloadClient:
         if not self.buffers:
             return
         ref, buffer, writing = self._rng.choice(self.buffers)
+        direct = self._memory.direct
         if self._rng.random() < 0.5:
+            direct.commits(self.task, buffer)
             self._call(messages.CommitWrite(ref, buffer) if writing else messages.CommitRead(ref, buffer))
         else:
+            direct.releases(self.task, buffer)
             self.buffers.remove((ref, buffer, writing))
             release = messages.ReleaseWrite if writing else messages.ReleaseRead
             self._call(release(ref, buffer))
@@ -199,7 +232,9 @@ class WorkloadClient:
         sent = self.sent.pop(seq, None)
         if sent is None:
             return
-        if isinstance(result, messages.Failure):
+        if sent.running is not None and self._reader is not None:
+            self._reader.answered(sent.running, result, data)
+        elif isinstance(result, messages.Failure):
             self._memory.refusals[result.code] += 1
             if not (uncertain and result.code == Code.EIO):
                 self._withdraw(sent)
@@ -241,7 +276,11 @@ class WorkloadClient:
 
     def _buffer(self, sent: SentCall, result: messages.Buffer, data: bytes | None) -> None:
         if isinstance(sent.call, messages.AcquireRead | messages.AcquireWrite):
-            self.buffers.append((sent.call.ref, result.buffer, isinstance(sent.call, messages.AcquireWrite)))
+            writing = isinstance(sent.call, messages.AcquireWrite)
+            self.buffers.append((sent.call.ref, result.buffer, writing))
+            self._memory.direct.acquired(
+                self.task, sent.call.ref, result.buffer, sent.call.semantics, writing=writing
+            )
         elif sent.name is not None and sent.name in self.promises:
             promise = self.promises[sent.name]
             expected = [promise.acknowledged, *promise.possible]

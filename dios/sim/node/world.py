@@ -50,6 +50,7 @@ class NodeReport(Struct, frozen=True):
     refusals: dict[int, int]
     promises: int
     damaged: int
+    direct_reads: int
     digest: str
 
 
@@ -116,6 +117,7 @@ class NodeWorld:
             dict(sorted(self._memory.refusals.items())),
             len(self._memory.promises),
             self._checker.damaged,
+            self._memory.direct.count,
             self._trace.hexdigest(),
         )
 
@@ -204,13 +206,16 @@ class NodeWorld:
                 self._store = self._opener(self.device, self._disk_rng)
                 read = self._store.content
                 rows = DormantRows(self._store, self.device)
-                return SimHost(
+                host = SimHost(
                     self._rng, self._store, self._reply, self._trace, now=now, read=read, rows=rows
                 )
             except PowerCutError:
                 self.device.restart()
             except DiosError:
                 continue
+            else:
+                self._memory.direct.started(host)
+                return host
         raise self._checker.broken(f"the node did not start in {STARTS_MAX} tries")
 
     def _reply(self, task: TaskId, seq: int, result: messages.AnyResult, data: bytes | None) -> None:

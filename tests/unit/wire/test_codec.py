@@ -123,7 +123,7 @@ GOOD = [7, [4, 1, 0]]
         (msgpack.packb([7, ["create", 1]]), "Expected `int`"),
         (msgpack.packb([7, []]), "at least"),
         (msgpack.packb([7, [4]]), "at least"),
-        (msgpack.packb([7, [4, 1, 0, 0]]), "at most"),
+        (msgpack.packb([7, [4, 1, 0, 0, 0]]), "at most"),
         (msgpack.packb([7, [4, "1"]]), "Expected `int`, got `str`"),
         (msgpack.packb([7, [4, -1]]), "Expected `int` >= 0"),
         (msgpack.packb([7, [1, 77]]), "Invalid enum value 77"),

@@ -1,12 +1,13 @@
 import struct
 
+import msgspec
 import pytest
 
 from dios import limits
 from dios.errors import UnreachableError
 from dios.wire.messages import Reference
-from dios.wire.page import PageWriter, read_slot
-from dios.wire.types import Buffering, Deletion, ObjectType, Persistence, Proximity
+from dios.wire.page import QUADS_PER_SLOT, STAMP_QUAD, PageWriter, read_slot
+from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persistence, Proximity
 
 
 def reference(slot: int = 3, **changes: int) -> Reference:
@@ -41,7 +42,25 @@ def test_bind_and_read() -> None:
     """A bound slot reads back every attribute of its reference."""
     page = new_page()
     PageWriter(page).bind(reference(), dirty=5)
-    assert read_slot(page, 3) == (True, False, 2**62 + 1, 2**63 + 5, 5, 27, 1, 3, 2, 1, 70, 71, 72, 73, 74, 5)
+    assert read_slot(page, 3) == (
+        True,
+        False,
+        2**62 + 1,
+        2**63 + 5,
+        5,
+        27,
+        1,
+        3,
+        2,
+        1,
+        70,
+        71,
+        72,
+        73,
+        74,
+        5,
+        0,
+    )
 
 
 def test_publish_changes_only_counters() -> None:
@@ -115,3 +134,47 @@ def test_wrong_size() -> None:
     """A mapping of another size is refused."""
     with pytest.raises(ValueError, match="a page has"):
         PageWriter(memoryview(bytearray(16)))
+
+
+def stamp(page: memoryview, slot: int = 3) -> int:
+    """The stamp of a slot, as its holder sees it."""
+    return page.cast("Q")[slot * QUADS_PER_SLOT + STAMP_QUAD]
+
+
+def publish(writer: PageWriter, v_w: int, *, direct: bool = True, zombie: bool = False) -> None:
+    """Publish a version."""
+    writer.publish(3, 1, 0, v_w, 0, 0, 0, zombie=zombie, direct=direct)
+
+
+def test_a_stamp_belongs_to_one_version_in_one_binding() -> None:
+    """A version has its stamp again after it was closed; another version or binding never has it."""
+    page = new_page()
+    writer = PageWriter(page)
+    writer.bind(reference())
+    assert stamp(page) == 0, "a new slot is open once its counters are published"
+    seen = []
+    for v_w in (1, 2, 1):
+        publish(writer, v_w)
+        seen.append(stamp(page))
+        publish(writer, v_w, direct=False)
+        assert stamp(page) == 0
+        publish(writer, v_w)
+        assert stamp(page) == seen[-1]
+    writer.clear(3)
+    assert stamp(page) == 0
+    writer.bind(reference())
+    publish(writer, 1)
+    assert len({*seen, stamp(page), 0}) == 5
+
+
+def test_only_readers_of_living_objects_get_a_stamp() -> None:
+    """Without the right to read, and on a zombie that came back for others, every read stays a call."""
+    page = new_page()
+    writer = PageWriter(page)
+    writer.bind(msgspec.structs.replace(reference(), permissions=Permission.ALL & ~Permission.READ))
+    publish(writer, 1)
+    assert stamp(page) == 0
+    writer.bind(reference())
+    publish(writer, 1, direct=False, zombie=True)
+    publish(writer, 1)
+    assert stamp(page) == 0

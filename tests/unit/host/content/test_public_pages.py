@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -122,6 +123,29 @@ def test_an_object_with_many_slots_is_shown_in_short_steps(
     assert len(written) <= many
     assert steps <= 5
     assert {shown(pages, ONE, slot).size for slot in range(many - SLOTS // 2)} == {70}
+
+
+def test_an_object_with_many_slots_is_read_by_calls(pages: PublicPages) -> None:
+    """While some slots show a change late, none permits a read without a call; all do when they are few."""
+
+    def stamps() -> set[int]:
+        return {min(shown(pages, ONE, slot).stamp, 1) for slot in pages._pages[ONE].bound}
+
+    def publish(step: int) -> None:
+        pages.publish(msgspec.structs.replace(counters(9, 60), direct=True), step)
+
+    for slot in range(SLOTS):
+        pages.bind(bind(ONE, slot, 9), 1)
+    publish(2)
+    assert stamps() == {1}
+    pages.bind(bind(ONE, SLOTS, 9), 3)
+    assert stamps() == {0}
+    publish(4)
+    assert stamps() == {0}
+    pages.unbind(UnbindSlot(ONE, 7))
+    assert stamps() == {0}
+    publish(5)
+    assert stamps() == {1}
 
 
 def test_outdated_slots_of_an_ended_task_are_forgotten(pages: PublicPages) -> None:
