@@ -215,10 +215,8 @@ class PhysicalObject:
         self.place = ("", "")  # name and rack of the node that has it
         self.watchers: dict[NodeId, int] = {}  # node -> number of references that its tasks have
         self.size = 0
-        self.v_r = 0
-        self.v_w = 0
-        self.a_r = 0
-        self.a_w = 0
+        self.v_r = self.v_w = 0
+        self.a_r = self.a_w = 0
         self.admissions = 0  # all admitted requests, also those that came and went without a commit
         self.dirty = 0  # failed writes that had already touched raw bytes
         # Requests that count on the absence of other readers; direct reads to count when none is left.
