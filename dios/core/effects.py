@@ -20,7 +20,7 @@ from msgspec import Struct
 from dios.core.events import ObjectRecord
 from dios.ids import BufferId, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
-from dios.wire.messages import AnyResult, Buffer, Guarantee, Limits, Rate, Reference
+from dios.wire.messages import AnyResult, Attached, Buffer, Guarantee, Limits, Rate, Reference
 from dios.wire.types import Brand, Mode, ObjectType
 
 
@@ -222,6 +222,11 @@ class AnswerAttach(Struct, frozen=True, tag=40):
     mode: Mode
     ring_bytes: int
     duplex: bool = False
+
+    @property
+    def result(self) -> Attached:
+        """The reply."""
+        return Attached(self.ring_bytes)
 
 
 class CloseStreamEnd(Struct, frozen=True, tag=41):

@@ -135,8 +135,8 @@ class CoreHarness:
                     yield events.Disconnected(self._now, task, "closed by the node")
                 case effects.AnswerVector(task, seq, parts):
                     self._answer(task, seq, _results(parts))
-                case effects.AnswerAttach(task, seq, _, _, ring_bytes):
-                    self._answer(task, seq, messages.Attached(ring_bytes))
+                case effects.AnswerAttach(task, seq):
+                    self._answer(task, seq, effect.result)
                 case (
                     effects.Answer(task, seq, result)
                     | effects.AnswerRead(task, seq, result)
@@ -201,7 +201,7 @@ class RandomInputs:
 
 
 def _results(
-    parts: Sequence[effects.Answer | effects.AnswerReceived | _Buffered],
+    parts: Sequence[effects.Answer | effects.AnswerReceived | effects.AnswerAttach | _Buffered],
 ) -> messages.Results:
     """Return a vector's answers as one message."""
     found: list[messages.PlainResult] = []

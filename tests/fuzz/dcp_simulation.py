@@ -139,13 +139,12 @@ class Site:
                     | effects.AnswerBytes(task, seq)
                     | effects.AnswerConsole(task, seq)
                     | effects.AnswerReceived(task, seq)
+                    | effects.AnswerAttach(task, seq)
                     | effects.AnswerVector(task, seq)
                 ):
                     parts = effect.parts if isinstance(effect, effects.AnswerVector) else (effect,)
                     results = tuple(part.result for part in parts)
                     self._answered(task, seq, results, vector=isinstance(effect, effects.AnswerVector))
-                case effects.AnswerAttach(task, seq):
-                    self._answered(task, seq, (messages.Attached(effect.ring_bytes),), vector=False)
                 case _:
                     pass
 

@@ -317,7 +317,7 @@ class SimHost:
             case effects.AnswerVector():
                 self._run(list(effect.parts), self._steps)
             case effects.AnswerAttach():
-                self._reply(effect.task, effect.seq, messages.Attached(effect.ring_bytes), None)
+                self._reply(effect.task, effect.seq, effect.result, None)
             case effects.ApplyWrite() | effects.DuplicateContent() | effects.DiscardContent():
                 self.contents.change(effect)
             case effects.CloseBuffer():
