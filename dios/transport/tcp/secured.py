@@ -152,7 +152,7 @@ class Secured:
         if scope.cancelled_caught:
             raise UnreachableError(
                 f"{self.peer.name} began a frame and did not send the rest within "
-                f"{limits.DCP_FRAME_MS_MAX // 1000} s; the connection is made anew"
+                f"{limits.DCP_FRAME_MS_MAX // 1000} s; the nodes connect again"
             )
 
     def stay(self) -> None:
