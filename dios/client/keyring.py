@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dios.client.locate import config_directory
 from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
@@ -25,7 +25,11 @@ Section: TypeAlias = Literal["groups", "objects"]
 
 _SECTIONS: Final[tuple[Section, ...]] = ("groups", "objects")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,127}")
-_HEADER: Final = "# Names are secrets: a person who reads this file can use what they name.\n"
+_HEADER: Final = "# Names are secrets: a person who reads this file can use what they name.\n\n"
+# The last line of a file, if a writer was interrupted in it: any part of a line as ``_line`` makes it.
+_LINE_BEGUN: Final = re.compile(
+    r'[a-z]{1,7}\.?|(groups|objects)\."[A-Za-z0-9._/@+-]*("( (=( ("[a-z0-9]*)?)?)?)?)?'
+)
 
 
 def default_path() -> Path:
@@ -58,6 +62,8 @@ class Keyring:
             else _Entries({})
             for section in _SECTIONS
         }
+        # The file whose content ``_sections`` is, if one line at its end adds a name; None for any other.
+        self._extensible: _File | None = None
 
     def __repr__(self) -> str:
         return f"<Keyring of {len(self.groups)} groups and {len(self.objects)} objects>"
@@ -70,7 +76,7 @@ class Keyring:
         mistyped name is an InvalidError when it is used.
         """
         keyring = cls(default_path() if path is None else path)
-        keyring._sections = _read(keyring.path)
+        keyring._sections, keyring._extensible = _read(keyring.path)
         return keyring
 
     @property
@@ -86,8 +92,12 @@ class Keyring:
     def presented(self) -> tuple[Name, ...]:
         """Return the groups for a Hello: all, or the newest if one message cannot hold all."""
         entries = self._sections["groups"]
-        newest = {text: alias for alias, text in reversed(entries.texts.items())}
-        return tuple(entries[alias] for alias in list(newest.values())[:GROUPS_PER_CALL_MAX])
+        newest: dict[str, str] = {}
+        for alias, text in reversed(entries.texts.items()):
+            newest.setdefault(text, alias)
+            if len(newest) == GROUPS_PER_CALL_MAX:
+                break
+        return tuple(entries[alias] for alias in newest.values())
 
     @property
     def not_presented(self) -> int:
@@ -97,20 +107,31 @@ class Keyring:
     def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
         """Store ``name`` under ``alias``; ExistsError if the alias is used for another name."""
         check_alias(alias)
-        with self._changing() as sections:
-            texts = sections[section].texts
+        with self._locked():
+            texts = self._sections[section].texts
             text, known = format_name(name), texts.get(alias)
-            if known is not None and known != text and not replace:
+            if known == text:
+                return
+            if known is not None and not replace:
                 raise ExistsError(f"the keyring has {alias!r} already. Choose another alias or remove it.")
             if len(texts) >= KEYRING_NAMES_MAX and known is None:
                 raise LimitError(f"the keyring is full: it has {KEYRING_NAMES_MAX} {section}. Remove some.")
-            texts[alias] = text
+            sections = self._sections | {section: _Entries(texts | {alias: text})}
+            if known is None and self._extensible is not None:
+                self._extensible = _append(self.path, _line(section, alias, text))
+            else:
+                self._extensible = _write(self.path, sections)
+            self._sections = sections
 
     def remove(self, alias: str, *, section: Section = "groups") -> None:
         """Remove an alias; InvalidError if there is none. The named object stays, perhaps unreachable."""
-        with self._changing() as sections:
-            if sections[section].texts.pop(alias, None) is None:
+        with self._locked():
+            texts = dict(self._sections[section].texts)
+            if texts.pop(alias, None) is None:
                 raise InvalidError(f"the keyring has no {alias!r} among its {section}")
+            sections = self._sections | {section: _Entries(texts)}
+            self._extensible = _write(self.path, sections)
+            self._sections = sections
 
     def name_of(self, text: str, *, section: Section = "groups") -> Name:
         """Return the name for ``text``: an alias, or a name as text."""
@@ -127,8 +148,8 @@ class Keyring:
         return next((alias for alias, known in self._sections[section].texts.items() if known == text), None)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[Section, _Entries]]:
-        """Yield the content of the file under a lock; it is written back unless the body raises."""
+    def _locked(self) -> Iterator[None]:
+        """Let no other process change the file during the body, and have its content as it is now."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_trusted(self.path.parent, "the keyring's folder")
         lock = os.open(
@@ -136,12 +157,33 @@ class Keyring:
         )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            sections = _read(self.path)
-            yield sections
-            _write(self.path, sections)
-            self._sections = sections
+            if self._extensible is None or self._extensible != _found_at(self.path):
+                self._sections, self._extensible = _read(self.path)
+            yield
         finally:
             os.close(lock)
+
+
+class _File(NamedTuple):
+    """A file in one of its states: it is compared, to learn if another process has changed it since."""
+
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+    mode: int
+
+
+def _file_of(found: os.stat_result) -> _File:
+    return _File(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)
+
+
+def _found_at(path: Path) -> _File | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return _file_of(found)
 
 
 class _Entries(Mapping[str, Name]):
@@ -167,18 +209,30 @@ class _Entries(Mapping[str, Name]):
         return len(self.texts)
 
 
-def _read(path: Path) -> dict[Section, _Entries]:
+def _read(path: Path) -> tuple[dict[Section, _Entries], _File | None]:
+    """Return the content, and the file if a line may be added to it as it is."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+            found = os.fstat(file.fileno())
+            if found.st_mode & 0o077:
                 raise NotPermittedError(f"others may read the keyring. Run: chmod 600 {path}")
             require_trusted(path, "the keyring")
-            text = file.read().decode()
-        return _parsed_as_written(text) or _parsed(text, path)
+            content = file.read()
+        text = _without_line_begun(content.decode())
+        sections = _parsed_as_written(text)
+        if sections is None:
+            return _parsed(text, path), None
+        return sections, _file_of(found) if len(text) == len(content) == found.st_size else None
     except FileNotFoundError:
-        return {section: _Entries({}) for section in _SECTIONS}
+        return {section: _Entries({}) for section in _SECTIONS}, None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidError(f"the keyring {path} is damaged: {error}") from None
+
+
+def _without_line_begun(text: str) -> str:
+    """Return the file without a last line that has no end: it is being added, or its writer was stopped."""
+    before, newline, last = text.rpartition("\n")
+    return before + newline if _LINE_BEGUN.fullmatch(last) else text
 
 
 def _parsed(text: str, path: Path) -> dict[Section, _Entries]:
@@ -199,42 +253,57 @@ def _parsed(text: str, path: Path) -> dict[Section, _Entries]:
 
 
 def _parsed_as_written(text: str) -> dict[Section, _Entries] | None:
-    """Read a file as ``_write`` leaves it, much faster; None for any other."""
-    head, groups, rest = text.partition(_head("groups"))
-    names, objects, others = rest.partition(_head("objects"))
-    if head != _HEADER or not groups or not objects or "\\" in text:
+    """Read a file as ``_write`` and ``_append`` leave it, much faster; None for any other."""
+    if not text.startswith(_HEADER) or not text.endswith("\n"):
         return None
-    found = _entries_as_written(names), _entries_as_written(others)
-    if found[0] is None or found[1] is None:
-        return None
-    return {"groups": found[0], "objects": found[1]}
-
-
-def _entries_as_written(lines: str) -> _Entries | None:
-    parts = lines.split('"')
-    aliases, texts = parts[1::4], parts[3::4]
-    found = dict(zip(aliases, texts, strict=False))
+    parts = text[len(_HEADER) - 1 : -1].split('"')
+    keys, aliases, texts = parts[:-1:4], parts[1::4], parts[3::4]
     as_written = (
         len(parts) % 4 == 1
-        and not parts[0]
-        and len(found) == len(aliases)
+        and parts[-1] in {"", "\n"}
+        and set(keys) <= {f"\n{section}." for section in _SECTIONS}
         and set(parts[2::4]) <= {" = "}
-        and set(parts[4::4]) <= {"\n"}
-        and "".join(texts).lower() == "".join(texts)
+        and "\\" not in text
+        and "".join(texts).islower() == bool(texts)
     )
-    return _Entries(found) if as_written else None
+    if not as_written:
+        return None
+    found: dict[Section, _Entries] = {}
+    for section in _SECTIONS:
+        key = f"\n{section}."
+        found[section] = _Entries(
+            {alias: name for begin, alias, name in zip(keys, aliases, texts, strict=True) if begin == key}
+        )
+    return found if sum(map(len, found.values())) == len(aliases) else None
 
 
-def _head(section: Section) -> str:
-    return f"\n[{section}]\n"
+def _line(section: Section, alias: str, text: str) -> str:
+    return f'{section}."{alias}" = "{text}"\n'
 
 
-def _write(path: Path, sections: Mapping[Section, _Entries]) -> None:
+def _append(path: Path, line: str) -> _File:
+    """Add a line at the end of the file. A crash leaves a part of it at most, which ``_read`` leaves out."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            rest = line.encode()
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fdatasync(fd)
+        except BaseException:
+            os.ftruncate(fd, size)
+            raise
+        return _file_of(os.fstat(fd))
+    finally:
+        os.close(fd)
+
+
+def _write(path: Path, sections: Mapping[Section, _Entries]) -> _File:
     """Replace the file in one step, so that no reader and no crash ever finds an incomplete one."""
     lines = [_HEADER]
     for section in _SECTIONS:
-        lines.append(_head(section))
-        lines += [f'"{alias}" = "{name}"\n' for alias, name in sections[section].texts.items()]
+        lines += [_line(section, alias, name) for alias, name in sections[section].texts.items()]
     # Written next to the file, under the lock: an existing file of that name is left over from a crash.
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
@@ -244,10 +313,12 @@ def _write(path: Path, sections: Mapping[Section, _Entries]) -> None:
             file.write("".join(lines))
             file.flush()
             os.fsync(file.fileno())
+            written = _file_of(os.fstat(file.fileno()))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    return written
 
 
 def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:

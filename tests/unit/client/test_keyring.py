@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -117,11 +119,88 @@ def test_files_that_somebody_edited_are_read_alike(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert dict(Keyring.load(path).groups) == {"a": ONE}, text
-    line = f'"a" = "{name}"\n'
-    for damaged in (written.replace(line, line + line), written + line[:-2]):
+    line = f'groups."a" = "{name}"\n'
+    assert line in written
+    for damaged in (written + line, written + f'"b" = "{name[:-2]}', written + f'tasks.b = "{name}'):
         path.write_text(damaged)
         with pytest.raises(InvalidError):
             Keyring.load(path)
+
+
+def test_a_writer_that_was_stopped_damages_nothing(tmp_path: Path) -> None:
+    """After a crash at any byte of a change, the names from before are read, and changes go on."""
+    path = tmp_path / "keyring.toml"
+    keyring = Keyring.load(path)
+    keyring.add("a/1", ONE)
+    before = path.read_bytes()
+    keyring.add("b-2", TWO)
+    after = path.read_bytes()
+    assert after.startswith(before)
+    for length in range(len(before), len(after) + 1):
+        path.write_bytes(after[:length])
+        again = Keyring.load(path)
+        # The last byte is only the line's end.
+        assert set(again.groups) == ({"a/1", "b-2"} if length >= len(after) - 1 else {"a/1"})
+        again.add("c", TWO, section="objects")
+        again.add("b-2", TWO)
+        final = Keyring.load(path)
+        assert (dict(final.groups), dict(final.objects)) == ({"a/1": ONE, "b-2": TWO}, {"c": TWO})
+
+
+def test_a_name_is_added_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is neither read nor written again for one more name, unless another process changed it."""
+    path = tmp_path / "keyring.toml"
+    keyring = Keyring.load(path)
+    keyring.add("a", ONE)
+    inode = path.stat().st_ino
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyring_module, "_read", forbidden)
+        patch.setattr(keyring_module, "_write", forbidden)
+        keyring.add("b", TWO)
+        keyring.add("b", ONE, section="objects")
+        with pytest.raises(ExistsError):
+            keyring.add("a", TWO)
+    assert path.stat().st_ino == inode
+    assert path.stat().st_mode & 0o777 == 0o600
+    Keyring.load(path).add("c", TWO, section="objects")
+    keyring.add("d", ONE)
+    again = Keyring.load(path)
+    assert dict(again.groups) == dict(keyring.groups) == {"a": ONE, "b": TWO, "d": ONE}
+    assert dict(again.objects) == dict(keyring.objects) == {"b": ONE, "c": TWO}
+
+
+def test_a_name_that_cannot_be_stored_is_not_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure, as of a full disk, leaves the file and the keyring as they were."""
+    path = tmp_path / "keyring.toml"
+    keyring = Keyring.load(path)
+    keyring.add("a", ONE)
+    before = path.read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="full"):
+            keyring.add("b", TWO)
+    assert path.read_bytes() == before
+    assert "b" not in keyring.groups
+    keyring.add("b", TWO)
+    assert dict(Keyring.load(path).groups) == {"a": ONE, "b": TWO}
+
+
+def test_a_file_with_tables_is_changed(tmp_path: Path) -> None:
+    """A keyring in the form of two tables is read, and a change keeps its names."""
+    path = tmp_path / "keyring.toml"
+    path.touch(mode=0o600)
+    path.write_text(f'[groups]\n"a" = "{format_name(ONE)}"\n\n[objects]\n"b" = "{format_name(TWO)}"\n')
+    Keyring.load(path).add("c", TWO)
+    again = Keyring.load(path)
+    assert (dict(again.groups), dict(again.objects)) == ({"a": ONE, "c": TWO}, {"b": TWO})
 
 
 def test_no_name_is_decoded_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
