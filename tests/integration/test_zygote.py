@@ -252,7 +252,9 @@ async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism])
                 return 0  # it is not dumpable; root alone may look
 
         await batch(8)
-        await until(lambda: zygote.ready == 2)
+        # A group for each task that is ready; those of ended tasks are removed later.
+        ready_groups = 2 * len(zygote._groups._hierarchies)
+        await until(lambda: zygote.ready == 2 and usage()[2] == ready_groups)
         before, inside = usage(), zygote_descriptors()
         for _ in range(125):
             await batch(8)

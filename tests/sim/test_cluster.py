@@ -68,8 +68,8 @@ def test_slow_clusters_are_never_wrong(seed: int) -> None:
 def test_rough_network_keeps_every_promise() -> None:
     """All promises hold if every tenth message is lost, every tenth doubled, and every tenth late."""
     report = simulate_cluster(7, SHORT_NS, policy=ROUGH)
-    assert report.network["lost"] > 100
-    assert report.network["doubled"] > 100
+    assert report.network["lost"] > 50
+    assert report.network["doubled"] > 50
 
 
 def test_same_seed_same_trace() -> None:

@@ -11,6 +11,9 @@ import pytest
 from dios import limits
 from dios.core import events
 from dios.core.machine import Core
+from dios.core.model.rows import RowSource
+from dios.core.remote.peers import Here
+from dios.ids import Principal
 from dios.sim.cluster.world import QUIET_NS, ClusterWorld
 from dios.sim.disk.faults import NoFaults
 from dios.sim.node.world import NodeWorld
@@ -31,9 +34,11 @@ FOR_SOMEBODY = (
 @pytest.fixture(autouse=True)
 def _plain_cores() -> Iterator[None]:
     """Cores that are not compared with a copy of themselves, in which other calls would raise."""
-    with mock.patch(
-        "dios.sim.node.host.ContinuedCore", lambda rng, owner, here: Core(rng.randbytes, owner, here=here)
-    ):
+
+    def plain(rng: Random, owner: Principal, here: Here, rows: RowSource) -> Core:
+        return Core(rng.randbytes, owner, here=here, rows=rows)
+
+    with mock.patch("dios.sim.node.host.ContinuedCore", plain):
         yield
 
 

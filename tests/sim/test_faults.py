@@ -91,7 +91,7 @@ def test_broken_store_is_caught_at_its_operation(
     open_broken = opener(kind)
 
     def many() -> None:
-        for seed in range(10):
+        for seed in range(20):
             systematic(seed, STEPS, only=only, opener=open_broken)
 
     with pytest.raises(BrokenPromiseError):
