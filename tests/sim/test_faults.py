@@ -15,6 +15,7 @@ from dios.sim.disk.model_store import ModelStore
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.systematic import FaultCase, systematic
 from dios.sim.node.world import INLINE_BYTES, OpenStore, simulate
+from tests.support.core.broken_cores import answers_early
 from tests.support.store import broken_stores as broken
 
 STEPS = 100
@@ -72,6 +73,18 @@ def test_broken_store_is_caught_by_random_faults(kind: type[ModelStore]) -> None
     def many() -> None:
         for seed in range(SEEDS_TO_FIND):
             simulate(seed, 300, faults=True, opener=open_broken)
+
+    with pytest.raises(BrokenPromiseError):
+        many()
+
+
+def test_a_core_that_answers_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that answers before the disk has what the answer promises breaks a promise within a few seeds."""
+    answers_early(monkeypatch)
+
+    def many() -> None:
+        for seed in range(SEEDS_TO_FIND):
+            simulate(seed, 300, faults=True)
 
     with pytest.raises(BrokenPromiseError):
         many()
