@@ -79,7 +79,7 @@ def test_broken_store_is_caught_by_random_faults(kind: type[ModelStore]) -> None
 
 
 def test_a_core_that_answers_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that answers before the disk has what the answer promises breaks a promise within a few seeds."""
+    """A core that answers before the disk has what it promises breaks a promise within a few seeds."""
     answers_early(monkeypatch)
 
     def many() -> None:
