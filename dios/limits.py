@@ -142,7 +142,7 @@ STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
-TASKS_MAX: Final = 512
+TASKS_MAX: Final = 3_072
 TASKS_MAX_LEAST: Final = 16  # by default, on a machine with little memory
 TASK_BYTES_TYPICAL: Final = 32 * MIB
 TASK_GENERATIONS_MAX: Final = 256
@@ -419,6 +419,7 @@ JOB_TRAFFIC_TASKS_MAX: Final = 65_536  # on all nodes of a coordinator
 WORK_NEAR_MAX: Final = 16
 WORK_CONSTRAINTS_MAX: Final = 16
 QUEUE_ROWS_MAX: Final = 1024
+QUEUE_TASKS_MAX: Final = 512  # living tasks in one answer
 QUEUE_REPLY_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
 QUEUE_WAIT_MS_MAX: Final = 60_000
 QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
@@ -554,7 +555,8 @@ SPRAYER_WAIT_US: Final = 100
 SPRAYER_WAIT_LONG_US: Final = 1000
 SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of the statistics of a running function
 
-assert TASKS_MAX <= QUEUE_ROWS_MAX, "one answer lists every task of a node"  # noqa: S101
+assert TASKS_MAX + ENDED_TASKS_KEPT <= TASK_ROWS_MAX, "one answer lists every task of a principal"  # noqa: S101
+assert QUEUE_TASKS_MAX + QUEUE_ENDED_KEPT <= QUEUE_ROWS_MAX, "tasks fit the answer about a queue"  # noqa: S101
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
 ), "rates, guarantees and shares fit one frame"

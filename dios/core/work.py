@@ -29,6 +29,7 @@ from dios.core.model.work_items import (
     LostPeer,
     LostReferences,
     NodeEnd,
+    OrphanedTasks,
     QueuedStarts,
     ReceivedReport,
     ReleasedReferences,
@@ -176,6 +177,7 @@ def _retry_call(step: Step, row: Pending, changed: PhysicalObject | None) -> Non
 
 _HANDLERS: Final[dict[type, Handler]] = {
     EndingHolder: _end,
+    OrphanedTasks: lifecycle.end_some_orphans,
     NodeEnd: _end_node,
     WokenCalls: _wake,
     RetriedCalls: _retry,

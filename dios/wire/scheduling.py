@@ -100,8 +100,8 @@ class ReadQueue(Call, frozen=True, tag=43):
 
     With ``attend`` the caller schedules the queue: runs wait for it from now on. With ``own`` the caller is
     the coordinator of that node itself. With ``changes`` the answer has only the rows that changed after
-    ``since``, and waiting runs only from the mark ``listed`` on, which an earlier answer gave. For the
-    node's own user and root.
+    ``since``; a reader of a partial answer gives its marks ``listed`` and ``tasks_listed`` to get the waiting
+    runs and the tasks behind them. For the node's own user and root.
     """
 
     host: Text = ""
@@ -111,6 +111,7 @@ class ReadQueue(Call, frozen=True, tag=43):
     own: bool = False
     changes: bool = False
     listed: U63 = 0
+    tasks_listed: U63 = 0
 
 
 class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -201,13 +202,14 @@ class Asked(Struct, frozen=True, array_like=True):
 class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """The answer to ReadQueue; without rows if nothing is newer than the caller's version.
 
-    ``partial`` is True if one answer cannot hold all of the queue. ``shares_version`` and ``shares`` are the
-    data that coordinators exchange by ``Govern``, for the node's own coordinator; the version is 0 for all
-    others.
+    ``partial`` is True if one answer cannot hold all waiting runs or all living tasks. ``shares_version`` and
+    ``shares`` are the data that coordinators exchange by ``Govern``, for the node's own coordinator; the
+    version is 0 for all others.
 
     If ``whole`` is True, the rows are all that the node has, or with ``partial`` the first of them.
     Otherwise they are those that changed, and ``gone`` are the ids of runs that wait no longer and of tasks
-    that have ended. ``listed`` is the mark for the next call.
+    that have ended. ``listed`` and ``tasks_listed`` are the marks for the next call; each is 0 if nothing of
+    its kind is left.
     """
 
     version: Counter
@@ -232,6 +234,7 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     whole: bool = True
     listed: U63 = 0
     gone: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_GONE_KEPT)] = ()
+    tasks_listed: U63 = 0
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

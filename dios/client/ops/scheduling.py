@@ -119,12 +119,14 @@ class SchedulingOps(UsageOps):
         own: bool = False,
         changes: bool = False,
         listed: int = 0,
+        tasks_listed: int = 0,
     ) -> Operation[messages.QueueRows]:
         """Return the submissions and tasks of a node, once newer than ``since``; for its own user.
 
-        With ``changes`` only the rows that changed after ``since``, and waiting runs from ``listed`` on.
+        With ``changes`` only the rows that changed after ``since``; ``listed`` and ``tasks_listed`` continue
+        a partial answer.
         """
-        call = messages.ReadQueue(host, since, wait_ms, attend, own, changes, listed)
+        call = messages.ReadQueue(host, since, wait_ms, attend, own, changes, listed, tasks_listed)
         return expect(messages.QueueRows, (yield call))
 
     def place_op(

@@ -27,7 +27,7 @@ from dios.core.model.records import (
     last_value,
 )
 from dios.core.model.type_states import ConsoleState
-from dios.core.model.work_items import EndingHolder
+from dios.core.model.work_items import EndingHolder, OrphanedTasks
 from dios.core.remote import notices, requests
 from dios.core.step import Step
 from dios.errors import Code
@@ -364,11 +364,22 @@ def end_orphans(step: Step, task: Holder) -> None:
 
     Of a session's children, on every node, only those end that were not detached from it.
     """
-    is_session = task.brand is Brand.LEGACY
-    for child in list(task.children.values()):
+    if task.children:
+        step.start(OrphanedTasks(task, list(reversed(task.children.values()))))
+
+
+def end_some_orphans(step: Step, item: OrphanedTasks) -> bool:
+    """End some children of a task that has ended; return True if none is left."""
+    is_session = item.parent.brand is Brand.LEGACY
+    while item.children:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        child = item.children.pop()
         ends = child.ends_with_session if is_session else True
         if ends and child.alive and len(child.object.references) <= 1:
-            end_task_by(step, child, task, "its parent ended and no other task refers to it")
+            end_task_by(step, child, item.parent, "its parent ended and no other task refers to it")
+    return True
 
 
 def _notify_other_nodes(step: Step, task: Holder) -> None:

@@ -94,7 +94,7 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
     table.renew(step.now, call, task.id)
     if call.own:
         node_list.note_coordinator(step)
-    if table.version > call.since or call.listed or not call.wait_ms:
+    if table.version > call.since or _continues(call) or not call.wait_ms:
         step.answer(task, seq, _rows(step, call))
         return
     row = Pending(task, seq, call, {}, step.now + call.wait_ms * _MS)
@@ -115,15 +115,22 @@ def retry(step: Step, row: Pending) -> None:
         step.refuse(row.task, row.seq, UnreachableError("the scheduler did not answer in time; try again"))
 
 
+def _continues(call: messages.ReadQueue) -> bool:
+    """Return True if the caller has a partial answer and asks for the rest."""
+    return bool(call.listed or call.tasks_listed)
+
+
 def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
     state = step.state
     table = state.queue
     cluster = step.require_cluster()
     table.tidy(state.pending.has)
     newer = table.version > call.since
-    whole = not call.changes or (call.since < table.complete_since) or not (call.since or call.listed)
-    waiting, partial = _submissions(step, call, whole=whole) if newer or call.listed else ([], False)
-    tasks, ended, gone = _tasks(step, call, whole=whole) if newer else ([], [], [])
+    whole = not call.changes or (call.since < table.complete_since) or not (call.since or _continues(call))
+    has_rows = newer or _continues(call)
+    waiting, partial = _submissions(step, call, whole=whole) if has_rows else ([], False)
+    tasks, tasks_listed = _tasks(step, call, whole=whole) if has_rows else ([], 0)
+    ended, gone = _ends(step, call, whole=whole) if newer else ([], [])
     units = (len(waiting) + len(tasks) + len(ended)) // 2 + len(gone) // 64
     step.spend(min(limits.STEP_UNITS // 2, 1 + units))
     return messages.QueueRows(
@@ -139,35 +146,43 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         table.coordinated(step.now),
         tuple(waiting),
         (*tasks, *ended),
-        tuple(question.asked for question in table.questions.values()) if newer else (),
+        tuple(question.asked for question in table.questions.values()) if has_rows else (),
         tuple(
             (number, data)
             for number, version, data in table.reports
             if newer and (whole or version > call.since)
         ),
-        partial,
+        partial or tasks_listed > 0,
         table.shares_version if call.own else 0,
         table.shares if call.own and table.shares_since >= call.since else b"",
         whole,
         table.waiting[TaskId(waiting[-1].id)].version if partial else 0,
         tuple(gone),
+        tasks_listed,
     )
 
 
-def _tasks(
+def _tasks(step: Step, call: messages.ReadQueue, *, whole: bool) -> tuple[list[messages.Occupant], int]:
+    """Return living tasks, those first that have not changed for the longest time, and the mark for the next
+    call: 0 if no others are left.
+    """
+    table = step.state.queue
+    changed = table.tasks_since(0 if whole else call.tasks_listed or call.since)
+    step.spend(len(changed) // 64)
+    part = changed[: limits.QUEUE_TASKS_MAX]
+    found = [step.state.tasks.get(task) for task in part]
+    living = [submissions.occupant(task, step.now) for task in found if isinstance(task, Task) and task.alive]
+    return living, table.tasks[part[-1]] if len(part) < len(changed) else 0
+
+
+def _ends(
     step: Step, call: messages.ReadQueue, *, whole: bool
-) -> tuple[list[messages.Occupant], list[messages.Occupant], list[TaskId]]:
-    """Return the living tasks, those that have ended, and the ids that have left the queue or the node."""
-    state = step.state
-    table = state.queue
+) -> tuple[list[messages.Occupant], list[TaskId]]:
+    """Return the tasks that have ended, and the ids that have left the queue or the node."""
+    table = step.state.queue
     if whole:
-        living = [submissions.occupant(task, step.now) for task in state.living_tasks()]
-        return living, [row for _, row in table.ended], []
-    changed = [state.tasks.get(task) for task in table.tasks_since(call.since)]
-    living = [
-        submissions.occupant(task, step.now) for task in changed if isinstance(task, Task) and task.alive
-    ]
-    return living, table.ended_since(call.since), table.gone_since(call.since)
+        return [row for _, row in table.ended], []
+    return table.ended_since(call.since), table.gone_since(call.since)
 
 
 def _submissions(

@@ -189,8 +189,11 @@ class SubmissionQueue:
         self.gone.append((self.version + 1, task))
 
     def tasks_since(self, version: int) -> list[TaskId]:
-        """Return the living tasks that changed after a version, the latest first."""
-        return list(takewhile(lambda task: self.tasks[task] > version, reversed(self.tasks)))
+        """Return the living tasks that changed after a version, the latest last.
+
+        The work is bounded by their number.
+        """
+        return list(takewhile(lambda task: self.tasks[task] > version, reversed(self.tasks)))[::-1]
 
     def gone_since(self, version: int) -> list[TaskId]:
         """Return the runs and tasks that left after a version."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, RemoteTask
+from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, RemoteTask, Task
 from dios.core.remote.peers import PendingRequest, Proxy
 from dios.ids import BufferId, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
@@ -48,6 +48,16 @@ class EndingHolder(WorkItem):
     def __init__(self, holder: Holder, *, ends: bool) -> None:
         self.holder: Final = holder
         self.ends: Final = ends
+
+
+class OrphanedTasks(WorkItem):
+    """The children of a task that has ended, the first one last: most of them end, too."""
+
+    __slots__ = ("children", "parent")
+
+    def __init__(self, parent: Holder, children: list[Task]) -> None:
+        self.parent: Final = parent
+        self.children: Final = children
 
 
 class Retirement(WorkItem):

@@ -23,6 +23,7 @@ from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, Ke
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
 from dios.firmament.coordinator.node_view import NodeView
 from dios.firmament.coordinator.observer import MeasurementReport
+from dios.firmament.coordinator.queue_parts import QueueMark, joined
 from dios.firmament.coordinator.share_storage import ShareStorage
 from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.coordinator.traffic_monitor import CONTROL_S, TrafficMonitor
@@ -311,43 +312,43 @@ class Coordinator:
 
     async def _follow_queue(self, name: str, nursery: trio.Nursery) -> None:
         """Read a node's queue again and again while the node is usable and its queue is needed."""
-        since, listed, assignment, polls = 0, 0, None, False
+        mark, assignment, polls = QueueMark(), None, False
         view = NodeView()
         while name in self._members and self._needs(name):
             if assignment is not self._assignment:
-                since, listed, assignment, polls = 0, 0, self._assignment, False
+                mark, assignment, polls = QueueMark(), self._assignment, False
             try:
                 with trio.CancelScope() as self._followed[name]:
-                    queue = await self._read_queue(name, since, listed, assignment, polls=polls)
+                    queue = await self._read_whole_queue(name, mark, assignment, polls=polls)
                 if self._followed[name].cancelled_caught:
                     continue
             except DiosError as error:
                 if self._service is not None:
                     self._service.note(f"{name}: {error}")
                 # The node may have restarted and count from the beginning.
-                since = listed = 0
+                mark = QueueMark()
                 await trio.sleep(_RETRY_S)
                 continue
-            if queue.version < since:
-                since = listed = 0
+            if queue.version < mark.since:
+                mark = QueueMark()
                 self._forget_numbers(name)
                 continue
             began = trio.current_time()
-            newer = queue.version > since or listed > 0
-            if name == self._own and queue.version > since:
+            newer = mark.precedes(queue)
+            if name == self._own and newer:
                 view.update(queue)
                 await self._learn(queue.shares_version, queue.shares)
             if name == self._own and view.begin_use(trio.current_time()):
                 self._monitor.use(view.rows(queue))
             if assignment is self._assignment and newer:
-                since, listed = queue.version, queue.listed if queue.partial else 0
+                mark = QueueMark.behind(queue)
                 await self._process_queue(name, queue, nursery)
                 # While much changes, several changes are read together.
                 await trio.sleep(self._pause_s(trio.current_time() - began))
             if name in assignment.below and (queue.waiting or polls):
                 # The waiting times of these runs count, and they do not change the queue's version.
                 polls = bool(queue.waiting)
-                since = listed = 0
+                mark = QueueMark()
                 await trio.sleep(_ROUND_S_MAX)
         del self._followed[name]
         self._forget_numbers(name)
@@ -364,18 +365,32 @@ class Coordinator:
         assignment = self._assignment
         return name in assignment.attend or name in assignment.machines or name == self._own
 
+    async def _read_whole_queue(
+        self, name: str, mark: QueueMark, assignment: Assignment, *, polls: bool
+    ) -> QueueRows:
+        """Wait for a newer queue of a node; a whole answer has all of the node's tasks."""
+        queue = await self._read_queue(name, mark, assignment, polls=polls)
+        while queue.whole and queue.tasks_listed:
+            part = await self._read_queue(name, QueueMark.behind(queue), assignment, polls=polls)
+            if part.version < queue.version:
+                # The node has restarted meanwhile and counts from the beginning.
+                part = await self._read_queue(name, QueueMark(), assignment, polls=True)
+            queue = part if part.whole else joined(queue, part)
+        return queue
+
     async def _read_queue(
-        self, name: str, since: int, listed: int, assignment: Assignment, *, polls: bool
+        self, name: str, mark: QueueMark, assignment: Assignment, *, polls: bool
     ) -> QueueRows:
         """Wait for a newer queue of a node; with ``polls`` read the present one."""
         return await self._node.board(
             self._host(name),
-            since=since,
+            since=mark.since,
             wait_ms=0 if polls else QUEUE_WAIT_MS_MAX,
             attend=name in assignment.attend and self._service is not None,
             own=name == self._own,
             changes=True,
-            listed=listed,
+            listed=mark.listed,
+            tasks_listed=mark.tasks_listed,
         )
 
     def _host(self, name: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from dios import limits
 from dios.core import events
 from dios.errors import Code
-from dios.ids import Principal
+from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import Constraint, Placement, Work
 from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
@@ -441,9 +441,11 @@ def test_a_run_whose_input_cannot_be_reached_was_not_started(yard: Yard) -> None
     assert not yard.cluster.spawned
 
 
-def changes(yard: Yard, since: int, listed: int = 0) -> messages.QueueRows:
+def changes(yard: Yard, since: int, listed: int = 0, tasks_listed: int = 0) -> messages.QueueRows:
     """The rows of the first node that changed after a version."""
-    call = messages.ReadQueue("n1", since, attend=True, changes=True, listed=listed)
+    call = messages.ReadQueue(
+        "n1", since, attend=True, changes=True, listed=listed, tasks_listed=tasks_listed
+    )
     return yard.scheduler.ask(messages.QueueRows, call)
 
 
@@ -500,6 +502,31 @@ def test_a_long_queue_is_read_in_parts(yard: Yard, monkeypatch: pytest.MonkeyPat
         assert not queue.whole
         found += [row.id for row in queue.waiting]
     assert len(found) == len(set(found)) == 10
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_many_tasks_are_read_in_parts(yard: Yard, monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> None:
+    """Every living task is in a part, also one that changes or begins meanwhile; only changes follow."""
+    monkeypatch.setattr(limits, "QUEUE_TASKS_MAX", 4)
+    before = yard.board().version
+    for _ in range(10):
+        yard.submit()
+    for row in yard.board().waiting:
+        yard.place(row.id, "n1")
+    queue = changes(yard, 0 if whole else before)
+    assert (queue.whole, queue.partial, len(queue.tasks)) == (whole, True, 4)
+    found = {row.id: row for row in queue.tasks}
+    first, *_ = found
+    yard.cluster.start_spawned()
+    while queue.partial:
+        queue = changes(yard, queue.version, queue.listed, queue.tasks_listed)
+        assert not queue.whole
+        assert len(queue.tasks) <= 4
+        found |= {row.id: row for row in queue.tasks}
+    living = {task.id for task in yard.cluster.nodes[0].core.state.living_tasks() if task.recipe}
+    assert set(found) == living
+    assert found[TaskId(first)].state is TaskState.RUNNING
+    assert changes(yard, queue.version).tasks == ()
 
 
 def test_who_missed_too_much_reads_everything_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
