@@ -1,7 +1,8 @@
 """A node's coordinator: it keeps track of the cluster, decides where runs go, and answers questions (§6.5.1).
 
 Read in this order: ``main`` (the task's program), ``coordinator`` (the loop), ``assignment`` (which
-coordinator is responsible for which nodes), ``cluster_state`` (the tasks and nodes that it knows),
+coordinator is responsible for which nodes), ``queue_parts`` (the long queue of a node), ``cluster_state``
+(the tasks and nodes that it knows),
 ``cluster_service`` with its subclasses ``start_up_service`` (a simple rule, ``first_fit``, until the
 kernels are compiled) and ``scheduler_service`` (the flow scheduler).
 
