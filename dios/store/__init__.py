@@ -11,6 +11,7 @@ Read in this order:
 - ``directory``, ``locking``: one process at a time uses a data directory
 - ``memory_store``: the same interface without a disk
 - ``check``, ``findings``, ``repair``: examine and repair the store of a stopped node
+- ``index_check``: compares the index with the rows
 - ``orphans``: finds and removes the objects of a stopped node that nobody can reach
 
 ``docs/store-format.md`` describes the bytes, ``docs/recovery.md`` the repair.

@@ -26,12 +26,14 @@ from dios.store.directory import lock_directory, require_own_directory
 from dios.store.environment import translate_errors
 from dios.store.extents import Extents, digest_of_file
 from dios.store.findings import FindingKind, StoreFinding
+from dios.store.index_check import IndexFinding, index_differences
 from dios.store.log_files import LogFiles, log_problem
 from dios.store.schema import ObjectRow
 from dios.wire.types import Deletion, ObjectType
 
 LOST_AND_FOUND: Final = "lost+found"
 _REPAIR_SCHEMA: Final = "write it again, if every row can be read"
+_REPAIR_INDEX: Final = "the next start builds it again from the rows"
 _PROBLEMS_SHOWN: Final = 5
 _FILES_AT_ONCE: Final = 64
 
@@ -45,6 +47,7 @@ class Inventory:
         self.damaged_rows: list[bytes] = []
         self.findings: list[StoreFinding] = []
         self.schema_lost = False
+        self.index_differs = False
         self.walked = False
         """True once the whole index was read."""
         self.orphans: list[int] = []
@@ -143,9 +146,11 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
         # The first start of the node was interrupted, and nothing was ever stored.
         found.walked = True
         return
+    version = 0
     with env.begin(meta) as txn:
         try:
-            found.schema_lost = not environment.read_schema(env, txn, meta, found.path)
+            version = environment.read_schema(env, txn, meta, found.path)
+            found.schema_lost = not version
         except DamagedError as error:
             found.schema_lost = True
             found.add(FindingKind.SCHEMA_LOST, "store/data.mdb", error.message, _REPAIR_SCHEMA)
@@ -153,6 +158,22 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
         for key, stored in cursor.iternext():
             _read_row(found, key, stored)
     found.walked = True
+    # The next start builds the index of a store of an earlier version.
+    if version > schema.SCHEMA_WITHOUT_INDEX:
+        _compare_index(env, objects, found)
+
+
+def _compare_index(env: lmdb.Environment, objects: lmdb._Database, found: Inventory) -> None:
+    try:
+        index = env.open_db(environment.INDEX, create=False)
+    except lmdb.NotFoundError:
+        differences = [IndexFinding("everything", "the whole index is missing")]
+    else:
+        with env.begin() as txn:
+            differences = index_differences(txn, objects, index)
+    for each in differences:
+        found.add(FindingKind.INDEX, f"index: {each.kind}", each.detail, _REPAIR_INDEX)
+    found.index_differs = bool(differences)
 
 
 def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:

@@ -29,6 +29,7 @@ class FindingKind(enum.StrEnum):
     SCHEMA_LOST = "schema-lost"
     SCHEMA_NEWER = "schema-newer"
     ROW = "row-damaged"
+    INDEX = "index-differs"
     CONTENT = "content-damaged"
     EXTENT_LOST = "extent-lost"
     EXTENT_SHARED = "extent-shared"
@@ -71,6 +72,10 @@ MEANINGS: Final[dict[FindingKind, Meaning]] = {
         FindingLevel.DAMAGE,
         "the row of one object in the index is damaged, so the node leaves that object out",
         "`--repair` moves the row aside; restore the object from a backup",
+    ),
+    FindingKind.INDEX: Meaning(
+        FindingLevel.DAMAGE,
+        "the index of the rows is not theirs: the node does not find some objects, or counts them wrongly",
     ),
     FindingKind.CONTENT: Meaning(
         FindingLevel.DAMAGE,

@@ -37,7 +37,8 @@ def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT)
     with translate_errors(found.path):
         # Rows that cannot be read in a store of unknown format may be sound, and of a newer format.
         unknown = found.schema_lost and found.damaged_rows
-        if not unknown and (found.damaged_rows or found.resized or found.schema_lost or found.shared):
+        rows_change = found.damaged_rows or found.resized or found.shared
+        if not unknown and (rows_change or found.schema_lost or found.index_differs):
             env = environment.open_environment(found.path, map_bytes=map_bytes)
             try:
                 _repair_index(env, found, done)
@@ -71,6 +72,8 @@ def _repair_index(env: lmdb.Environment, found: Inventory, done: list[str]) -> N
         # The next start builds the index from the rows.
         without_index = schema.encode_schema(schema.SCHEMA_WITHOUT_INDEX)
         txn.put(environment.SCHEMA_KEY, without_index, db=meta)
+        if found.index_differs:
+            done.append("made the next start build the index of the rows again")
         if found.schema_lost:
             done.append(f"wrote the schema version {schema.SCHEMA_WITHOUT_INDEX}, which every row has")
 

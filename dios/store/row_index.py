@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import lmdb
@@ -24,12 +24,12 @@ from dios.store import schema
 from dios.store.schema import ContentKind, ObjectRow
 from dios.wire.types import Deletion, ObjectType
 
-_NAME: Final = b"n"
-_RESIDENT: Final = b"r"
-_EXTENT: Final = b"x"
-_OWNER: Final = b"o"
-_GROUP: Final = b"g"
-_TOTAL: Final = b"t"
+NAME: Final = b"n"
+RESIDENT: Final = b"r"
+EXTENT: Final = b"x"
+OWNER: Final = b"o"
+GROUP: Final = b"g"
+TOTAL: Final = b"t"
 _NAME_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16
 _KEY_BYTES: Final = 8
@@ -62,10 +62,12 @@ class IndexChanges:
 
     def replace(self, old: ObjectRow | None, new: ObjectRow | None) -> None:
         """Note that a transaction replaces a row by another; None is no row."""
-        self._count(old, -1)
-        self._count(new, 1)
-        before = {} if old is None else self._of(old)
-        after = {} if new is None else self._of(new)
+        if old is not None:
+            self.count(old, -1)
+        if new is not None:
+            self.count(new)
+        before = {} if old is None else entries_of(old, self._log_groups)
+        after = {} if new is None else entries_of(new, self._log_groups)
         for key in before.keys() - after.keys():
             self._entries[key] = None
         for key, value in after.items():
@@ -73,6 +75,15 @@ class IndexChanges:
                 self._entries[key] = value
         if new is not None:
             self._log_groups.update(log_groups_of((new.record,)))
+
+    def entries_of_use(self) -> dict[bytes, bytes]:
+        """Return the entries of use and the total, as changes of an empty index make them."""
+        made = {
+            key: _PAIR.pack(objects, size) + owner.encode()
+            for key, (owner, (objects, size)) in self._uses.items()
+            if objects > 0
+        }
+        return made | ({TOTAL: _PAIR.pack(*self._total)} if any(self._total) else {})
 
     def write(self, txn: lmdb.Transaction[bytes], index: lmdb._Database) -> None:
         """Write the changes in a transaction."""
@@ -92,32 +103,17 @@ class IndexChanges:
         if any(self._total):
             found = read_total(txn, index)
             after = [max(one + change, 0) for one, change in zip(found, self._total, strict=True)]
-            txn.put(_TOTAL, _PAIR.pack(*after), db=index)
+            txn.put(TOTAL, _PAIR.pack(*after), db=index)
 
-    def _of(self, row: ObjectRow) -> dict[bytes, bytes]:
-        """Return the entries of a row."""
-        record, payload = row.record, row.payload
-        key = _ID.pack(record.object)
-        found: dict[bytes, bytes] = {}
-        if payload.kind is ContentKind.EXTENT:
-            found[_EXTENT + _ID.pack(payload.extent)] = key + _ID.pack(payload.size)
-        if record.name is not None and is_dormant(record, self._log_groups):
-            for group in record.groups:
-                found[_name_key(internal_name(record.name, group)) + key] = b""
-        else:
-            found[_RESIDENT + key] = b""
-        return found
-
-    def _count(self, row: ObjectRow | None, sign: int) -> None:
-        if row is None:
-            return
+    def count(self, row: ObjectRow, sign: int = 1) -> None:
+        """Add a row to the use and the total, or take it away."""
         record = row.record
         self._total[0] += sign * row.payload.size
         self._total[1] += sign * (row.payload.kind is ContentKind.EXTENT)
         if is_dormant(record, self._log_groups):
             self._use(_owner_key(record.owner), record.owner, sign, record.size)
             for group in record.groups:
-                self._use(_GROUP + group, "", sign, record.size)
+                self._use(GROUP + group, "", sign, record.size)
 
     def _use(self, key: bytes, owner: str, sign: int, size: int) -> None:
         change = self._uses.setdefault(key, (owner, [0, 0]))[1]
@@ -125,12 +121,27 @@ class IndexChanges:
         change[1] += sign * size
 
 
+def entries_of(row: ObjectRow, log_groups: Container[Name]) -> dict[bytes, bytes]:
+    """Return the entries of one row. The entries of use and the total are of many rows."""
+    record, payload = row.record, row.payload
+    key = _ID.pack(record.object)
+    found: dict[bytes, bytes] = {}
+    if payload.kind is ContentKind.EXTENT:
+        found[EXTENT + _ID.pack(payload.extent)] = key + _ID.pack(payload.size)
+    if record.name is not None and is_dormant(record, log_groups):
+        for group in record.groups:
+            found[_name_key(internal_name(record.name, group)) + key] = b""
+    else:
+        found[RESIDENT + key] = b""
+    return found
+
+
 def _owner_key(owner: str) -> bytes:
-    return _OWNER + blake3(owner.encode()).digest(_DIGEST_BYTES)
+    return OWNER + blake3(owner.encode()).digest(_DIGEST_BYTES)
 
 
 def _name_key(name: InternalName) -> bytes:
-    return _NAME + name[:_NAME_BYTES]
+    return NAME + name[:_NAME_BYTES]
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -153,18 +164,18 @@ def named(txn: lmdb.Transaction[bytes], index: lmdb._Database, name: InternalNam
 
 def resident_keys(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> list[bytes]:
     """Return the keys of all rows that the core needs from the start on."""
-    return [key for key, _ in _with_prefix(txn, index, _RESIDENT)]
+    return [key for key, _ in _with_prefix(txn, index, RESIDENT)]
 
 
 def named_extents(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> Iterator[NamedExtent]:
     """Yield every extent that a row names."""
-    for key, value in _with_prefix(txn, index, _EXTENT):
+    for key, value in _with_prefix(txn, index, EXTENT):
         yield NamedExtent(_ID.unpack(key)[0], value[:_KEY_BYTES], _ID.unpack(value[_KEY_BYTES:])[0])
 
 
 def read_total(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> tuple[int, int]:
     """Return the bytes of all contents and the number of extents."""
-    stored = txn.get(_TOTAL, db=index)
+    stored = txn.get(TOTAL, db=index)
     if stored is None:
         return 0, 0
     found: tuple[int, int] = _PAIR.unpack(stored)
@@ -175,9 +186,9 @@ def dormant_use(txn: lmdb.Transaction[bytes], index: lmdb._Database) -> DormantU
     """Return the numbers and bytes of dormant objects, by owner and by group."""
     owners = [
         (Principal(value[_PAIR.size :].decode()), *_PAIR.unpack_from(value))
-        for _, value in _with_prefix(txn, index, _OWNER)
+        for _, value in _with_prefix(txn, index, OWNER)
     ]
-    groups = [(Name(key), *_PAIR.unpack(value)) for key, value in _with_prefix(txn, index, _GROUP)]
+    groups = [(Name(key), *_PAIR.unpack(value)) for key, value in _with_prefix(txn, index, GROUP)]
     return DormantUse(tuple(owners), tuple(groups))
 
 
@@ -206,7 +217,7 @@ def rebuild(
     with env.begin(write=True) as txn:
         txn.drop(index, delete=False)
     with env.begin(objects) as txn, txn.cursor() as cursor:
-        homes = log_groups_of(row.record for _, row in _rows(cursor, b""))
+        homes = log_groups_of(row.record for _, row in sound_rows(cursor))
         every = txn.stat(objects)["entries"]
     start = b""
     done = 0
@@ -214,7 +225,7 @@ def rebuild(
         changes = IndexChanges(homes)
         count = 0
         with env.begin(objects) as txn, txn.cursor() as cursor:
-            for key, row in _rows(cursor, start):
+            for key, row in sound_rows(cursor, start):
                 changes.replace(None, row)
                 start = key + b"\0"
                 count += 1
@@ -228,7 +239,7 @@ def rebuild(
             return
 
 
-def _rows(cursor: lmdb.Cursor[bytes], start: bytes) -> Iterator[tuple[bytes, ObjectRow]]:
+def sound_rows(cursor: lmdb.Cursor[bytes], start: bytes = b"") -> Iterator[tuple[bytes, ObjectRow]]:
     """Yield the sound rows from a key on."""
     more = cursor.set_range(start)
     while more:

@@ -7,15 +7,19 @@ from pathlib import Path
 from random import Random
 
 import lmdb
+import msgspec
 import pytest
 
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.core.model.names import internal_name, logs_group
 from dios.ids import Name, ObjectId, Principal
-from dios.store import schema
+from dios.store import row_index, schema
+from dios.store.check import Inventory, hold_directory, read_index
+from dios.store.findings import FindingKind
 from dios.store.lmdb_store import LmdbStore
 from dios.store.protocol import Change, Drop, InlinePayload, Put
+from dios.store.repair import repair
 from dios.wire.types import Buffering, Deletion, ObjectType
 
 HOME = Name(b"h" * 32)
@@ -161,3 +165,118 @@ def test_a_damaged_row_that_is_replaced_makes_the_next_start_build_the_index(
     _, use = third.recover_resident()
     third.close()
     assert use.owners == (("uid:5", 2, len(b"other value") + len(b"value")),)
+
+
+# -- dios-node check ---------------------------------------------------------------------------------
+def filled(path: Path) -> None:
+    """A closed store with a home, dormant objects, one with an extent, and a resident one."""
+    store = LmdbStore(path)
+    store.recover()
+    counted = record(6, deletion=Deletion.REFERENCE_COUNTED)
+    group = msgspec.structs.replace(record(7, 32, kind=ObjectType.GROUP, groups=()), name=GROUP)
+    store.apply(
+        [home(), Put(group), put(2), put(3, owner="uid:6"), put(4, LARGE), put(5, LARGE * 2), Put(counted)]
+    )
+    store.close()
+
+
+def change_index(path: Path, changes: dict[bytes, bytes | None]) -> None:
+    """Change entries of the index of a closed store; None removes one."""
+    with lmdb.open(str(path / "store"), max_dbs=3, map_size=limits.STORE_MAP_BYTES_DEFAULT) as env:
+        index = env.open_db(b"index")
+        with env.begin(index, write=True) as txn:
+            for key, value in changes.items():
+                if value is None:
+                    txn.delete(key)
+                else:
+                    txn.put(key, value)
+
+
+def checked(path: Path) -> Inventory:
+    """Check a closed store."""
+    with hold_directory(path):
+        return read_index(path)
+
+
+def damages(entries: dict[bytes, bytes]) -> Iterator[tuple[str, str, dict[bytes, bytes | None]]]:
+    """Yield each damage of an index: the kind of entry, how it differs, and the change."""
+    kinds = {
+        row_index.NAME: "names",
+        row_index.RESIDENT: "resident objects",
+        row_index.EXTENT: "extents",
+        row_index.OWNER: "use of owners",
+        row_index.GROUP: "use of groups",
+        row_index.TOTAL: "total",
+    }
+    for prefix, kind in kinds.items():
+        entry = next(key for key in entries if key.startswith(prefix))
+        value = entries[entry]
+        yield kind, "1 missing", {entry: None}
+        yield kind, "1 wrong", {entry: value + b"?"}
+        if value:
+            yield kind, "1 wrong", {entry: bytes(len(value))}
+            yield kind, "1 wrong", {entry: b""}
+        if prefix != row_index.TOTAL:
+            strange = bytes(each ^ 1 for each in entry[1:])
+            yield kind, "1 of no row", {prefix + strange: value}
+            yield kind, "1 of no row", {prefix: b"x"}
+    one, other = (key for key in entries if key.startswith(row_index.EXTENT))
+    yield "extents", "2 wrong", {one: entries[other], other: entries[one]}
+    renamed = next(key for key in entries if key.startswith(row_index.NAME))
+    yield "names", "1 missing, 1 of no row", {renamed: None, renamed[:1] + bytes(16) + renamed[17:]: b""}
+    dormant = renamed[-8:]
+    yield "resident objects", "1 of no row", {row_index.RESIDENT + dormant: b""}
+    yield "unknown entries", "1 of no row", {b"zebra": b""}
+
+
+def test_check_finds_and_repairs_each_damage_of_the_index(tmp_path: Path) -> None:
+    """Any entry that is missing, wrong or of no row is found, and the repair gives the index of the rows."""
+    path = tmp_path / "data"
+    filled(path)
+    entries = index_of(path)
+    assert checked(path).findings == []
+    cases = list(damages(entries))
+    for kind, how, change in cases:
+        change_index(path, change)
+        (finding,) = checked(path).findings
+        assert finding.kind is FindingKind.INDEX
+        assert finding.subject == f"index: {kind}", change
+        assert finding.detail.startswith(how), (kind, finding.detail, change)
+        change_index(path, {key: entries.get(key) for key in change})
+    assert checked(path).findings == []
+    for _, _, change in cases:
+        change_index(path, change)
+    found = checked(path)
+    with hold_directory(path):
+        assert "made the next start build the index of the rows again" in repair(found)
+    assert checked(path).findings == []
+    store = LmdbStore(path)
+    store.recover_resident()
+    store.close()
+    assert index_of(path) == entries
+
+
+def test_check_finds_an_index_that_is_gone(tmp_path: Path) -> None:
+    """An index that is empty, or whose table is missing, is found."""
+    path = tmp_path / "data"
+    filled(path)
+    change_index(path, dict.fromkeys(index_of(path)))
+    assert {finding.kind for finding in checked(path).findings} == {FindingKind.INDEX}
+    with lmdb.open(str(path / "store"), max_dbs=3, map_size=limits.STORE_MAP_BYTES_DEFAULT) as env:
+        index = env.open_db(b"index")
+        with env.begin(write=True) as txn:
+            txn.drop(index)
+    (finding,) = checked(path).findings
+    assert finding.detail == "the whole index is missing"
+
+
+def test_check_says_nothing_of_the_entries_of_a_damaged_row(tmp_path: Path) -> None:
+    """A damaged row is one finding; its entries, and the use that it has a part of, are none."""
+    path = tmp_path / "data"
+    filled(path)
+    with lmdb.open(str(path / "store"), max_dbs=3, map_size=limits.STORE_MAP_BYTES_DEFAULT) as env:
+        objects = env.open_db(b"objects")
+        with env.begin(objects, write=True) as txn:
+            txn.put(schema.key_of(ObjectId(2)), b"rubbish")
+    (finding,) = checked(path).findings
+    assert finding.kind is FindingKind.ROW
