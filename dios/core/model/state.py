@@ -207,12 +207,18 @@ class State:
 
     def enter_group(self, group: PhysicalObject) -> None:
         """Add a group to the table of groups, and give it an account and its limits."""
-        if group.name is not None:
+        if group.name is None:
+            return
+        former = self.groups.get(group.name)
+        if former is not group:
+            if former is not None:
+                self._count_members(former, -1)
             self.groups[group.name] = group
             if group.account is None:
                 group.account = Account(Scope.GROUP, group.fingerprint)
-                self._count_dormant((group.account,), *self.dormant_groups.get(group.name, (0, 0)))
-            self.apply_limits(group)
+            # Also for a group whose removal the store refused: its members came and went meanwhile.
+            self._count_members(group, 1)
+        self.apply_limits(group)
 
     def apply_limits(self, group: PhysicalObject) -> None:
         """Apply the limits in a group's record: to its principal for a home group, else to the group."""
@@ -336,6 +342,12 @@ class State:
             former = self.dormant_groups.get(name, (0, 0))
             _set_use(self.dormant_groups, name, former[0] + count, former[1] + size)
 
+    def _count_members(self, group: PhysicalObject, sign: int) -> None:
+        """Add the dormant members of a group to its account, or take them away."""
+        if group.account is not None and group.name is not None:
+            count, size = self.dormant_groups.get(group.name, (0, 0))
+            self._count_dormant((group.account,), sign * count, sign * size)
+
     @staticmethod
     def _count_dormant(accounts: tuple[Account, ...], count: int, size: int) -> None:
         charge_all(accounts, Resource.OBJECTS, count)
@@ -370,6 +382,7 @@ class State:
         self.idle.pop(target.id, None)
         if target.name is not None and self.groups.get(target.name) is target:
             del self.groups[target.name]
+            self._count_members(target, -1)
             # Its name space is gone with it: lookups find nothing there, and no task stays a member.
             self._dismiss(target.name)
         if self.homes.get(target.owner) is target:

@@ -8,6 +8,7 @@ import pytest
 
 from dios.core import events
 from dios.core.machine import Core
+from dios.core.model import invariants
 from dios.ids import Ticket
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType
@@ -39,9 +40,9 @@ def settle(node: Node) -> None:
     node.step(events.Persisted(node.now, Ticket(node.core.state.next_ticket - 1)))
 
 
-def make(client: Client, data: bytes = b"content") -> messages.Created:
+def make(client: Client, data: bytes = b"content", groups: tuple[int, ...] = ()) -> messages.Created:
     """Create a durable object and drop its reference."""
-    call = messages.Create(ObjectType.DURABLE_BLOB, (client.groups[0],), data=data)
+    call = messages.Create(ObjectType.DURABLE_BLOB, groups or (client.groups[0],), data=data)
     made = client.ask(messages.Created, call)
     client.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.HANDLE_ONLY)))
     settle(client.node)
@@ -94,6 +95,38 @@ def test_a_deleted_object_is_not_read_back_before_its_row_is_gone() -> None:
         events.PersistFailed(again.now, Ticket(1), Ticket(again.core.state.next_ticket - 1), 5, "disk")
     )
     assert find(client, made)[0].object == made.reference.object
+
+
+def test_a_group_whose_removal_is_refused_counts_its_members_exactly() -> None:
+    """Members are read and forgotten while the removal is under way; the group's account has them all."""
+    node, rows = lazy_node()
+    client = node.session()
+    home = client.groups[0]
+    group = client.ask(messages.Created, messages.Create(ObjectType.GROUP, (home,)))
+    settle(node)
+    account = node.core.state.objects[group.reference.object].account
+    assert account is not None
+    every = [make(client, b"x" * number, (home, group.reference.ref)) for number in range(6)]
+    assert account.used[:2] == [6, sum(range(6))]
+    kept = dict(node.stored)
+    first = node.core.state.next_ticket
+    client.ask(messages.Done, messages.Delete(group.reference.ref))
+    node.stored.update(kept)  # the writer has not come to it yet
+    assert node.core.state.dormant_count == len(every) - IDLE
+    for made in every:
+        (found,) = find(client, made)
+        client.ask(messages.Done, messages.Delete(found.ref, int(Flag.HANDLE_ONLY)))
+    assert rows.reads
+    last = Ticket(node.core.state.next_ticket - 1)
+    node.step(events.PersistFailed(node.now, Ticket(first), last, 5, "disk"))
+    again = node.core.state.objects[group.reference.object]
+    assert again.account is account
+    invariants.check(node.core.state)
+    settle(node)
+    for _ in range(IDLE):
+        make(client)  # those that were read meanwhile leave the memory
+    assert account.used[:2] == [6, sum(range(6))]
+    invariants.check(node.core.state)
 
 
 def test_what_a_task_with_limits_has_made_stays_counted_with_it() -> None:
